@@ -1,0 +1,161 @@
+"""The error tree of manyhands: one class for each thing a person can be told to mend.
+
+Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exit_code` (a contract: scripts rely on it).
+`auth` is the lowest package, so the root lives here; each package adds its own leaves to this tree:
+
+    ManyhandsError                  1
+    ├── ConfigError                 3   run.yaml or settings are wrong
+    ├── UnreachableError            4   the coordinator does not answer
+    ├── LinkError                   5   the join link is malformed
+    ├── FingerprintError            6   the coordinator is not the one the link names
+    ├── NotInvitedError             7   no invite was given and the device is unknown
+    ├── UnknownInviteError          8   no such invite code
+    ├── UsedInviteError             9   the code was used already
+    ├── ExpiredInviteError         10   the code is too old
+    ├── RevokedError               11   the member or device was revoked
+    ├── VersionError               12   peer and coordinator speak different versions
+    ├── PortTakenError             13   a port to listen on is taken
+    ├── StorageError               14   disk full, or a file cannot be written or verified
+    ├── ClockError                 15   the two clocks differ too much
+    ├── SwarmError                 16   the swarm cannot be reached or its daemon does not start
+    ├── TokenError                 17   an access token is invalid
+    │   └── ExpiredTokenError      17   ... because its time is over
+    ├── WorkerError                18   the training process failed again and again
+    └── RequestError               19   a request breaks the protocol (schema, size, range)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ManyhandsError(Exception):
+    """Something went wrong that a person can act on; `str(error)` is one sentence with the remedy."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(ManyhandsError):
+    """A run file or a setting is wrong: the message names the key, the value and what is allowed."""
+
+    code = "config"
+    exit_code = 3
+
+
+class UnreachableError(ManyhandsError):
+    """The coordinator does not answer at the link's address."""
+
+    code = "unreachable"
+    exit_code = 4
+
+
+class LinkError(ManyhandsError):
+    """A join link cannot be parsed."""
+
+    code = "bad-link"
+    exit_code = 5
+
+
+class FingerprintError(ManyhandsError):
+    """The server's certificate is not the one that the join link names."""
+
+    code = "wrong-fingerprint"
+    exit_code = 6
+
+
+class NotInvitedError(ManyhandsError):
+    """The device is unknown and no invite code came with it."""
+
+    code = "not-invited"
+    exit_code = 7
+
+
+class UnknownInviteError(ManyhandsError):
+    """No invite has this code."""
+
+    code = "unknown-invite"
+    exit_code = 8
+
+
+class UsedInviteError(ManyhandsError):
+    """The invite code was used already."""
+
+    code = "used-invite"
+    exit_code = 9
+
+
+class ExpiredInviteError(ManyhandsError):
+    """The invite code's time is over."""
+
+    code = "expired-invite"
+    exit_code = 10
+
+
+class RevokedError(ManyhandsError):
+    """The member or the device was revoked by the operator."""
+
+    code = "revoked"
+    exit_code = 11
+
+
+class VersionError(ManyhandsError):
+    """Peer and coordinator speak different versions of the protocol."""
+
+    code = "wrong-version"
+    exit_code = 12
+
+
+class PortTakenError(ManyhandsError):
+    """A port that the coordinator should listen on is taken."""
+
+    code = "port-taken"
+    exit_code = 13
+
+
+class StorageError(ManyhandsError):
+    """A file cannot be written, read or verified (disk full, permissions, wrong digest)."""
+
+    code = "storage"
+    exit_code = 14
+
+
+class ClockError(ManyhandsError):
+    """This machine's clock and the coordinator's differ by more than the tokens allow."""
+
+    code = "clock-skew"
+    exit_code = 15
+
+
+class SwarmError(ManyhandsError):
+    """The swarm cannot be reached, or the p2p daemon does not start."""
+
+    code = "swarm"
+    exit_code = 16
+
+
+class TokenError(ManyhandsError):
+    """An access token is malformed, forged, or of another run or key."""
+
+    code = "bad-token"
+    exit_code = 17
+
+
+class ExpiredTokenError(TokenError):
+    """An access token's time is over."""
+
+    code = "expired-token"
+
+
+class WorkerError(ManyhandsError):
+    """The training process failed again and again."""
+
+    code = "worker"
+    exit_code = 18
+
+
+class RequestError(ManyhandsError):
+    """A request breaks the protocol: its schema, its size or its range."""
+
+    code = "bad-request"
+    exit_code = 19

@@ -1,0 +1,1 @@
+"""The operator's side: membership, ledger, checkpoints and the dashboard."""

@@ -1,0 +1,177 @@
+"""The tables: who takes part, what they reported, which steps and checkpoints came of it.
+
+Service, keeper and the operator's commands share them and nothing else. All times are UTC, stored as Unix seconds.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+
+class Base(DeclarativeBase):
+    """Base of all tables; the migrations in `migrations/` must match them (a test compares)."""
+
+
+class Member(Base):
+    """A person on the allowlist."""
+
+    __tablename__ = "members"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float] = mapped_column(Float)
+    revoked_at: Mapped[float | None] = mapped_column(Float)
+    revoked_reason: Mapped[str] = mapped_column(Text, default="")
+    devices: Mapped[list[Device]] = relationship(back_populates="member")
+
+
+class Invite(Base):
+    """A one-time code for a member, stored hashed."""
+
+    __tablename__ = "invites"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
+    code_sha256: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float] = mapped_column(Float)
+    expires_at: Mapped[float] = mapped_column(Float)
+    used_at: Mapped[float | None] = mapped_column(Float)
+    used_by_device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id"))
+    member: Mapped[Member] = relationship()
+
+
+class Device(Base):
+    """A member's machine, known by its key."""
+
+    __tablename__ = "devices"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
+    peer_id: Mapped[str] = mapped_column(String(64), unique=True)
+    public_key: Mapped[bytes] = mapped_column(LargeBinary)
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float] = mapped_column(Float)
+    revoked_at: Mapped[float | None] = mapped_column(Float)
+    member: Mapped[Member] = relationship(back_populates="devices")
+
+
+class Session(Base):
+    """One connected stay of a device."""
+
+    __tablename__ = "sessions"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
+    started_at: Mapped[float] = mapped_column(Float)
+    last_seen_at: Mapped[float] = mapped_column(Float, index=True)
+    ended_at: Mapped[float | None] = mapped_column(Float)
+    hardware: Mapped[str] = mapped_column(String(200), default="")
+    software_version: Mapped[str] = mapped_column(String(32), default="")
+    state: Mapped[str] = mapped_column(String(16), default="starting")
+    step: Mapped[int] = mapped_column(Integer, default=0)
+    own_samples: Mapped[int] = mapped_column(Integer, default=0)
+    samples_per_second: Mapped[float] = mapped_column(Float, default=0.0)
+    device: Mapped[Device] = relationship()
+
+
+class Report(Base):
+    """What one device did for one global step, counted once."""
+
+    __tablename__ = "reports"
+    __table_args__ = (
+        UniqueConstraint("device_id", "seq", name="uq_reports_device_seq"),
+        UniqueConstraint("device_id", "era", "step", name="uq_reports_device_era_step"),
+        Index("ix_reports_step", "step"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))
+    session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id"))
+    seq: Mapped[int] = mapped_column(Integer)
+    era: Mapped[int] = mapped_column(Integer)
+    step: Mapped[int] = mapped_column(Integer)
+    samples: Mapped[int] = mapped_column(Integer)
+    loss: Mapped[float | None] = mapped_column(Float)
+    mlm_loss: Mapped[float | None] = mapped_column(Float)
+    sop_loss: Mapped[float | None] = mapped_column(Float)
+    group_size: Mapped[int] = mapped_column(Integer)
+    group_samples: Mapped[int | None] = mapped_column(Integer)
+    averaging_s: Mapped[float] = mapped_column(Float)
+    samples_per_second: Mapped[float] = mapped_column(Float)
+    lost_samples: Mapped[int] = mapped_column(Integer, default=0)
+    lost_reason: Mapped[str] = mapped_column(String(40), default="")
+    data_wait_s: Mapped[float] = mapped_column(Float, default=0.0)
+    completed_at: Mapped[float] = mapped_column(Float)
+    received_at: Mapped[float] = mapped_column(Float)
+    superseded: Mapped[bool] = mapped_column(Boolean, default=False)  # its step was undone by a return to a checkpoint
+
+
+class Step(Base):
+    """One global step: the sums over its reports, kept up to date as they arrive."""
+
+    __tablename__ = "steps"
+
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    era: Mapped[int] = mapped_column(Integer)
+    samples: Mapped[int] = mapped_column(Integer)
+    loss_sum: Mapped[float] = mapped_column(Float)  # sum over reports of loss * samples
+    loss_samples: Mapped[int] = mapped_column(Integer)  # the samples that sum is over
+    devices: Mapped[int] = mapped_column(Integer)
+    target_batch_size: Mapped[int] = mapped_column(Integer)
+    completed_at: Mapped[float] = mapped_column(Float)
+
+
+class Refusal(Base):
+    """A join, request or report that was refused, and why."""
+
+    __tablename__ = "refusals"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(Float, index=True)
+    kind: Mapped[str] = mapped_column(String(16))  # "join", "renew", "session", "report"
+    code: Mapped[str] = mapped_column(String(32))
+    reason: Mapped[str] = mapped_column(Text)
+    device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id"))
+
+
+class Revocation(Base):
+    """One entry of the monotonic revocation list; its id is the list's serial number."""
+
+    __tablename__ = "revocations"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))
+    peer_id: Mapped[str] = mapped_column(String(64))
+    at: Mapped[float] = mapped_column(Float)
+    reason: Mapped[str] = mapped_column(Text, default="")
+
+
+class Checkpoint(Base):
+    """A verified checkpoint on disk."""
+
+    __tablename__ = "checkpoints"
+
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    path: Mapped[str] = mapped_column(Text)
+    size_bytes: Mapped[int] = mapped_column(Integer)
+    manifest_sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class SwarmStatus(Base):
+    """The keeper's view of the swarm, one row, rewritten about once a second."""
+
+    __tablename__ = "swarm_status"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    step: Mapped[int] = mapped_column(Integer)
+    era: Mapped[int] = mapped_column(Integer)
+    samples_accumulated: Mapped[int] = mapped_column(Integer)
+    target_batch_size: Mapped[int] = mapped_column(Integer)
+    peers: Mapped[int] = mapped_column(Integer)
+    samples_per_second: Mapped[float] = mapped_column(Float)
+    eta_s: Mapped[float | None] = mapped_column(Float)
+    addresses: Mapped[str] = mapped_column(Text)  # JSON list of the keeper's multiaddresses
+    updated_at: Mapped[float] = mapped_column(Float)

@@ -1,0 +1,99 @@
+"""What the worker tells its agent over the pipe, and the agent its worker.
+
+The pipe joins a process and its own child on one machine; nothing here crosses the network (that is `protocol/`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker holds the run's state and begins to train."""
+
+    peer_id: str
+    step: int
+    device: str  # "cpu", "cuda:0 (Tesla T4)", ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where this peer and, as it sees it, the swarm stand; sent about once a second, never stored."""
+
+    step: int  # global steps completed
+    own_samples: int  # accumulated by this peer towards the next global step
+    swarm_samples: int  # accumulated by everybody towards it
+    target_batch_size: int
+    peers: int
+    samples_per_second: float  # this peer's, moving average
+    eta_s: float | None  # until the global batch is full
+    loss: float | None  # mean over the microbatches since the last global step
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What this peer did for one global step; kept by the agent until the coordinator has acknowledged it."""
+
+    step: int  # the number of the completed global step, from 1
+    samples: int  # samples of this peer that the step really averaged in
+    loss: float | None  # mean over those samples: objective's total; None if this peer had no samples
+    mlm_loss: float | None
+    sop_loss: float | None
+    group_size: int  # peers that averaged together, keeper included
+    group_samples: int | None  # total weight of the group, where this peer reduced a part and so saw it
+    averaging_s: float
+    samples_per_second: float
+    lost_samples: int = 0  # accumulated since the last report but not averaged in
+    lost_reason: str = ""  # "", "non-finite", "averaging failed", "out of sync"
+    data_wait_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One line for the person at the terminal."""
+
+    level: str  # "info", "warning", "error"
+    text: str
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The worker has left the swarm in order."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker cannot go on; `code` is the `ManyhandsError.code`, `exit_code` its exit code."""
+
+    code: str
+    exit_code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Agent to worker: finish the microbatch, leave the swarm in order."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """Everything the worker needs to start; passed as the argument of the spawned process."""
+
+    run_config_json: str
+    credentials_dir: str  # device.key, authority.pub, token.jwt, revoked.jwt: see auth.credentials
+    tokenizer_dir: str
+    data_dir: str  # the device's own place for stream positions and caches
+    initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
+    device: str = "auto"
+    threads: int | None = None
+    microbatch_size: int | None = None
+    client_mode: bool = False
+    host_maddrs: tuple[str, ...] = field(default=("/ip4/0.0.0.0/tcp/0",))
+
+
+WorkerEvent = Ready | Progress | StepReport | Notice | Stopped | Failed
