@@ -1,0 +1,57 @@
+# Everything runs in .venv, which the first target that needs it creates:
+#   make demo     a whole run on this machine: coordinator, dashboard, two volunteers
+#   make test     all tests
+#   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
+#   make protocol regenerate the gRPC stubs after a change of peer/protocol/control.proto
+#   make bench    the benchmarks' quick forms
+# Options: PYTHON=python3.12 chooses the interpreter; ARGS="--steps 12 --json" goes to the command.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+SOURCES := auth peer coordinator dashboards benchmarks tests manyhands.py
+ARGS ?=
+# One thread per process: the tests and the demo start several peers on few cores.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint check protocol bench clean
+
+help:
+	@sed -n '2,7s/^# \{0,1\}//p' Makefile
+
+install: $(STAMP)
+
+# Only a change of the dependencies installs again: the package itself is linked (-e), not copied.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/manyhands demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/mypy
+
+check: $(STAMP)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+
+# The stubs import each other by the package's full name, hence the proto path is the repository's root.
+protocol: $(STAMP)
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
+		peer/protocol/control.proto
+
+bench: $(STAMP)
+	@set -e; for benchmark in benchmarks/[!_]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark --quick $(ARGS); done
+
+clean:
+	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache
