@@ -1,0 +1,20 @@
+"""The control plane's protocol: `control.proto`, its generated stubs, and the limits both ends hold each other to.
+
+`make protocol` regenerates the stubs. Nothing here imports torch or hivemind, and no worker imports this package: gRPC
+does not survive a fork.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+
+NONCE_BYTES: Final = 32
+NONCE_LIFETIME_S: Final = 60.0
+MAX_CLOCK_SKEW_S: Final = 60.0  # between the two machines' clocks
+MAX_MESSAGE_BYTES: Final = 1024 * 1024  # of any one gRPC message, either way
+CHUNK_BYTES: Final = 256 * 1024  # of a file, per message
+MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+MAX_HARDWARE_CHARS: Final = 200
+MAX_VERSION_CHARS: Final = 32

@@ -1,0 +1,247 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ChallengeRequest(_message.Message):
+    __slots__ = ("protocol_version",)
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
+
+class ChallengeReply(_message.Message):
+    __slots__ = ("nonce", "server_time", "run_name", "protocol_version")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TIME_FIELD_NUMBER: _ClassVar[int]
+    RUN_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    server_time: float
+    run_name: str
+    protocol_version: int
+    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("nonce", "public_key", "signature", "invite_code", "role", "software_version")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    INVITE_CODE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    public_key: bytes
+    signature: bytes
+    invite_code: str
+    role: str
+    software_version: str
+    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., invite_code: _Optional[str] = ..., role: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
+
+class RunFile(_message.Message):
+    __slots__ = ("name", "size_bytes", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_bytes: int
+    sha256: bytes
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "era")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_KEY_FIELD_NUMBER: _ClassVar[int]
+    RUN_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_PEERS_FIELD_NUMBER: _ClassVar[int]
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    authority_key: bytes
+    run_config_json: str
+    files: _containers.RepeatedCompositeFieldContainer[RunFile]
+    initial_peers: _containers.RepeatedScalarFieldContainer[str]
+    revocations: str
+    member: str
+    device_id: str
+    era: int
+    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("nonce", "public_key", "signature")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    public_key: bytes
+    signature: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
+class FetchFileRequest(_message.Message):
+    __slots__ = ("token", "name")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    name: str
+    def __init__(self, token: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class FileChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("token", "signature", "hardware", "software_version")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    signature: bytes
+    hardware: str
+    software_version: str
+    def __init__(self, token: _Optional[str] = ..., signature: _Optional[bytes] = ..., hardware: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
+
+class StepReport(_message.Message):
+    __slots__ = ("seq", "step", "samples", "loss", "mlm_loss", "sop_loss", "group_size", "group_samples", "averaging_s", "samples_per_second", "lost_samples", "lost_reason", "data_wait_s", "era", "time")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    MLM_LOSS_FIELD_NUMBER: _ClassVar[int]
+    SOP_LOSS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    AVERAGING_S_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LOST_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOST_REASON_FIELD_NUMBER: _ClassVar[int]
+    DATA_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    step: int
+    samples: int
+    loss: float
+    mlm_loss: float
+    sop_loss: float
+    group_size: int
+    group_samples: int
+    averaging_s: float
+    samples_per_second: float
+    lost_samples: int
+    lost_reason: str
+    data_wait_s: float
+    era: int
+    time: float
+    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., mlm_loss: _Optional[float] = ..., sop_loss: _Optional[float] = ..., group_size: _Optional[int] = ..., group_samples: _Optional[int] = ..., averaging_s: _Optional[float] = ..., samples_per_second: _Optional[float] = ..., lost_samples: _Optional[int] = ..., lost_reason: _Optional[str] = ..., data_wait_s: _Optional[float] = ..., era: _Optional[int] = ..., time: _Optional[float] = ...) -> None: ...
+
+class Presence(_message.Message):
+    __slots__ = ("step", "own_samples", "samples_per_second", "state")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OWN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    own_samples: int
+    samples_per_second: float
+    state: str
+    def __init__(self, step: _Optional[int] = ..., own_samples: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., state: _Optional[str] = ...) -> None: ...
+
+class PeerMessage(_message.Message):
+    __slots__ = ("hello", "report", "presence", "goodbye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: StepReport
+    presence: Presence
+    goodbye: Goodbye
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[StepReport, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class SessionChallenge(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("session_id", "member")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    member: str
+    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ...) -> None: ...
+
+class ReportAck(_message.Message):
+    __slots__ = ("seq", "accepted", "reason")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    accepted: bool
+    reason: str
+    def __init__(self, seq: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ServerNotice(_message.Message):
+    __slots__ = ("level", "text")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    text: str
+    def __init__(self, level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("own_samples", "rank", "members")
+    OWN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    own_samples: int
+    rank: int
+    members: int
+    def __init__(self, own_samples: _Optional[int] = ..., rank: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("challenge", "welcome", "ack", "token", "revocations", "notice", "standing", "revoked")
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    challenge: SessionChallenge
+    welcome: Welcome
+    ack: ReportAck
+    token: str
+    revocations: str
+    notice: ServerNotice
+    standing: Standing
+    revoked: RevokedNotice
+    def __init__(self, challenge: _Optional[_Union[SessionChallenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[ReportAck, _Mapping]] = ..., token: _Optional[str] = ..., revocations: _Optional[str] = ..., notice: _Optional[_Union[ServerNotice, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revoked: _Optional[_Union[RevokedNotice, _Mapping]] = ...) -> None: ...
+
+class RevokedNotice(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
