@@ -1,0 +1,40 @@
+"""Rules for the whole suite: one thread per process, and where nothing may be skipped, a skip is a failure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
+
+
+def pytest_configure() -> None:
+    """Keep torch to one thread before any test module imports it: the swarm tests start several peers on few cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped or expectedly failing test into a failure, where skips are forbidden."""
+    report = yield
+    return _forbid_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module that asks to be skipped."""
+    report = yield
+    return _forbid_skip(report)
+
+
+def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> pytest.TestReport | pytest.CollectReport:
+    """An xfail is reported as a skip with a mark of its own; without the mark it counts as an ordinary failure."""
+    if report.skipped and os.environ.get(FORBID_SKIPS) == "1":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "xfail")
+        report.outcome = "failed"
+        report.longrepr = f"{FORBID_SKIPS}=1 and the test did not run to its end: {reason}"
+        if hasattr(report, "wasxfail"):
+            del report.wasxfail
+    return report
