@@ -1,0 +1,113 @@
+"""Reports that the coordinator has not acknowledged yet, on disk.
+
+The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
+and an agent that is killed; the number (`seq`) it gets lets the coordinator count it once however often it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from auth.errors import StorageError
+from peer.messages import StepReport
+
+CAPACITY = 100_000  # reports; at one step a minute this is more than two months
+
+# AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS reports (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A report that waits for its acknowledgement."""
+
+    seq: int
+    era: int
+    completed_at: float  # Unix seconds
+    report: StepReport
+
+
+class Outbox:
+    """A bounded, ordered queue of reports in a SQLite file; used from one thread."""
+
+    def __init__(self, path: Path, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
+        self._path, self._capacity = path, capacity
+        with self._reporting():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.executescript(_SCHEMA)
+            self._number_from(int(clock() * 1000))
+
+    def put(self, report: StepReport, era: int, completed_at: float) -> int:
+        """Keep a report and return its number; the oldest goes where there is no room left."""
+        with self._transaction() as database:
+            row = (era, completed_at, json.dumps(asdict(report)))
+            seq = database.execute("INSERT INTO reports (era, completed_at, body) VALUES (?, ?, ?)", row).lastrowid
+            surplus = len(self) - self._capacity
+            if surplus > 0:
+                oldest = "SELECT seq FROM reports ORDER BY seq LIMIT ?"
+                database.execute(f"DELETE FROM reports WHERE seq IN ({oldest})", (surplus,))  # noqa: S608  our own text
+                database.execute("UPDATE losses SET dropped = dropped + ?", (surplus,))
+        assert seq is not None
+        return seq
+
+    def pending(self, limit: int, after: int = 0) -> list[Pending]:
+        """The oldest unacknowledged reports with a number above `after`."""
+        with self._reporting():
+            rows = self._database.execute(
+                "SELECT seq, era, completed_at, body FROM reports WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+            ).fetchall()
+        return [Pending(seq, era, at, StepReport(**json.loads(body))) for seq, era, at, body in rows]
+
+    def ack(self, seq: int) -> None:
+        """Forget a report that the coordinator has taken, or refused for good."""
+        with self._reporting():
+            self._database.execute("DELETE FROM reports WHERE seq = ?", (seq,))
+
+    def __len__(self) -> int:
+        with self._reporting():
+            return int(self._database.execute("SELECT COUNT(*) FROM reports").fetchone()[0])
+
+    @property
+    def dropped(self) -> int:
+        """Reports that were lost for want of room, over the outbox's whole life."""
+        with self._reporting():
+            return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file; what is pending stays in it."""
+        self._database.close()
+
+    def _number_from(self, first: int) -> None:
+        """Begin a new file's numbers at its time of creation, so that a lost outbox's numbers do not come again."""
+        with self._transaction() as database:
+            if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
+                database.execute("INSERT INTO losses VALUES (0)")
+                database.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('reports', ?)", (first,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reporting():
+            self._database.execute("BEGIN IMMEDIATE")
+            with self._database:
+                yield self._database
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(
+                f"Cannot keep reports in {self._path}: {error}; free some space or remove the file."
+            ) from error

@@ -1,0 +1,75 @@
+"""Our errors over gRPC: the one place that maps them to status codes and back.
+
+A refusal travels as a gRPC status, its sentence as the status' details, and its `code` as trailing metadata, so that the
+peer raises the very class that the coordinator raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import grpc
+
+from auth.errors import (
+    ExpiredTokenError,
+    ManyhandsError,
+    NotInvitedError,
+    RequestError,
+    RevokedError,
+    StorageError,
+    TokenError,
+    UnreachableError,
+    VersionError,
+)
+
+ERROR_KEY = "manyhands-error"
+
+# The nearest class in an error's family decides; what is not named is a refusal for reasons of state.
+_STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
+    ExpiredTokenError: grpc.StatusCode.UNAUTHENTICATED,
+    TokenError: grpc.StatusCode.UNAUTHENTICATED,
+    NotInvitedError: grpc.StatusCode.PERMISSION_DENIED,
+    RevokedError: grpc.StatusCode.PERMISSION_DENIED,
+    RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    StorageError: grpc.StatusCode.INTERNAL,
+    UnreachableError: grpc.StatusCode.UNAVAILABLE,
+    VersionError: grpc.StatusCode.FAILED_PRECONDITION,
+    ManyhandsError: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+# What gRPC itself says, without a word from the coordinator.
+_BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (RequestError, "The coordinator refused the request's size or number"),
+    grpc.StatusCode.UNIMPLEMENTED: (VersionError, "The coordinator does not know this request; update manyhands"),
+}
+
+
+def status_of(error: ManyhandsError) -> grpc.StatusCode:
+    """The gRPC status that stands for an error of ours."""
+    return next(_STATUS[family] for family in type(error).__mro__ if family in _STATUS)
+
+
+def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata that names an error's class."""
+    return ((ERROR_KEY, error.code),)
+
+
+def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
+    """The error that a failed call means: the coordinator's own where it named one, else what gRPC's status says."""
+    details = error.details() or ""
+    known = {family.code: family for family in _families(ManyhandsError)}
+    named = known.get(_named_code(error.trailing_metadata() or ()))
+    if named is not None:
+        return named(details)
+    family, text = _BY_STATUS.get(error.code(), (UnreachableError, "The coordinator does not answer"))
+    return family(f"{text} ({error.code().name.lower()}: {details}).")
+
+
+def _named_code(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    return next((str(value) for key, value in metadata if key == ERROR_KEY), "")
+
+
+def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _families(child)

@@ -1,0 +1,61 @@
+"""Reports between their two forms: the worker's dataclass and the message on the wire.
+
+The coordinator parses messages of strangers with this: whole numbers are bounded here to what a database column holds;
+whether a claim is plausible is the ledger's question.
+"""
+
+from __future__ import annotations
+
+from auth.errors import RequestError
+from peer.messages import StepReport
+from peer.protocol import control_pb2
+
+MAX_COUNT = 2**31 - 1
+MAX_SEQ = 2**62
+MAX_REASON_CHARS = 40
+
+
+def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
+    """The message for a report that waits in the outbox under the number `seq`."""
+    return control_pb2.StepReport(
+        seq=seq,
+        step=report.step,
+        samples=report.samples,
+        loss=report.loss,
+        mlm_loss=report.mlm_loss,
+        sop_loss=report.sop_loss,
+        group_size=report.group_size,
+        group_samples=report.group_samples,
+        averaging_s=report.averaging_s,
+        samples_per_second=report.samples_per_second,
+        lost_samples=report.lost_samples,
+        lost_reason=report.lost_reason[:MAX_REASON_CHARS],
+        data_wait_s=report.data_wait_s,
+        era=era,
+        time=completed_at,
+    )
+
+
+def report_from_wire(message: control_pb2.StepReport) -> StepReport:
+    """The report in a message; raises `RequestError` if a number or text is larger than any that is meant."""
+    for name in ("step", "samples", "group_size", "group_samples", "lost_samples", "era"):
+        if getattr(message, name) > MAX_COUNT:
+            raise RequestError(f"`{name}` ({getattr(message, name)}) must not exceed {MAX_COUNT}.")
+    if message.seq > MAX_SEQ:
+        raise RequestError(f"`seq` ({message.seq}) must not exceed {MAX_SEQ}.")
+    if len(message.lost_reason) > MAX_REASON_CHARS:
+        raise RequestError(f"`lost_reason` must not be longer than {MAX_REASON_CHARS} characters.")
+    return StepReport(
+        step=message.step,
+        samples=message.samples,
+        loss=message.loss if message.HasField("loss") else None,
+        mlm_loss=message.mlm_loss if message.HasField("mlm_loss") else None,
+        sop_loss=message.sop_loss if message.HasField("sop_loss") else None,
+        group_size=message.group_size,
+        group_samples=message.group_samples if message.HasField("group_samples") else None,
+        averaging_s=message.averaging_s,
+        samples_per_second=message.samples_per_second,
+        lost_samples=message.lost_samples,
+        lost_reason=message.lost_reason,
+        data_wait_s=message.data_wait_s,
+    )
