@@ -1,0 +1,1 @@
+"""Measures, never asserts: each module prints a table with our figure, the baseline's and their ratio."""
