@@ -1,0 +1,228 @@
+"""The swarm's side of membership: who may use the DHT, join averaging groups and download state.
+
+hivemind authorizes DHT requests only. Here every peer publishes one signed record in the DHT, which carries its access
+token; records without a valid token are refused by every node, and the averaging RPCs are accepted from, and tensors sent
+to, those libp2p identities only that a valid, non-revoked token names. (The transport proves a remote's identity.)
+
+Only the worker and the keeper import this module: hivemind pulls in torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+
+from cryptography.hazmat.primitives import serialization
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.dht import DHT
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.proto.auth_pb2 import AccessToken as WireToken
+from hivemind.utils.auth import TokenAuthorizerBase
+from hivemind.utils.crypto import RSAPrivateKey
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from auth.credentials import Credentials
+from auth.errors import ManyhandsError
+from auth.tokens import AccessToken
+
+Clock = Callable[[], float]
+TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
+MAX_RECORD_BYTES = 16_384
+
+
+def peers_key(run: str) -> str:
+    """The DHT key under which every peer of `run` keeps its record."""
+    return f"{run}_peers"
+
+
+class RecordKey(RSAPrivateKey):
+    """The device's RSA key in the form that hivemind signs requests and records with."""
+
+    def __init__(self, private_der: bytes) -> None:
+        self._private_key = serialization.load_der_private_key(private_der, password=None)  # type: ignore[assignment]
+
+
+class SwarmAuthorizer(TokenAuthorizerBase):
+    """Signs this node's DHT requests with its token and key; refuses requests and answers without a valid token."""
+
+    def __init__(self, credentials: Credentials, key: RecordKey, clock: Clock = time.time) -> None:
+        super().__init__(key)
+        self._credentials = credentials
+        self._clock = clock
+
+    async def get_token(self) -> WireToken:
+        jwt = self._credentials.token_jwt
+        return WireToken(public_key=self.local_public_key.to_bytes(), signature=jwt.encode())
+
+    def is_token_valid(self, access_token: WireToken) -> bool:
+        token = checked_token(self._credentials, access_token.signature, self._clock())
+        return token is not None and token.public_key.encode() == access_token.public_key
+
+    def does_token_need_refreshing(self, access_token: WireToken) -> bool:
+        return access_token.signature != self._credentials.token_jwt.encode()
+
+
+class PeerRecordValidator(RecordValidatorBase):
+    """Refuses records under the run's peers key that are not signed by the key of the token they carry.
+
+    The signature itself is hivemind's `RSASignatureValidator`'s work; this one ties the signing key to a token.
+    """
+
+    def __init__(self, credentials: Credentials, run: str, clock: Clock = time.time) -> None:
+        self._credentials = credentials
+        self._key_id = DHTID.generate(source=peers_key(run)).to_bytes()
+        self._clock = clock
+
+    def validate(self, record: DHTRecord) -> bool:
+        if record.key != self._key_id:
+            return True
+        if len(record.value) > MAX_RECORD_BYTES:
+            return False
+        try:
+            owner = DHTProtocol.serializer.loads(record.subkey)
+            value = DHTProtocol.serializer.loads(record.value)
+            token = checked_token(self._credentials, value["token"], self._clock())
+        except (ValueError, TypeError, KeyError):
+            return False
+        return token is not None and owner == owner_subkey(token.public_key.encode())
+
+
+def owner_subkey(public_key: bytes) -> bytes:
+    """The DHT subkey that only the holder of `public_key` (OpenSSH format) can write."""
+    return RSASignatureValidator.PUBLIC_KEY_FORMAT.replace(b"_key_", public_key)
+
+
+def checked_token(credentials: Credentials, jwt: str | bytes, now: float) -> AccessToken | None:
+    """The token if it is valid, unexpired and not revoked, else None."""
+    try:
+        return credentials.check(jwt if isinstance(jwt, str) else jwt.decode("ascii"), now)
+    except (ManyhandsError, UnicodeDecodeError):
+        return None
+
+
+class PeerDirectory:
+    """Which libp2p identities hold valid tokens, as the DHT's peer records say; read again when a stranger knocks."""
+
+    def __init__(self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time) -> None:
+        self._dht = dht
+        self._credentials = credentials
+        self._key = peers_key(run)
+        self._clock = clock
+        self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
+        self._refreshed_at = float("-inf")
+        self._refreshing = asyncio.Lock()
+
+    REFRESH_PERIOD_S = 0.5  # a flood of strangers costs at most this many look-ups
+
+    def token_of(self, peer_id: PeerID) -> AccessToken | None:
+        """The peer's valid token as far as known now."""
+        jwt = self._tokens.get(peer_id.to_base58())
+        return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
+
+    async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
+        """Whether the peer holds a valid token with one of these roles; asks the DHT if it is not known yet."""
+        token = self.token_of(peer_id)
+        if token is None:
+            await self.refresh()
+            token = self.token_of(peer_id)
+        return token is not None and token.role in roles
+
+    async def with_role(self, roles: Collection[str]) -> list[PeerID]:
+        """Every peer known to hold a valid token with one of these roles."""
+        await self.refresh()
+        peers = [PeerID.from_base58(peer_id) for peer_id in self._tokens]
+        return [peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles]
+
+    async def refresh(self) -> None:
+        """Read the peers' records again; whoever asks within the period waits for its end and shares one look-up."""
+        asked_at = self._clock()
+        async with self._refreshing:
+            if self._refreshed_at >= asked_at:
+                return
+            await asyncio.sleep(max(0.0, self._refreshed_at + self.REFRESH_PERIOD_S - self._clock()))
+            self._refreshed_at = self._clock()
+            await self._read_records()
+
+    async def _read_records(self) -> None:
+        found = await self._dht.get(self._key, latest=True, return_future=True)
+        records = found.value if found is not None and isinstance(found.value, dict) else {}
+        now = self._clock()
+        for record in records.values():
+            if isinstance(record, ValueWithExpiration) and isinstance(record.value, dict):
+                jwt = record.value.get("token")
+                token = checked_token(self._credentials, jwt, now) if isinstance(jwt, str) else None
+                if token is not None:
+                    self._tokens[token.peer_id] = jwt
+        self._tokens = {peer: jwt for peer, jwt in self._tokens.items() if checked_token(self._credentials, jwt, now)}
+
+
+@dataclass(frozen=True)
+class SwarmAccess:
+    """What an averager needs to check others; goes along into its forked process."""
+
+    credentials: Credentials
+    run: str
+    donor_roles: frozenset[str]  # whose state this peer downloads
+    clock: Clock = time.time
+
+
+class AuthorizedAverager:
+    """Mixin before a hivemind averager: its RPCs serve, and its groups contain, token-holding peers only."""
+
+    access: SwarmAccess
+    _directory: PeerDirectory | None = None
+
+    @property
+    def directory(self: Any) -> PeerDirectory:
+        """The directory, made at first use, which is in the averager's own process."""
+        if self._directory is None:
+            self._directory = PeerDirectory(self.dht, self.access.credentials, self.access.run, self.access.clock)
+        return self._directory  # type: ignore[no-any-return]
+
+    async def rpc_join_group(
+        self, request: averaging_pb2.JoinRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
+        """Let only members ask to join a group."""
+        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
+            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        async for message in super().rpc_join_group(request, context):  # type: ignore[misc]
+            yield message
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Reduce parts of members only."""
+        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
+            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        async for message in super().rpc_aggregate_part(stream, context):  # type: ignore[misc]
+            yield message
+
+    async def rpc_download_state(
+        self, request: averaging_pb2.DownloadRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.DownloadData]:
+        """Give state to members only (an observer may read)."""
+        if not await self.directory.admits(context.remote_id, TRAINING_ROLES | {"observer"}):
+            return
+        async for message in super().rpc_download_state(request, context):  # type: ignore[misc]
+            yield message
+
+    async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
+        """Send tensors to members only: a group with a stranger in it is given up."""
+        checks = [self.directory.admits(peer, TRAINING_ROLES) for peer in group_info.peer_ids]
+        strangers = [
+            peer for peer, ok in zip(group_info.peer_ids, await asyncio.gather(*checks), strict=True) if not ok
+        ]
+        if strangers:
+            raise AllreduceException(f"{len(strangers)} of the group's {len(checks)} peers hold no valid token")
+        return await super()._aggregate_with_group(group_info, *args, **kwargs)  # type: ignore[misc]

@@ -1,0 +1,376 @@
+"""One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
+
+`Swarm` is what the trainer and the keeper use. Below it stands `SwarmOptimizer`, hivemind's optimizer with three changes:
+a step begins on samples really reported, a failed averaging never becomes a step on local gradients, and a peer that
+fell behind takes the state of a trusted donor (the keeper).
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing as mp
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.averaging.control import StepControl
+from hivemind.compression import CompressionBase, Float16Compression, NoCompression
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.utils import get_dht_time
+
+from auth.credentials import Credentials
+from auth.errors import SwarmError
+from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
+from peer.averaging import AveragedGroup, SwarmGradientAverager, SwarmStateAverager
+from peer.optim import build_optimizer, build_scheduler, parameter_groups
+from peer.progress import StepTracker
+from peer.run_config import RunConfig
+
+logger = logging.getLogger(__name__)
+DAEMON_START_TIMEOUT_S = 60.0
+STATE_DOWNLOAD_TIMEOUT_S = 600.0
+FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
+NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """How one attempt at a global step ended."""
+
+    step: int  # global steps completed afterwards
+    samples: int  # this peer's samples that were averaged in
+    averaged: bool  # whether the step was taken
+    group_size: int
+    group_samples: int | None
+    averaging_s: float
+    lost_samples: int = 0
+    lost_reason: str = ""
+
+
+@dataclass(frozen=True)
+class SwarmProgress:
+    """Where the next global step stands."""
+
+    step: int
+    own_samples: int
+    swarm_samples: int
+    peers: int
+    eta_s: float | None
+    samples_per_second: float  # this peer's
+    swarm_samples_per_second: float
+
+
+def required_group_size(averaging: int, attempts: int) -> int:
+    """How many peers a group needs: all who are at this step at first, after repeated failure more than half of them.
+
+    More than half, so that two groups can never take the same step apart from each other.
+    """
+    return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
+
+
+class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
+    """hivemind's optimizer for members only; see the module's docstring."""
+
+    def __init__(
+        self, *, access: SwarmAccess, key: RecordKey, role: str, config: RunConfig, model: torch.nn.Module, dht: hivemind.DHT
+    ) -> None:
+        self._access, self._key, self._role, self._config = access, key, role, config
+        averaging = config.averaging
+        compression: CompressionBase = Float16Compression() if averaging.compression == "float16" else NoCompression()
+        super().__init__(
+            dht=dht,
+            run_id=config.run.name,
+            target_batch_size=averaging.target_batch_size,
+            params=parameter_groups(model, config),
+            optimizer=partial(build_optimizer, config),
+            scheduler=partial(build_scheduler, config),
+            matchmaking_time=averaging.matchmaking_time_s,
+            averaging_timeout=averaging.averaging_timeout_s,
+            load_state_timeout=STATE_DOWNLOAD_TIMEOUT_S,
+            offload_optimizer=False,
+            delay_state_averaging=False,
+            average_state_every=NEVER,
+            shutdown_timeout=2.0,
+            client_mode=dht.client_mode,
+            grad_compression=compression,
+            reuse_grad_buffers=True,
+            tracker_opts=dict(
+                min_refresh_period=averaging.progress_refresh_s,
+                max_refresh_period=max(1.0, 2 * averaging.progress_refresh_s),
+                metadata_expiration=averaging.statistics_expiration_s,
+            ),
+            averager_opts=dict(request_timeout=min(3.0, averaging.matchmaking_time_s / 2)),
+        )
+        self.attempts = 0  # failed averagings of the current step
+
+    def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> StepTracker:
+        return StepTracker(
+            self.dht,
+            access=self._access,
+            key=self._key,
+            role=self._role,
+            prefix=self.run_id,
+            target_batch_size=target_batch_size,
+            client_mode=self.client_mode,
+            **kwargs,
+        )
+
+    def _make_state_averager(self, **kwargs: Any) -> SwarmStateAverager:
+        return SwarmStateAverager(
+            dht=self.dht,
+            access=self._access,
+            prefix=f"{self.run_id}_state_averager",
+            min_matchmaking_time=self.matchmaking_time,
+            allreduce_timeout=self.allreduce_timeout,
+            shutdown_timeout=self.shutdown_timeout,
+            next_chunk_timeout=self.next_chunk_timeout,
+            client_mode=self.client_mode,
+            start=True,
+            **kwargs,
+        )
+
+    def _make_gradient_averager(self, factory: Any, reuse_grad_buffers: bool, **kwargs: Any) -> SwarmGradientAverager:
+        assert factory is None and reuse_grad_buffers
+        return SwarmGradientAverager(
+            dht=self.dht,
+            access=self._access,
+            prefix=f"{self.run_id}_grad_averager",
+            parameters=self.state_averager.main_parameters,
+            min_matchmaking_time=self.matchmaking_time,
+            request_timeout=min(3.0, self.matchmaking_time / 2),
+            allreduce_timeout=self.allreduce_timeout,
+            shutdown_timeout=self.shutdown_timeout,
+            next_chunk_timeout=self.next_chunk_timeout,
+            client_mode=self.client_mode,
+            start=True,
+            warn=False,
+            **kwargs,
+        )
+
+    def add(self, samples: int) -> None:
+        """Count samples whose gradients were added to `.grad` and tell the swarm."""
+        self.grad_averager.accumulate_grads_(samples)
+        self.tracker.begin_training()
+        self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
+
+    def prepare_averaging(self) -> None:
+        """Look for a group ahead of time when the batch will soon be full."""
+        view = self.tracker.view
+        self.grad_averager.required_group_size = required_group_size(view.averaging, self.attempts)
+        self._maybe_schedule_gradient_averaging()
+
+    def average(self) -> AveragedGroup | None:
+        """Average gradients with everybody at this step; None if it failed (then nothing has changed).
+
+        Alone in the swarm the peer's own mean gradient is the average.
+        """
+        if self.tracker.view.averaging <= 1:
+            self._cancel_scheduled()
+            self.grad_averager.load_accumulators_into_averager_()
+            self._load_averaged_gradients_into_optimizer_()
+            samples = self.grad_averager.local_samples_accumulated
+            return AveragedGroup(size=1, samples=samples)
+        control, self.scheduled_grads = self.scheduled_grads, None
+        if control is not None and (control.triggered or control.done()):
+            control = None
+        try:
+            control = self.grad_averager.step(
+                control=control, reset_accumulators=False, wait=False, **self._deadline_unless(control)
+            )
+            group = control.result(self.averaging_timeout)
+        except Exception as error:  # a fault boundary: the caller tries again or takes the keeper's state
+            logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
+            if control is not None and not control.done():
+                control.cancel()
+            return None
+        self._load_averaged_gradients_into_optimizer_()
+        return group  # type: ignore[no-any-return]
+
+    def _deadline_unless(self, control: StepControl | None) -> dict[str, Any]:
+        return {} if control is not None else {"timeout": self.averaging_timeout}
+
+    def _cancel_scheduled(self) -> None:
+        if self.scheduled_grads is not None and not self.scheduled_grads.done():
+            self.scheduled_grads.cancel()
+        self.scheduled_grads = None
+
+    def take_step(self) -> None:
+        """Apply the averaged gradient: one optimizer step, the next global step begins."""
+        with self.tracker.pause_updates():
+            with self.state_averager.state_lock:
+                self.state_averager.step(increment_epoch=True, optimizer_step=True)
+            self.grad_averager.reset_accumulated_grads_()
+            self.tracker.update_epoch(new_epoch=self.state_averager.local_epoch)
+        self.attempts = 0
+
+    def drop_gradients(self) -> int:
+        """Forget what was accumulated towards the next step; returns how many samples that were."""
+        lost = int(self.grad_averager.local_samples_accumulated)
+        self.grad_averager.reset_accumulated_grads_()
+        self.tracker.report_local_progress(self.local_epoch, 0)
+        return lost
+
+    def download_state(self) -> bool:
+        """Take parameters, optimizer and step from a donor; false if none had a state at least as new as this peer's."""
+        self._cancel_scheduled()
+        loaded = self.state_averager.load_state_from_peers(
+            minimum_step=self.local_epoch, timeout=self.load_state_timeout
+        )
+        self.grad_averager.reset_accumulated_grads_()
+        with self.tracker.pause_updates():
+            self.tracker.update_epoch(new_epoch=self.local_epoch)
+        self.attempts = 0
+        return bool(loaded)
+
+    def shutdown(self) -> None:
+        """Leave in order; rounds that others are forming with this peer are given up."""
+        self._cancel_scheduled()
+        self.tracker.shutdown(self.shutdown_timeout)
+        self.state_averager.shutdown()
+        self.grad_averager.shutdown()
+
+
+class Swarm:
+    """The swarm as the trainer sees it; made by `join`, left by `leave`."""
+
+    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer) -> None:
+        self._dht = dht
+        self._optimizer = optimizer
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        config: RunConfig,
+        model: torch.nn.Module,
+        credentials: Credentials,
+        initial_peers: Sequence[str],
+        host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce_maddrs: Sequence[str] | None = None,
+        client_mode: bool = False,
+        clock: Clock = time.time,
+    ) -> Swarm:
+        """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
+
+        Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
+        """
+        mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
+        token = credentials.access_token(clock())
+        key = RecordKey(credentials.device_key.private_der)
+        try:
+            dht = hivemind.DHT(
+                initial_peers=list(initial_peers),
+                start=True,
+                host_maddrs=list(host_maddrs),
+                announce_maddrs=None if announce_maddrs is None else list(announce_maddrs),
+                identity_path=str(Path(credentials.directory) / "device.key"),
+                check_if_identity_free=False,
+                client_mode=client_mode,
+                startup_timeout=DAEMON_START_TIMEOUT_S,
+                use_ipfs=False,
+                nat_port_map=False,
+                authorizer=SwarmAuthorizer(credentials, key, clock),
+                record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, config.run.name, clock)],
+            )
+        except Exception as error:
+            raise SwarmError(
+                f"The swarm cannot be joined ({error}): check that this machine may open connections to "
+                f"{', '.join(initial_peers) or 'others'} and that the run is being served."
+            ) from error
+        donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
+        access = SwarmAccess(credentials, config.run.name, donors, clock)
+        optimizer = SwarmOptimizer(access=access, key=key, role=token.role, config=config, model=model, dht=dht)
+        optimizer.tracker.publish()
+        optimizer.tracker.start()
+        return cls(dht, optimizer)
+
+    @property
+    def step(self) -> int:
+        """Global steps completed by this peer's state."""
+        return int(self._optimizer.local_epoch)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that holds the state (LAMB), for checkpoints."""
+        return self._optimizer.opt
+
+    @property
+    def addresses(self) -> list[str]:
+        """This peer's libp2p multiaddresses."""
+        return [str(address) for address in self._dht.get_visible_maddrs()]
+
+    def add(self, samples: int) -> None:
+        """Count a microbatch whose gradient (summed over samples) was added to `.grad`."""
+        self._optimizer.add(samples)
+
+    def advance(self) -> StepOutcome | None:
+        """Take the next global step if its batch is full; None while it is not.
+
+        An outcome with `averaged` False has lost `lost_samples`, or none if the round will be tried again.
+        """
+        optimizer = self._optimizer
+        if optimizer.tracker.swarm_step > self.step:
+            return self._catch_up()
+        optimizer.prepare_averaging()
+        if not optimizer.tracker.ready_to_update_epoch:
+            return None
+        began = time.perf_counter()
+        samples = int(optimizer.grad_averager.local_samples_accumulated)
+        group = optimizer.average()
+        averaging_s = time.perf_counter() - began
+        if group is None:
+            optimizer.attempts += 1
+            return None
+        optimizer.take_step()
+        return StepOutcome(self.step, samples, True, group.size, group.samples, averaging_s)
+
+    def _catch_up(self) -> StepOutcome:
+        lost = self._optimizer.drop_gradients()
+        began = time.perf_counter()
+        self._optimizer.download_state()
+        seconds = time.perf_counter() - began
+        return StepOutcome(self.step, 0, False, 0, None, seconds, lost, "out of sync" if lost else "")
+
+    def download_state(self) -> bool:
+        """Take a trusted donor's state; false if there is none."""
+        return self._optimizer.download_state()
+
+    def restore(self, step: int) -> None:
+        """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint)."""
+        self._optimizer.state_averager.set_step(step)
+        with self._optimizer.tracker.pause_updates():
+            self._optimizer.tracker.update_epoch(new_epoch=step)
+
+    def frozen_state(self) -> Any:
+        """A context in which no global step changes the state."""
+        return self._optimizer.state_averager.state_lock
+
+    def reset(self) -> int:
+        """Drop the gradients accumulated towards the next step; returns the samples lost."""
+        return self._optimizer.drop_gradients()
+
+    def progress(self) -> SwarmProgress:
+        """Where the next global step stands."""
+        tracker = self._optimizer.tracker
+        progress = tracker.global_progress
+        remaining_s = progress.eta_next_epoch - get_dht_time()
+        finite = remaining_s != float("inf")
+        return SwarmProgress(
+            step=self.step,
+            own_samples=int(self._optimizer.grad_averager.local_samples_accumulated),
+            swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
+            peers=tracker.view.trainers,
+            eta_s=max(0.0, remaining_s) if finite else None,
+            samples_per_second=float(tracker.performance_ema.samples_per_second),
+            swarm_samples_per_second=tracker.view.rate,
+        )
+
+    def leave(self) -> None:
+        """Say goodbye and stop every process that `join` started."""
+        self._optimizer.shutdown()
+        self._dht.shutdown()
