@@ -11,7 +11,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -26,23 +25,10 @@ MAY_IMPORT = {
     "manyhands": {"auth", "peer", "dashboards", "coordinator", "manyhands"},
 }
 HEAVY = {"torch", "hivemind", "transformers"}
-# The modules of the worker and the keeper: all others stay free of HEAVY.
-TRAINING = (
-    "auth.swarm_auth",
-    "coordinator.checkpoints",
-    "coordinator.keeper",
-    "coordinator.probe",
-    "peer.averaging",
-    "peer.backends.*",
-    "peer.data.*",
-    "peer.models",
-    "peer.objectives",
-    "peer.optim",
-    "peer.progress",
-    "peer.swarm",
-    "peer.trainer",
-    "peer.worker",
-)
+GRPC = {"grpc", "grpc_health"}
+# Where each process starts. The second group is spawned by the first; so what it needs is not the first group's.
+SERVING = ("peer.cli", "peer.agent", "coordinator.cli", "coordinator.service", "manyhands")
+TRAINING = ("peer.worker", "coordinator.keeper")
 
 
 @cache
@@ -53,93 +39,81 @@ def modules() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in names.items()} | {"manyhands": ROOT / "manyhands.py"}
 
 
-def statements(body: list[ast.stmt], inside_functions: bool) -> Iterator[ast.stmt]:
-    """Every statement that runs on import; with `inside_functions` also those that run on a call."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
-            continue
-        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-            continue
-        for field in ("body", "orelse", "finalbody", "handlers"):
-            for child in getattr(statement, field, []):
-                children = child.body if isinstance(child, ast.ExceptHandler) else [child]
-                yield from statements(children, inside_functions)
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every node but those that only type checkers read."""
+    queue: list[ast.AST] = [tree]
+    while queue:
+        node = queue.pop()
+        yield node
+        for_checkers = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        queue += node.orelse if for_checkers else ast.iter_child_nodes(node)
 
 
 @cache
-def imports(module: str, inside_functions: bool = False) -> frozenset[str]:
-    """The modules that `module` imports, ours and others', as written in its source."""
+def imports(module: str) -> frozenset[str]:
+    """The modules that `module` imports, ours and others', at its top or inside a function."""
     found: set[str] = set()
-    for statement in statements(ast.parse(modules()[module].read_text(encoding="utf-8")).body, inside_functions):
-        if isinstance(statement, ast.Import):
-            found |= {alias.name for alias in statement.names}
-        elif isinstance(statement, ast.ImportFrom) and statement.module:
-            names = {f"{statement.module}.{alias.name}" for alias in statement.names}
-            found |= {statement.module} | (names & modules().keys())
+    for node in statements(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | ({f"{node.module}.{alias.name}" for alias in node.names} & modules().keys())
     return frozenset(found)
 
 
-def reached(module: str) -> set[str]:
-    """Everything that importing `module` imports, through any number of our own modules and their packages."""
-    seen: set[str] = set()
-    queue = [module]
+def reached(start: str, border: tuple[str, ...] = ()) -> dict[str, str]:
+    """All that the process which starts at `start` may import, now or in a call, each with the module that imports it.
+
+    The walk goes through our own modules and their packages, and stops at those in `border`.
+    """
+    importer: dict[str, str] = {start: ""}
+    queue = [start]
     while queue:
         name = queue.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        queue += [parent for parent in (name.rpartition(".")[0],) if parent in modules()]
-        if name in modules():
-            queue += imports(name)
-    return seen
+        parent = name.rpartition(".")[0]
+        found = imports(name) | ({parent} if parent else set())
+        for other in found - importer.keys():
+            importer[other] = name
+            if other in modules() and other not in border:
+                queue.append(other)
+    return importer
 
 
-def trains(module: str) -> bool:
-    """Whether `module` belongs to the worker's or the keeper's process."""
-    return any(fnmatch(module, pattern) for pattern in TRAINING)
+def chains(importer: dict[str, str], libraries: set[str]) -> list[str]:
+    """How each of `libraries` is reached, written as `agent -> session -> torch`, for the failure's message."""
+    found = []
+    for name in importer:
+        if name.split(".")[0] in libraries:
+            steps = [name]
+            while importer[steps[-1]]:
+                steps.append(importer[steps[-1]])
+            found.append(" -> ".join(reversed(steps)))
+    return sorted(found)
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_packages_only_import_what_lies_below_them(module: str) -> None:
-    """`auth` imports no other package of ours, `peer` only `auth`, `coordinator` both; also inside functions."""
+    """`auth` imports no other package of ours, `peer` only `auth`, `coordinator` both; inside functions too."""
     package = module.split(".")[0]
-    ours = {name.split(".")[0] for name in imports(module, inside_functions=True)} & MAY_IMPORT.keys()
+    ours = {name.split(".")[0] for name in imports(module)} & MAY_IMPORT.keys()
     assert ours <= MAY_IMPORT[package]
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if not trains(name)))
-def test_serving_modules_do_not_import_the_training_stack(module: str) -> None:
-    """Outside the worker and the keeper no import reaches torch, hivemind or transformers, not even a later one."""
-    names = reached(module) | imports(module, inside_functions=True)
-    assert not {name for name in names if name.split(".")[0] in HEAVY}
+@pytest.mark.parametrize("start", SERVING)
+def test_serving_processes_never_import_the_training_stack(start: str) -> None:
+    """No import on any path from the agent, the service or a command reaches torch, hivemind or transformers."""
+    assert chains(reached(start, border=TRAINING), HEAVY) == []
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if trains(name)))
-def test_training_modules_do_not_import_grpc(module: str) -> None:
-    """What the worker and the keeper import never reaches gRPC, whose threads do not survive hivemind's forks."""
-    assert not {name for name in reached(module) if name.split(".")[0] in {"grpc", "grpc_health"}}
+@pytest.mark.parametrize("start", TRAINING)
+def test_training_processes_never_import_grpc(start: str) -> None:
+    """No import on any path from the worker or the keeper reaches gRPC, whose threads do not survive a fork."""
+    assert chains(reached(start), GRPC) == []
 
 
-@pytest.mark.parametrize(
-    ("module", "forbidden"),
-    [
-        ("peer.agent", HEAVY),
-        ("peer.cli", HEAVY),
-        ("coordinator.cli", HEAVY),
-        ("coordinator.service", HEAVY),
-        ("manyhands", HEAVY),
-        ("peer.swarm", {"grpc"}),
-        ("coordinator.keeper", {"grpc"}),
-    ],
-)
-def test_import_really_stays_clear(module: str, forbidden: set[str]) -> None:
-    """In a fresh interpreter the import leaves out the other side's libraries, third parties' own imports included."""
-    script = f"import sys, {module}; print(*({forbidden!r} & sys.modules.keys()))"
+@pytest.mark.parametrize(("start", "libraries"), [(s, HEAVY) for s in SERVING] + [(s, GRPC) for s in TRAINING])
+def test_a_fresh_interpreter_confirms_it(start: str, libraries: set[str]) -> None:
+    """Importing a process's first module loads none of the other side's libraries, third parties' imports included."""
+    script = f"import sys, {start}; print(*({libraries!r} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.split() == []
-
-
-def test_every_training_pattern_names_a_module() -> None:
-    """No exception outlives the module it was made for."""
-    assert [pattern for pattern in TRAINING if not any(fnmatch(name, pattern) for name in modules())] == []
