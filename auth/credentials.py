@@ -1,0 +1,131 @@
+"""What a device holds: its key, the run's authority, its own access token and the newest revocation list.
+
+Several processes share one directory: the agent writes what the coordinator sends, the worker and its forked children
+check other peers with it. So every read looks whether the file has changed, and nothing here holds a lock over a fork.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from auth.errors import RevokedError, StorageError, TokenError
+from auth.files import WatchedFile, make_private_directory, write_private
+from auth.identity import DeviceKey
+from auth.tokens import AccessToken, RevocationList, check_times, read_token, verify_revocations
+
+DEVICE_KEY_FILE = "device.key"
+CACHED_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Run:
+    """Which run the credentials are for, and whose signature counts there."""
+
+    name: str
+    authority_public: bytes  # Ed25519, 32 raw bytes
+
+
+# Signatures never change, so each is checked once per process; expiry and revocation are checked every time.
+_read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
+
+
+class Credentials:
+    """One device's credentials for one run, in a directory of private files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = Path(directory)
+        make_private_directory(self.directory)
+        self._run_file = WatchedFile(self.directory / "run", lambda content: content.decode())
+        self._authority_file = WatchedFile(self.directory / "authority.pub", bytes)
+        self._token_file = WatchedFile(self.directory / "token.jwt", lambda content: content.decode())
+        self._revocations_file = WatchedFile(self.directory / "revoked.jwt", self._parse_revocations)
+
+    def __reduce__(self) -> tuple[type[Credentials], tuple[Path]]:
+        """Another process opens the same directory."""
+        return Credentials, (self.directory,)
+
+    @cached_property
+    def device_key(self) -> DeviceKey:
+        """The device's key, made at first use."""
+        return DeviceKey.load_or_create(self.directory / DEVICE_KEY_FILE)
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self._joined_run().name
+
+    @property
+    def token_jwt(self) -> str:
+        """This device's own token, as it is sent to others."""
+        token = self._token_file.read()
+        if token is None:
+            raise TokenError(f"{self.directory} holds no access token: join the run first.")
+        return token
+
+    def access_token(self, now: float) -> AccessToken:
+        """This device's own token, checked; raises `ExpiredTokenError` after its time."""
+        return self.check(self.token_jwt, now)
+
+    def check(self, jwt: str, now: float) -> AccessToken:
+        """Any device's token, checked against the authority, the time and the revocation list."""
+        run = self._joined_run()
+        token = _read_token(jwt, run.authority_public, run.name)
+        check_times(token, now)
+        if self.is_revoked(token.peer_id):
+            raise RevokedError(f"{token.member}'s device {token.device_id} was revoked.")
+        return token
+
+    def is_revoked(self, peer_id: str) -> bool:
+        """Whether the newest list known here names this libp2p identity."""
+        revocations = self._revocations_file.read()
+        return revocations is not None and peer_id in revocations.peer_ids
+
+    def store_grant(self, run: str, authority_public: bytes, token_jwt: str, revocations_jwt: str) -> None:
+        """Keep what the coordinator granted at join; raises before anything is written if it does not fit together."""
+        self._require_own(read_token(token_jwt, authority_public, run))
+        verify_revocations(revocations_jwt, authority_public, run)
+        if self._known_run() != Run(run, authority_public):
+            self._forget_revocations()  # signed by another authority: its serial numbers mean nothing here
+        write_private(self.directory / "authority.pub", authority_public)
+        write_private(self.directory / "run", run.encode())
+        write_private(self.directory / "token.jwt", token_jwt.encode())
+        self.store_revocations(revocations_jwt)
+
+    def store_token(self, jwt: str) -> None:
+        """Keep a renewed token."""
+        run = self._joined_run()
+        self._require_own(read_token(jwt, run.authority_public, run.name))
+        write_private(self.directory / "token.jwt", jwt.encode())
+
+    def store_revocations(self, jwt: str) -> None:
+        """Keep a revocation list if it is newer than the one known: nobody can bring a revoked peer back by replay."""
+        new = self._parse_revocations(jwt.encode())
+        known = self._revocations_file.read()
+        if known is None or new.serial > known.serial:
+            write_private(self.directory / "revoked.jwt", jwt.encode())
+
+    def _known_run(self) -> Run | None:
+        name, authority_public = self._run_file.read(), self._authority_file.read()
+        return None if name is None or authority_public is None else Run(name, authority_public)
+
+    def _joined_run(self) -> Run:
+        run = self._known_run()
+        if run is None:
+            raise TokenError(f"{self.directory} belongs to no run yet: join one first.")
+        return run
+
+    def _parse_revocations(self, content: bytes) -> RevocationList:
+        run = self._joined_run()
+        return verify_revocations(content.decode("ascii", errors="replace"), run.authority_public, run.name)
+
+    def _require_own(self, token: AccessToken) -> None:
+        if token.peer_id != self.device_key.peer_id:
+            raise TokenError(f"The token is for {token.peer_id}, not for this device ({self.device_key.peer_id}).")
+
+    def _forget_revocations(self) -> None:
+        try:
+            self._revocations_file.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"Cannot remove {self._revocations_file.path} ({error.strerror}).") from error

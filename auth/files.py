@@ -1,0 +1,78 @@
+"""Small private files that processes share: written whole or not at all, and read again when they change."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from auth.errors import StorageError
+
+Value = TypeVar("Value")
+_Version = tuple[int, int, int]  # mtime_ns, size, inode
+
+
+def write_private(path: Path, content: bytes, replace: bool = True) -> None:
+    """Write a file of mode 0600 so that a reader sees the old or the new content, never a part.
+
+    With `replace=False` an existing file is left as it is: of two processes that create it, both read the winner's.
+    """
+    aside: Path | None = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+        aside = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            aside.replace(path)
+        else:
+            _link_unless_present(aside, path)
+    except OSError as error:
+        raise StorageError(f"Cannot write {path} ({error.strerror}): check the disk and the permissions.") from error
+    finally:
+        if aside is not None:
+            aside.unlink(missing_ok=True)
+
+
+def _link_unless_present(aside: Path, path: Path) -> None:
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory (and its parents) that only its owner can enter."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot make the directory {path} ({error.strerror}).") from error
+
+
+class WatchedFile(Generic[Value]):
+    """A file's parsed content, parsed again whenever another process has replaced the file."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], Value]) -> None:
+        self.path = path
+        self._parse = parse
+        self._seen: tuple[_Version, Value] | None = None
+
+    def read(self) -> Value | None:
+        """The current content, or None where there is no file; costs one `stat` while nothing changes."""
+        try:
+            version = _version(self.path.stat())
+            if self._seen is None or self._seen[0] != version:
+                self._seen = (version, self._parse(self.path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"Cannot read {self.path} ({error.strerror}).") from error
+        return self._seen[1]
+
+
+def _version(status: os.stat_result) -> _Version:
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,24 @@
+"""How a person proves a name: by a one-time invite code from the operator, which the coordinator stores hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+# Crockford's base 32: no I, L, O or U, so a code survives being read aloud and typed.
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_LOOKALIKES = str.maketrans("ILO", "110")
+_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits: 100 bits, so a plain hash cannot be reversed by guessing
+_LABEL = b"manyhands-invite-v1:"
+
+
+def new_invite_code() -> str:
+    """A fresh code such as 7K2QM-0XW9P-C4RTB-3ZJ5D."""
+    groups = ("".join(secrets.choice(_ALPHABET) for _ in range(_GROUP_LENGTH)) for _ in range(_GROUPS))
+    return "-".join(groups)
+
+
+def hash_invite_code(code: str) -> bytes:
+    """The 32 bytes under which a code is stored; case, dashes, blanks and look-alike letters make no difference."""
+    typed = "".join(character for character in code.upper() if character.isalnum())
+    return hashlib.sha256(_LABEL + typed.translate(_LOOKALIKES).encode()).digest()

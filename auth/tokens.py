@@ -1,0 +1,173 @@
+"""Access tokens and revocation lists: what the authority signs, and how anyone checks it.
+
+Both are JWTs signed with Ed25519. Their `typ` headers differ, so that neither can pass for the other (RFC 8725, 3.11).
+A token is bound to a device's key and libp2p identity: it is shown to everybody and useless to a thief.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Annotated, Any, Literal, TypeVar
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.errors import ExpiredTokenError, TokenError
+from auth.identity import AuthorityKey
+
+Role = Literal["trainer", "auxiliary", "observer", "keeper", "admin"]
+
+TOKEN_TYPE = "manyhands-access+jwt"  # noqa: S105  # a media type, no password
+REVOCATIONS_TYPE = "manyhands-revocations+jwt"
+MAX_TOKEN_CHARS = 4096
+MAX_REVOCATIONS_CHARS = 4_000_000
+MAX_CLOCK_SKEW_S = 60.0  # a token may be issued so far ahead of the checker's clock
+_ALGORITHM = "EdDSA"
+
+_Text = Annotated[str, Field(min_length=1, max_length=1024)]
+_Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class AccessToken:
+    """Who may take part: a member's device, known by its key, in a role, for a time."""
+
+    member: str
+    device_id: str
+    peer_id: str  # libp2p identity, base58
+    public_key: str  # RSA, OpenSSH format: signs DHT records
+    role: Role
+    run: str
+    issued_at: float  # Unix seconds
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class RevocationList:
+    """Everybody who was revoked, up to a serial number that only grows."""
+
+    run: str
+    serial: int
+    issued_at: float
+    peer_ids: frozenset[str]
+
+
+class _Claims(BaseModel):
+    """What both kinds have: the run as audience, and the time of issue."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    aud: _Text
+    iat: _Time
+
+
+class _TokenClaims(_Claims):
+    sub: _Text  # the device
+    exp: _Time
+    member: _Text
+    peer_id: _Text
+    public_key: _Text
+    role: Role
+
+
+class _RevocationClaims(_Claims):
+    serial: int = Field(ge=0)
+    peer_ids: list[_Text]
+
+
+_AnyClaims = TypeVar("_AnyClaims", bound=_Claims)
+
+
+def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
+    """Sign a token."""
+    claims = asdict(token)
+    claims["sub"], claims["aud"] = claims.pop("device_id"), claims.pop("run")
+    claims["iat"], claims["exp"] = claims.pop("issued_at"), claims.pop("expires_at")
+    return _sign(authority, claims, TOKEN_TYPE)
+
+
+def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
+    """Check a token's signature and contents but not its times; raises `TokenError`."""
+    claims = _verify(text, authority_public, run, TOKEN_TYPE, MAX_TOKEN_CHARS, _TokenClaims)
+    return AccessToken(
+        member=claims.member,
+        device_id=claims.sub,
+        peer_id=claims.peer_id,
+        public_key=claims.public_key,
+        role=claims.role,
+        run=claims.aud,
+        issued_at=claims.iat,
+        expires_at=claims.exp,
+    )
+
+
+def check_times(token: AccessToken, now: float) -> None:
+    """Raise `ExpiredTokenError` after the token's time, `TokenError` well before it."""
+    if now >= token.expires_at:
+        raise ExpiredTokenError(f"{token.member}'s access token expired at {_utc(token.expires_at)}.")
+    if token.issued_at > now + MAX_CLOCK_SKEW_S:
+        raise TokenError(
+            f"{token.member}'s access token is not valid before {_utc(token.issued_at)}: check this machine's clock."
+        )
+
+
+def verify_token(text: str, authority_public: bytes, run: str, now: float) -> AccessToken:
+    """Check a token entirely, `now` in Unix seconds; raises `TokenError` or `ExpiredTokenError`."""
+    token = read_token(text, authority_public, run)
+    check_times(token, now)
+    return token
+
+
+def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> str:
+    """Sign a revocation list."""
+    claims = {
+        "aud": revocations.run,
+        "iat": revocations.issued_at,
+        "serial": revocations.serial,
+        "peer_ids": sorted(revocations.peer_ids),
+    }
+    return _sign(authority, claims, REVOCATIONS_TYPE)
+
+
+def verify_revocations(text: str, authority_public: bytes, run: str) -> RevocationList:
+    """Check a revocation list, which never expires; raises `TokenError`."""
+    claims = _verify(text, authority_public, run, REVOCATIONS_TYPE, MAX_REVOCATIONS_CHARS, _RevocationClaims)
+    return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
+
+
+def _sign(authority: AuthorityKey, claims: dict[str, Any], kind: str) -> str:
+    return jwt.encode(claims, authority.private_key, algorithm=_ALGORITHM, headers={"typ": kind})
+
+
+def _verify(
+    text: str, authority_public: bytes, run: str, kind: str, max_chars: int, schema: type[_AnyClaims]
+) -> _AnyClaims:
+    """Signature, kind, run and schema; times are the caller's, against its own clock."""
+    if len(text) > max_chars:
+        raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
+    try:
+        decoded = jwt.decode_complete(
+            text,
+            Ed25519PublicKey.from_public_bytes(authority_public),
+            algorithms=[_ALGORITHM],
+            audience=run,
+            options={"strict_aud": True, "verify_exp": False, "verify_iat": False, "verify_nbf": False},
+        )
+        claims = schema.model_validate(decoded["payload"])
+    except ValidationError as error:
+        field = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise TokenError(f"The token's claim {field!r} is missing or malformed.") from error
+    except jwt.InvalidAudienceError as error:
+        raise TokenError(f"The token is not for the run {run!r}.") from error
+    except jwt.InvalidSignatureError as error:
+        raise TokenError(f"The token is not signed by the authority of the run {run!r}.") from error
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:  # the last: deeply nested JSON
+        raise TokenError(f"The token cannot be read: {error}.") from error
+    if decoded["header"].get("typ") != kind:
+        raise TokenError(f"The token is of the kind {decoded['header'].get('typ')!r:.60}, not {kind!r}.")
+    return claims
+
+
+def _utc(time: float) -> str:
+    return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
