@@ -1,0 +1,218 @@
+"""One connected stay: the handshake, then reports and presence up, everything else down.
+
+`peer.session` opens one stay after another; this module knows nothing of reconnecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from auth.errors import ManyhandsError, RequestError, RevokedError, UnreachableError
+from auth.identity import DeviceKey, challenge_bytes
+from peer.messages import Notice
+from peer.outbox import Outbox
+from peer.protocol import control_pb2
+from peer.protocol.errors import error_from_rpc
+from peer.protocol.wire import report_to_wire
+
+PresenceSource = Callable[[], control_pb2.Presence | None]
+
+
+@dataclass(frozen=True)
+class SessionTiming:
+    """The session's intervals, in seconds; tests shorten them."""
+
+    handshake_s: float = 15.0
+    send_every_s: float = 0.5  # looks into the outbox this often
+    presence_every_s: float = 3.0
+    renew_check_s: float = 10.0
+    retry_first_s: float = 1.0
+    retry_most_s: float = 30.0
+    farewell_s: float = 3.0  # for the last reports and the goodbye
+    window_reports: int = 64  # sent and not yet acknowledged
+
+
+@dataclass(frozen=True)
+class SessionHandlers:
+    """What the agent does with what comes down; called on the event loop, so they must not block."""
+
+    on_token: Callable[[str], None]  # a renewed access token (JWT): store it
+    on_revocations: Callable[[str], None]  # the signed list (JWT): store it
+    on_notice: Callable[[Notice], None]
+    on_standing: Callable[[control_pb2.Standing], None]
+    on_revoked: Callable[[str], None]  # the reason; `RevokedError` follows
+    on_connected: Callable[[bool], None] = lambda connected: None
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """Who opens the session, and how the device describes itself."""
+
+    run: str
+    key: DeviceKey
+    token: str  # JWT
+    hardware: str
+    software: str
+
+
+class SessionStream:
+    """Speaks one session over an open gRPC stream."""
+
+    def __init__(
+        self,
+        call: Any,  # grpc.aio's StreamStreamCall, which has no annotations
+        outbox: Outbox,
+        presence: PresenceSource,
+        handlers: SessionHandlers,
+        timing: SessionTiming,
+    ) -> None:
+        self._call, self._outbox, self._presence = call, outbox, presence
+        self._handlers, self._timing = handlers, timing
+        self._unacked: dict[int, int] = {}  # report number -> its step
+        self._sent_up_to = 0
+
+    async def greet(self, greeting: Greeting) -> control_pb2.Welcome:
+        """Answer the coordinator's nonce with the device's signature; raises the coordinator's refusal."""
+        try:
+            return await asyncio.wait_for(self._greet(greeting), self._timing.handshake_s)
+        except asyncio.TimeoutError as error:
+            raise UnreachableError("The coordinator did not open the session in time.") from error
+
+    async def converse(self, stop: asyncio.Event) -> None:
+        """Talk and listen until the line ends or `stop` is set; raises why the coordinator ended it, if it said so."""
+        listening = asyncio.create_task(self._listen())
+        talking = asyncio.create_task(self._talk(stop))
+        try:
+            await asyncio.wait({listening, talking}, return_when=asyncio.FIRST_COMPLETED)
+            # Whoever ended first: only the listener learns why the coordinator ended the stream.
+            await asyncio.wait({listening}, timeout=self._timing.farewell_s)
+        finally:
+            ended = [task for task in (listening, talking) if task.done()]
+            for task in (listening, talking):
+                task.cancel()
+            await asyncio.gather(listening, talking, return_exceptions=True)
+        for task in ended:
+            task.result()
+
+    async def _greet(self, greeting: Greeting) -> control_pb2.Welcome:
+        challenge = await self._read()
+        if challenge is None or challenge.WhichOneof("body") != "challenge":
+            raise RequestError("The coordinator began the session without a challenge.")
+        key, nonce = greeting.key, challenge.challenge.nonce
+        hello = control_pb2.Hello(
+            token=greeting.token,
+            signature=key.sign(challenge_bytes("session", greeting.run, nonce, key.public_key)),
+            hardware=greeting.hardware,
+            software_version=greeting.software,
+        )
+        await self._write(control_pb2.PeerMessage(hello=hello))
+        welcome = await self._read()
+        if welcome is None or welcome.WhichOneof("body") != "welcome":
+            raise RequestError("The coordinator did not welcome the session.")
+        return welcome.welcome
+
+    async def _listen(self) -> None:
+        while (message := await self._read()) is not None:
+            self._handle(message)
+
+    def _handle(self, message: control_pb2.CoordinatorMessage) -> None:
+        handlers = self._handlers
+        match message.WhichOneof("body"):
+            case "ack":
+                self._acknowledged(message.ack)
+            case "token":
+                handlers.on_token(message.token)
+            case "revocations":
+                handlers.on_revocations(message.revocations)
+            case "notice":
+                handlers.on_notice(Notice(message.notice.level, message.notice.text))
+            case "standing":
+                handlers.on_standing(message.standing)
+            case "revoked":
+                raise RevokedError(message.revoked.reason)
+
+    def _acknowledged(self, ack: control_pb2.ReportAck) -> None:
+        step = self._unacked.pop(ack.seq, None)
+        if step is None:
+            return
+        self._outbox.ack(ack.seq)
+        if not ack.accepted:
+            self._handlers.on_notice(Notice("warning", f"The coordinator refused the report of step {step}: {ack.reason}"))
+
+    async def _talk(self, stop: asyncio.Event) -> None:
+        """Send until `stop`, then take leave; a line that breaks meanwhile ends this quietly, the listener says why."""
+        now = asyncio.get_running_loop().time
+        presence_due = now()
+        try:
+            while not stop.is_set():
+                await self._send_reports()
+                if now() >= presence_due:
+                    await self._send_presence()
+                    presence_due = now() + self._timing.presence_every_s
+                await pause(stop, self._timing.send_every_s)
+            await self._take_leave(deadline=now() + self._timing.farewell_s)
+        except UnreachableError:
+            return
+
+    async def _send_reports(self) -> None:
+        room = self._timing.window_reports - len(self._unacked)
+        for entry in self._outbox.pending(room, after=self._sent_up_to):
+            wire = report_to_wire(entry.seq, entry.era, entry.completed_at, entry.report)
+            self._unacked[entry.seq] = entry.report.step
+            self._sent_up_to = entry.seq
+            await self._write(control_pb2.PeerMessage(report=wire))
+
+    async def _send_presence(self) -> None:
+        presence = self._presence()
+        if presence is not None:
+            await self._write(control_pb2.PeerMessage(presence=presence))
+
+    async def _take_leave(self, deadline: float) -> None:
+        """Deliver what is still in the outbox while there is time, then say goodbye."""
+        while asyncio.get_running_loop().time() < deadline:
+            await self._send_reports()
+            if not self._unacked:
+                break
+            await asyncio.sleep(0.02)
+        await self._write(control_pb2.PeerMessage(goodbye=control_pb2.Goodbye(reason="stopped")))
+        await self._call.done_writing()
+
+    async def _read(self) -> control_pb2.CoordinatorMessage | None:
+        """The next message, or None when the coordinator ended the stream in order."""
+        try:
+            message = await self._call.read()
+            if message is not grpc.aio.EOF:
+                return message
+            code = await self._call.code()
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        if code is not grpc.StatusCode.OK:
+            raise await self._refusal(code)
+        return None
+
+    async def _refusal(self, code: grpc.StatusCode) -> ManyhandsError:
+        call = self._call
+        return error_from_rpc(
+            grpc.aio.AioRpcError(
+                code, await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
+            )
+        )
+
+    async def _write(self, message: control_pb2.PeerMessage) -> None:
+        try:
+            await self._call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise UnreachableError("The line to the coordinator broke.") from error
+
+
+async def pause(stop: asyncio.Event, delay_s: float) -> None:
+    """Sleep, but no longer than until `stop` is set."""
+    try:
+        await asyncio.wait_for(stop.wait(), delay_s)
+    except asyncio.TimeoutError:
+        return
