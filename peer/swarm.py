@@ -11,6 +11,7 @@ import logging
 import multiprocessing as mp
 import time
 from collections.abc import Sequence
+from concurrent import futures
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
-from peer.averaging import AveragedGroup, SwarmGradientAverager, SwarmStateAverager
+from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager, SwarmStateAverager
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.progress import StepTracker
 from peer.run_config import RunConfig
@@ -160,9 +161,11 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
 
     def prepare_averaging(self) -> None:
         """Look for a group ahead of time when the batch will soon be full."""
-        view = self.tracker.view
-        self.grad_averager.required_group_size = required_group_size(view.averaging, self.attempts)
+        self._require_group()
         self._maybe_schedule_gradient_averaging()
+
+    def _require_group(self) -> None:
+        self.grad_averager.required_group_size = required_group_size(self.tracker.view.averaging, self.attempts)
 
     def average(self) -> AveragedGroup | None:
         """Average gradients with everybody at this step; None if it failed (then nothing has changed).
@@ -182,14 +185,25 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
             control = self.grad_averager.step(
                 control=control, reset_accumulators=False, wait=False, **self._deadline_unless(control)
             )
-            group = control.result(self.averaging_timeout)
+            group = self._await_group(control)
         except Exception as error:  # a fault boundary: the caller tries again or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
             if control is not None and not control.done():
                 control.cancel()
             return None
         self._load_averaged_gradients_into_optimizer_()
-        return group  # type: ignore[no-any-return]
+        return group
+
+    def _await_group(self, control: StepControl) -> AveragedGroup:
+        """The round's result; gives up when the batch is no longer full, because a peer that filled it has gone."""
+        deadline = time.monotonic() + self.averaging_timeout
+        while True:
+            try:
+                return control.result(GROUP_POLL_S)  # type: ignore[no-any-return]
+            except futures.TimeoutError:
+                self._require_group()
+                if time.monotonic() > deadline or not (control.began_allreduce or self.tracker.ready_to_update_epoch):
+                    raise
 
     def _deadline_unless(self, control: StepControl | None) -> dict[str, Any]:
         return {} if control is not None else {"timeout": self.averaging_timeout}
@@ -366,7 +380,7 @@ class Swarm:
             swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
             peers=tracker.view.trainers,
             eta_s=max(0.0, remaining_s) if finite else None,
-            samples_per_second=float(tracker.performance_ema.samples_per_second),
+            samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             swarm_samples_per_second=tracker.view.rate,
         )
 
