@@ -1,0 +1,54 @@
+"""A linear layer that multiplies with oneDNN on CPUs.
+
+PyTorch hands float32 products to MKL, which does not use the AVX-512 units of AMD's processors: oneDNN, which PyTorch
+carries too, is about twice as fast there at the same precision. It is reached through the operator that PyTorch's own
+compiler emits; where a build does not have it, and on accelerators, the ordinary `linear` does the work.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@cache
+def onednn_available() -> bool:
+    """Whether this build of PyTorch has oneDNN's product for float32 matrices."""
+    built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """inputs (n, k), weight (m, k), bias (m,) -> inputs @ weight.T + bias  # (n, m)"""
+    suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[0] > 0
+    if not (suits and onednn_available()):
+        return functional.linear(inputs, weight, bias)
+    product: Tensor = _OneDnnLinear.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _OneDnnLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return _product(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        inputs, weight = ctx.saved_tensors
+        for_inputs, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            _product(gradient, weight.t()) if for_inputs else None,
+            _product(gradient.t(), inputs.t()) if for_weight else None,
+            gradient.sum(0) if for_bias else None,
+        )
+
+
+def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """left (n, k), right (m, k) -> left @ right.T + bias  # (n, m)"""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
+    return product
