@@ -1,0 +1,79 @@
+"""THE loop: microbatch -> loss -> gradients -> accumulate -> step together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from peer.backends import Backend
+from peer.messages import Progress, StepReport
+from peer.tally import Tally
+
+if TYPE_CHECKING:
+    from peer.data.batches import Batch
+    from peer.swarm import StepOutcome, SwarmProgress
+
+PROGRESS_INTERVAL_S = 1.0
+
+
+class Batches(Protocol):
+    """A stream of microbatches that knows how long it kept its reader waiting."""
+
+    @property
+    def wait_s(self) -> float: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Swarm(Protocol):
+    """What the loop needs of `peer.swarm.Swarm`."""
+
+    def begin_training(self) -> None: ...
+
+    def add(self, samples: int) -> None: ...
+
+    def advance(self) -> StepOutcome | None: ...
+
+    def reset(self) -> int: ...
+
+    def progress(self) -> SwarmProgress: ...
+
+
+def train(
+    backend: Backend,
+    batches: Batches,
+    swarm: Swarm,
+    send: Callable[[Progress | StepReport], None],
+    should_stop: Callable[[], bool],
+    clock: Callable[[], float],
+    *,
+    target_batch_size: int,
+) -> None:
+    """Train until `should_stop` or the end of the data; what the swarm has not taken by then is left to the others."""
+    tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+    next_progress_at = clock()
+    for batch in batches:
+        if should_stop():
+            return
+        result = backend.accumulate(batch)
+        if not result.finite:  # dropped before it had a gradient
+            tally.lose(result.samples, "non-finite")
+        elif not backend.gradients_are_finite():  # all that was accumulated is spoiled, and none of it leaves this peer
+            tally.lose(result.samples + swarm.reset(), "non-finite")
+            tally.forget_losses()
+        else:
+            tally.add(result)
+            swarm.begin_training()
+            swarm.add(result.samples)
+
+        outcome = swarm.advance()
+        if outcome is not None and outcome.averaged:
+            send(tally.report(outcome, clock(), batches.wait_s))
+            tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+        elif outcome is not None:  # the swarm was ahead: its state was taken, this peer's samples are lost
+            tally.lose(outcome.lost_samples, outcome.lost_reason)
+            tally.forget_losses()
+
+        if clock() >= next_progress_at:
+            next_progress_at = clock() + PROGRESS_INTERVAL_S
+            send(tally.progress(swarm.progress(), target_batch_size))
