@@ -18,8 +18,14 @@ import grpc
 from auth.errors import ClockError, FingerprintError, LinkError, UnreachableError, VersionError
 from auth.identity import TLS_NAME, DeviceKey, certificate_fingerprint, challenge_bytes
 from auth.join_link import JoinLink
-from peer.file_fetch import has_digest, write_verified
-from peer.protocol import MAX_CLOCK_SKEW_S, MAX_COORDINATOR_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+from peer.file_fetch import has_digest, incoming_file
+from peer.protocol import (
+    MAX_CLOCK_SKEW_S,
+    MAX_COORDINATOR_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    control_pb2,
+    control_pb2_grpc,
+)
 from peer.protocol.errors import error_from_rpc
 
 CONNECT_TIMEOUT_S = 10.0
@@ -67,7 +73,9 @@ class ControlClient:
             raise
         return client
 
-    async def join(self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = "") -> control_pb2.JoinReply:
+    async def join(
+        self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
+    ) -> control_pb2.JoinReply:
         """Become a member's device with an invite code, or come back as a known device without one."""
         nonce = (await self._challenge()).nonce
         return await self._call(
@@ -91,18 +99,21 @@ class ControlClient:
         return reply.token
 
     async def fetch_file(self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int) -> Path:
-        """Fetch one of the run's files into the directory `into`, unless it is there already; verified, then renamed."""
+        """Fetch one of the run's files into the directory `into`, unless it is there already, and verify it."""
         target = into / name
         if await asyncio.to_thread(has_digest, target, digest):
             return target
         request = control_pb2.FetchFileRequest(token=token, name=name)
         chunks = self._stub.FetchFile(request, timeout=FETCH_TIMEOUT_S)
         try:
-            return await write_verified((chunk.data async for chunk in chunks), name, digest, size_bytes, into)
+            with incoming_file(into, name, digest, size_bytes) as file:
+                async for chunk in chunks:
+                    file.write(chunk.data)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
         finally:
             chunks.cancel()
+        return target
 
     async def fetch_files(self, reply: control_pb2.JoinReply, into: Path) -> None:
         """Fetch every file that a join named (the tokenizer's) into the directory `into`."""

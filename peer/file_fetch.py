@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from auth.errors import RequestError, StorageError
 from peer.protocol import CHUNK_BYTES, MAX_FILE_BYTES
@@ -31,38 +33,47 @@ def has_digest(path: Path, digest: bytes) -> bool:
         raise StorageError(f"Cannot read {path}: {error.strerror}.") from error
 
 
-async def write_verified(chunks: AsyncIterator[bytes], name: str, digest: bytes, size_bytes: int, into: Path) -> Path:
-    """Write `chunks` to `into / name`; a file of another size or digest never takes that name."""
+class IncomingFile:
+    """A file that is being received; more than its announced size is never written."""
+
+    def __init__(self, file: BinaryIO, name: str, size_bytes: int) -> None:
+        self._file, self._name, self._left = file, name, size_bytes
+        self._digest = hashlib.sha256()
+
+    def write(self, chunk: bytes) -> None:
+        """Append a chunk."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise StorageError(f"The file {self._name} arrived damaged: it is longer than announced; try again.")
+        self._digest.update(chunk)
+        self._file.write(chunk)
+
+    def finish(self, digest: bytes) -> None:
+        """Check that all of it arrived, and nothing else, and bring it to the disk."""
+        if self._left or not hmac.compare_digest(self._digest.digest(), digest):
+            raise StorageError(
+                f"The file {self._name} arrived damaged: its SHA-256 is not the announced one; try again."
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@contextmanager
+def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
+    """Receive `into / name` in the block: the file takes that name at its end, if size and digest are as announced."""
     if name != Path(name).name or name in ("", ".", ".."):
         raise RequestError(f"The coordinator names a file {name!r}, which is not a plain file name.")
     if size_bytes > MAX_FILE_BYTES:
-        raise RequestError(f"The coordinator's file {name} has {size_bytes} bytes; at most {MAX_FILE_BYTES} are allowed.")
+        raise RequestError(f"The coordinator's file {name} has {size_bytes} bytes; {MAX_FILE_BYTES} are allowed.")
     aside = into / f".{name}.part"
     try:
         into.mkdir(parents=True, exist_ok=True)
-        received = await _write_checked(chunks, aside, size_bytes)
-        if not hmac.compare_digest(received, digest):
-            raise StorageError(f"The file {name} arrived damaged: its SHA-256 is not the announced one; try again.")
-        os.replace(aside, into / name)
+        with aside.open("wb") as file:
+            incoming = IncomingFile(file, name, size_bytes)
+            yield incoming
+            incoming.finish(digest)
+        aside.replace(into / name)
     except OSError as error:
         raise StorageError(f"Cannot write {into / name}: {error.strerror}.") from error
     finally:
         aside.unlink(missing_ok=True)
-    return into / name
-
-
-async def _write_checked(chunks: AsyncIterator[bytes], aside: Path, size_bytes: int) -> bytes:
-    """Write chunks as they come and return their SHA-256; more than `size_bytes` is never written."""
-    digest, written = hashlib.sha256(), 0
-    with aside.open("wb") as file:
-        async for chunk in chunks:
-            written += len(chunk)
-            if written > size_bytes:
-                break
-            digest.update(chunk)
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    if written != size_bytes:
-        raise StorageError(f"The file {aside.name} arrived damaged: it should have {size_bytes} bytes; try again.")
-    return digest.digest()

@@ -25,7 +25,7 @@ RENEW_AT = 2 / 3  # of a token's lifetime
 
 
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
-    """How long to wait before the next try: drawn from a window that doubles, so that many peers do not come at once."""
+    """How long to wait before the next try: drawn from a window that doubles, so that peers do not all come at once."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
 
 
@@ -100,9 +100,7 @@ class Session:
 
     def _greeting(self) -> Greeting:
         credentials = self._credentials
-        return Greeting(
-            credentials.run, credentials.device_key, credentials.token_jwt, self._hardware, self._software
-        )
+        return Greeting(credentials.run, credentials.device_key, credentials.token_jwt, self._hardware, self._software)
 
     async def _keep_token_fresh(self, handlers: SessionHandlers) -> None:
         while True:

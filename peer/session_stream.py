@@ -46,7 +46,7 @@ class SessionHandlers:
     on_notice: Callable[[Notice], None]
     on_standing: Callable[[control_pb2.Standing], None]
     on_revoked: Callable[[str], None]  # the reason; `RevokedError` follows
-    on_connected: Callable[[bool], None] = lambda connected: None
+    on_connected: Callable[[bool], None]  # the line is up, or lost
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,9 @@ class SessionStream:
             return
         self._outbox.ack(ack.seq)
         if not ack.accepted:
-            self._handlers.on_notice(Notice("warning", f"The coordinator refused the report of step {step}: {ack.reason}"))
+            self._handlers.on_notice(
+                Notice("warning", f"The coordinator refused the report of step {step}: {ack.reason}")
+            )
 
     async def _talk(self, stop: asyncio.Event) -> None:
         """Send until `stop`, then take leave; a line that breaks meanwhile ends this quietly, the listener says why."""
@@ -185,7 +187,7 @@ class SessionStream:
     async def _read(self) -> control_pb2.CoordinatorMessage | None:
         """The next message, or None when the coordinator ended the stream in order."""
         try:
-            message = await self._call.read()
+            message: control_pb2.CoordinatorMessage = await self._call.read()
             if message is not grpc.aio.EOF:
                 return message
             code = await self._call.code()

@@ -1,7 +1,7 @@
 """Our errors over gRPC: the one place that maps them to status codes and back.
 
-A refusal travels as a gRPC status, its sentence as the status' details, and its `code` as trailing metadata, so that the
-peer raises the very class that the coordinator raised.
+A refusal travels as a gRPC status, its sentence as the status' details, and its `code` as trailing metadata, so that
+the peer raises the very class that the coordinator raised.
 """
 
 from __future__ import annotations
