@@ -28,7 +28,7 @@ RUN apt-get update \
     && useradd --uid 10001 --create-home manyhands \
     && install -d -o manyhands -g manyhands -m 0700 /data
 COPY --from=build /opt/manyhands /opt/manyhands
-ENV PATH=/opt/manyhands/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/opt/manyhands/bin:$PATH PYTHONUNBUFFERED=1 HF_HOME=/data/cache
 USER manyhands
 WORKDIR /data
 # The run's directory with its keys, database and checkpoints: `manyhands coordinator init /data/run` makes it once.
