@@ -84,6 +84,7 @@ class Source(Section):
     split: str = "train"
     revision: str | None = None
     text_field: str = "text"
+    weight: PositiveFloat = 1.0  # this source's share of the documents, relative to the others'
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> Source:
