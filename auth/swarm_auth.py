@@ -1,8 +1,9 @@
 """The swarm's side of membership: who may use the DHT, join averaging groups and download state.
 
-hivemind authorizes DHT requests only. Here every peer publishes one signed record in the DHT, which carries its access
-token; records without a valid token are refused by every node, and the averaging RPCs are accepted from, and tensors sent
-to, those libp2p identities only that a valid, non-revoked token names. (The transport proves a remote's identity.)
+hivemind authorizes DHT requests only. Here every peer publishes one signed record in the DHT, which carries its
+access token; records without a valid token are refused by every node, and the averaging RPCs are accepted from, and
+tensors sent to, those libp2p identities only that a valid, non-revoked token names. (The transport proves a remote's
+identity.)
 
 Only the worker and the keeper import this module: hivemind pulls in torch.
 """
@@ -48,7 +49,7 @@ class RecordKey(RSAPrivateKey):
     """The device's RSA key in the form that hivemind signs requests and records with."""
 
     def __init__(self, private_der: bytes) -> None:
-        self._private_key = serialization.load_der_private_key(private_der, password=None)  # type: ignore[assignment]
+        self._private_key = serialization.load_der_private_key(private_der, password=None)
 
 
 class SwarmAuthorizer(TokenAuthorizerBase):
@@ -101,10 +102,11 @@ def owner_subkey(public_key: bytes) -> bytes:
     return RSASignatureValidator.PUBLIC_KEY_FORMAT.replace(b"_key_", public_key)
 
 
-def checked_token(credentials: Credentials, jwt: str | bytes, now: float) -> AccessToken | None:
-    """The token if it is valid, unexpired and not revoked, else None."""
+def checked_token(credentials: Credentials, jwt: object, now: float) -> AccessToken | None:
+    """The token if `jwt`, whatever the network made of it, is a valid, unexpired and not revoked one; else None."""
     try:
-        return credentials.check(jwt if isinstance(jwt, str) else jwt.decode("ascii"), now)
+        text = jwt.decode("ascii") if isinstance(jwt, bytes) else jwt
+        return credentials.check(text, now) if isinstance(text, str) else None
     except (ManyhandsError, UnicodeDecodeError):
         return None
 
@@ -159,8 +161,8 @@ class PeerDirectory:
         for record in records.values():
             if isinstance(record, ValueWithExpiration) and isinstance(record.value, dict):
                 jwt = record.value.get("token")
-                token = checked_token(self._credentials, jwt, now) if isinstance(jwt, str) else None
-                if token is not None:
+                token = checked_token(self._credentials, jwt, now)
+                if token is not None and isinstance(jwt, str):
                     self._tokens[token.peer_id] = jwt
         self._tokens = {peer: jwt for peer, jwt in self._tokens.items() if checked_token(self._credentials, jwt, now)}
 

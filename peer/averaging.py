@@ -1,8 +1,9 @@
 """The averagers of the swarm: hivemind's, made exact and strict, for members only.
 
-hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other numbers,
-and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer returns the
-average itself, every member of a group (the reducer included) takes the same bits, and a round that misses any part fails.
+hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other
+numbers, and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer
+returns the average itself, every member of a group (the reducer included) takes the same bits, and a round that misses
+any part fails.
 """
 
 from __future__ import annotations
@@ -68,9 +69,7 @@ class ExactAllReduce(AllReduceRunner):
         self._weights[sender_index] = self.weight
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
-            average = await self.tensor_part_reducer.accumulate_part(
-                sender_index, part_index, part, weight=self.weight
-            )
+            average = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
             # the same rounding as everybody else's copy went through
             wire = self.tensor_part_container.compression.compress(average, info, allow_inplace=False)
             self.tensor_part_container.register_processed_part(peer_index, part_index, deserialize_torch_tensor(wire))
@@ -259,7 +258,9 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         """One donor's state, or None; never more bytes than this peer's own state has."""
         limit = 4 * sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
         limit += STATE_OVERHEAD_BYTES
-        metadata, parts, tensors, received = None, [], [], 0
+        metadata, received = None, 0
+        parts: list[Any] = []
+        tensors: list[torch.Tensor] = []
         try:
             stub = self.get_stub(self._p2p, donor, namespace=self.prefix)
             stream = await stub.rpc_download_state(averaging_pb2.DownloadRequest())
@@ -275,7 +276,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                 parts.append(message.tensor_part)
             if parts:
                 tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
-        except Exception as error:  # a fault boundary: whatever one donor does, the next is asked
+        except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
             logger.warning("state of %s could not be downloaded: %r", donor, error)
             return None
         return None if metadata is None or not all(map(_finite, tensors)) else (metadata, tensors)

@@ -1,8 +1,8 @@
 """How far the swarm is towards its next global step: every peer's signed record in the DHT, and what follows from them.
 
-hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one begins
-a step only when the samples have really been reported, and takes a step as the swarm's when the keeper or most trainers
-have reached it.
+hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one
+begins a step only when the samples have really been reported, and takes a step as the swarm's when the keeper or most
+trainers have reached it.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class StepTracker(ProgressTracker):
     def _publish_quietly(self) -> None:
         try:
             self.publish()
-        except Exception:  # a fault boundary: the next heartbeat tries again
+        except Exception:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
             time.sleep(min(1.0, self.heartbeat_s))
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:

@@ -1,8 +1,8 @@
 """One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
 
-`Swarm` is what the trainer and the keeper use. Below it stands `SwarmOptimizer`, hivemind's optimizer with three changes:
-a step begins on samples really reported, a failed averaging never becomes a step on local gradients, and a peer that
-fell behind takes the state of a trusted donor (the keeper).
+`Swarm` is what the trainer and the keeper use. Below it stands `SwarmOptimizer`, hivemind's optimizer with three
+changes: a step begins on samples really reported, a failed averaging never becomes a step on local gradients, and a
+peer that fell behind takes the state of a trusted donor (the keeper).
 """
 
 from __future__ import annotations
@@ -77,8 +77,17 @@ def required_group_size(averaging: int, attempts: int) -> int:
 class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
     """hivemind's optimizer for members only; see the module's docstring."""
 
+    scheduled_grads: StepControl | None  # a round that was begun ahead of time
+
     def __init__(
-        self, *, access: SwarmAccess, key: RecordKey, role: str, config: RunConfig, model: torch.nn.Module, dht: hivemind.DHT
+        self,
+        *,
+        access: SwarmAccess,
+        key: RecordKey,
+        role: str,
+        config: RunConfig,
+        model: torch.nn.Module,
+        dht: hivemind.DHT,
     ) -> None:
         self._access, self._key, self._role, self._config = access, key, role, config
         averaging = config.averaging
@@ -100,12 +109,12 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
             client_mode=dht.client_mode,
             grad_compression=compression,
             reuse_grad_buffers=True,
-            tracker_opts=dict(
-                min_refresh_period=averaging.progress_refresh_s,
-                max_refresh_period=max(1.0, 2 * averaging.progress_refresh_s),
-                metadata_expiration=averaging.statistics_expiration_s,
-            ),
-            averager_opts=dict(request_timeout=min(3.0, averaging.matchmaking_time_s / 2)),
+            tracker_opts={
+                "min_refresh_period": averaging.progress_refresh_s,
+                "max_refresh_period": max(1.0, 2 * averaging.progress_refresh_s),
+                "metadata_expiration": averaging.statistics_expiration_s,
+            },
+            averager_opts={"request_timeout": min(3.0, averaging.matchmaking_time_s / 2)},
         )
         self.attempts = 0  # failed averagings of the current step
 
@@ -136,7 +145,8 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         )
 
     def _make_gradient_averager(self, factory: Any, reuse_grad_buffers: bool, **kwargs: Any) -> SwarmGradientAverager:
-        assert factory is None and reuse_grad_buffers
+        assert factory is None
+        assert reuse_grad_buffers
         return SwarmGradientAverager(
             dht=self.dht,
             access=self._access,
@@ -156,7 +166,6 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
     def add(self, samples: int) -> None:
         """Count samples whose gradients were added to `.grad` and tell the swarm."""
         self.grad_averager.accumulate_grads_(samples)
-        self.tracker.begin_training()
         self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
 
     def prepare_averaging(self) -> None:
@@ -182,11 +191,10 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         if control is not None and (control.triggered or control.done()):
             control = None
         try:
-            control = self.grad_averager.step(
-                control=control, reset_accumulators=False, wait=False, **self._deadline_unless(control)
-            )
+            control = control or self.grad_averager.schedule_step(timeout=self.averaging_timeout)
+            self.grad_averager.step(control=control, reset_accumulators=False, wait=False)
             group = self._await_group(control)
-        except Exception as error:  # a fault boundary: the caller tries again or takes the keeper's state
+        except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
             if control is not None and not control.done():
                 control.cancel()
@@ -199,14 +207,11 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         deadline = time.monotonic() + self.averaging_timeout
         while True:
             try:
-                return control.result(GROUP_POLL_S)  # type: ignore[no-any-return]
+                return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
                 self._require_group()
                 if time.monotonic() > deadline or not (control.began_allreduce or self.tracker.ready_to_update_epoch):
                     raise
-
-    def _deadline_unless(self, control: StepControl | None) -> dict[str, Any]:
-        return {} if control is not None else {"timeout": self.averaging_timeout}
 
     def _cancel_scheduled(self) -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
@@ -230,7 +235,7 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         return lost
 
     def download_state(self) -> bool:
-        """Take parameters, optimizer and step from a donor; false if none had a state at least as new as this peer's."""
+        """Take parameters, optimizer and step from a donor; false if none had a state as new as this peer's."""
         self._cancel_scheduled()
         loaded = self.state_averager.load_state_from_peers(
             minimum_step=self.local_epoch, timeout=self.load_state_timeout
@@ -289,7 +294,10 @@ class Swarm:
                 use_ipfs=False,
                 nat_port_map=False,
                 authorizer=SwarmAuthorizer(credentials, key, clock),
-                record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, config.run.name, clock)],
+                record_validators=[
+                    RSASignatureValidator(key),
+                    PeerRecordValidator(credentials, config.run.name, clock),
+                ],
             )
         except Exception as error:
             raise SwarmError(
@@ -321,6 +329,10 @@ class Swarm:
     def add(self, samples: int) -> None:
         """Count a microbatch whose gradient (summed over samples) was added to `.grad`."""
         self._optimizer.add(samples)
+
+    def begin_training(self) -> None:
+        """Tell the others to wait for this peer when they average."""
+        self._optimizer.tracker.begin_training()
 
     def advance(self) -> StepOutcome | None:
         """Take the next global step if its batch is full; None while it is not.

@@ -1,0 +1,228 @@
+"""Checkpoints: written aside, verified, renamed; the previous one is intact whatever happens in between.
+
+A checkpoint is a directory `step-00000012` that plain transformers can load, plus what a resumed run needs:
+
+    config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
+    optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state
+    run.yaml                                          the whole run configuration
+    probe.safetensors                                 a fixed batch; its loss with these weights stands in the manifest
+    manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors.torch import load_file, save_file
+
+from auth.errors import StorageError
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+CHUNK_BYTES = 1 << 20
+
+
+class FileEntry(BaseModel):
+    """One file of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """What a checkpoint consists of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format_version: int
+    run: str
+    step: int
+    era: int
+    created_at: float  # Unix seconds
+    probe_loss: float | None
+    files: dict[str, FileEntry]
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint on disk whose every file was verified against its manifest."""
+
+    path: Path
+    manifest: Manifest
+    manifest_sha256: str
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together, the manifest aside."""
+        return sum(entry.size_bytes for entry in self.manifest.files.values())
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of the state between two global steps, on the CPU, sharing no memory with the live tensors."""
+
+    step: int
+    model: Mapping[str, torch.Tensor]
+    optimizer: Mapping[str, torch.Tensor]
+
+
+def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot:
+    """Copy the state; the caller makes sure that no step changes it meanwhile."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    statistics = {
+        f"{names[id(parameter)]}/{key}": value.detach().cpu().clone()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    weights, seen = {}, set()
+    for name, tensor in model.state_dict().items():  # tied weights are stored once, as transformers does
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            weights[name] = tensor.detach().cpu().clone().contiguous()
+    return Snapshot(step, weights, statistics)
+
+
+def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """Copy a checkpoint's optimizer statistics into the live ones; raises `StorageError` if they do not fit."""
+    stored = load_file(path / "optimizer.safetensors")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                saved = stored.get(f"{names[id(parameter)]}/{key}")
+                if saved is None or saved.shape != value.shape:
+                    raise StorageError(f"The optimizer's state in {path} does not fit this run's model.")
+                value.copy_(saved)
+
+
+def restore_model(model: torch.nn.Module, path: Path) -> None:
+    """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
+    try:
+        result = model.load_state_dict(load_file(path / "model.safetensors"), strict=False)
+    except RuntimeError as error:  # torch's word for shapes that differ
+        raise StorageError(f"The weights in {path} are not those of this run's model.") from error
+    tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
+    if result.unexpected_keys or set(result.missing_keys) - tied:
+        raise StorageError(f"The weights in {path} are not those of this run's model.")
+
+
+def _is_tied(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:
+    others = (other for key, other in model.state_dict(keep_vars=True).items() if key != name)
+    return any(other.data_ptr() == tensor.data_ptr() for other in others)
+
+
+def write_checkpoint(
+    directory: Path,
+    snapshot: Snapshot,
+    *,
+    run: str,
+    era: int,
+    texts: Mapping[str, str],
+    tokenizer_dir: Path,
+    probe: Mapping[str, torch.Tensor],
+    probe_loss: float | None,
+    created_at: float,
+) -> StoredCheckpoint:
+    """Write aside, sync, verify by reading back, rename; raises `StorageError` and leaves nothing half-written.
+
+    `texts` are further files by name (config.json, run.yaml).
+    """
+    target = directory / f"step-{snapshot.step:08d}"
+    aside = directory / f".{target.name}.writing"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        save_file(dict(snapshot.model), aside / "model.safetensors", metadata={"format": "pt"})
+        save_file(dict(snapshot.optimizer), aside / "optimizer.safetensors")
+        save_file(dict(probe), aside / "probe.safetensors")
+        for file in sorted(tokenizer_dir.iterdir()):
+            shutil.copyfile(file, aside / file.name)
+        for name, text in texts.items():
+            (aside / name).write_text(text, encoding="utf-8")
+        files = {file.name: _entry(file) for file in sorted(aside.iterdir())}
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            run=run,
+            step=snapshot.step,
+            era=era,
+            created_at=created_at,
+            probe_loss=probe_loss,
+            files=files,
+        )
+        (aside / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        for file in aside.iterdir():
+            _sync(file)
+        _sync(aside)
+        verify(aside)
+        replaced = directory / f".{target.name}.replaced"
+        if target.exists():  # the same step again, after a return to an earlier checkpoint
+            target.replace(replaced)
+        aside.replace(target)
+        _sync(directory)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise StorageError(
+            f"The checkpoint of step {snapshot.step} could not be written to {directory} ({error.strerror}): "
+            "free some space; the previous checkpoint is intact."
+        ) from error
+    return verify(target)
+
+
+def verify(path: Path) -> StoredCheckpoint:
+    """Compare every file with the manifest; raises `StorageError` naming the first that differs."""
+    try:
+        raw = (path / MANIFEST).read_bytes()
+        manifest = Manifest.model_validate(json.loads(raw))
+        for name, entry in manifest.files.items():
+            if Path(name).name != name or _entry(path / name) != entry:
+                raise StorageError(f"{path.name}: {name} does not match the manifest.")
+    except (OSError, ValueError, ValidationError) as error:
+        raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
+    return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
+
+
+def newest_verified(directory: Path) -> StoredCheckpoint | None:
+    """The newest checkpoint that verifies; damaged ones are passed over."""
+    for path in sorted(directory.glob("step-*"), reverse=True):
+        try:
+            return verify(path)
+        except StorageError:
+            continue
+    return None
+
+
+def prune(directory: Path, keep: int) -> list[int]:
+    """Remove all but the newest `keep` checkpoints; returns the removed steps."""
+    removed = []
+    for path in sorted(directory.glob("step-*"))[:-keep]:
+        shutil.rmtree(path)
+        removed.append(int(path.name.removeprefix("step-")))
+    return removed
+
+
+def _entry(path: Path) -> FileEntry:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return FileEntry(size_bytes=path.stat().st_size, sha256=digest.hexdigest())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

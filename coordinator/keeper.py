@@ -1,0 +1,218 @@
+"""The keeper: the swarm's first DHT node, and an averaging peer without samples, so that it holds the newest state.
+
+It gives that state to joining peers, writes checkpoints, and tells the service through the database how things stand.
+It runs as a process of its own because hivemind forks; `run_keeper` is that process's main function.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from hivemind.utils.logging import use_hivemind_log_handler
+
+from auth.credentials import Credentials
+from auth.errors import StorageError
+from coordinator.checkpoints import (
+    StoredCheckpoint,
+    newest_verified,
+    prune,
+    restore_model,
+    restore_optimizer,
+    take_snapshot,
+    write_checkpoint,
+)
+from coordinator.directory import RunDirectory
+from coordinator.ledger import Ledger
+from coordinator.membership import Membership
+from coordinator.presence import record_checkpoint, write_swarm_status
+from coordinator.probe import make_probe, probe_loss, probe_tensors
+from coordinator.store.engine import Sessions, open_engine
+from peer.data.batches import Batch
+from peer.models import build_model
+from peer.run_config import RunConfig
+from peer.swarm import Swarm
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.1
+STATUS_PERIOD_S = 1.0
+SURVIVORS_WAIT_S = 15.0  # how long peers that outlived the keeper get to be found, before steps are undone
+TOKEN_RENEWAL_SHARE = 2 / 3
+
+
+def must_checkpoint(step: int, newest: int, every: int, stopping: bool) -> bool:
+    """Whether the state after `step` is to be written, `newest` being the newest checkpoint's step."""
+    return step > newest and (stopping or step - newest >= every or step % every == 0)
+
+
+@dataclass
+class Keeper:
+    """The keeper's parts; `run` is its loop."""
+
+    directory: RunDirectory
+    config: RunConfig
+    model: torch.nn.Module
+    swarm: Swarm
+    ledger: Ledger
+    membership: Membership
+    sessions: Sessions
+    credentials: Credentials
+    probe: Batch
+    newest_checkpoint: int
+    clock: Callable[[], float] = time.time
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
+        status_at = 0.0
+        while not should_stop():
+            outcome = self.swarm.advance()
+            if outcome is not None and outcome.averaged:
+                logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
+                self._checkpoint_if_due(stopping=False)
+            if self.clock() - status_at >= STATUS_PERIOD_S:
+                status_at = self.clock()
+                self._write_status()
+                self._renew_token()
+            time.sleep(POLL_S)
+        self._checkpoint_if_due(stopping=True)
+        self.swarm.leave()
+
+    def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
+        """If the ledger is ahead of the checkpoint: find peers that trained on, else undo the lost steps."""
+        recorded = self.ledger.last_step()
+        deadline = self.clock() + SURVIVORS_WAIT_S
+        while recorded > self.swarm.step and self.clock() < deadline and not should_stop():
+            self.swarm.advance()
+            time.sleep(POLL_S)
+        if recorded > self.swarm.step and not should_stop():
+            logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
+            self.ledger.roll_back(self.swarm.step)
+
+    def _write_status(self) -> None:
+        progress = self.swarm.progress()
+        write_swarm_status(
+            self.sessions,
+            step=progress.step,
+            samples_accumulated=progress.swarm_samples,
+            target_batch_size=self.config.averaging.target_batch_size,
+            peers=progress.peers,
+            samples_per_second=progress.swarm_samples_per_second,
+            eta_s=progress.eta_s,
+            addresses=self.swarm.addresses,
+            now=self.clock(),
+        )
+
+    def _renew_token(self) -> None:
+        token = self.credentials.access_token(self.clock())
+        if self.clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
+            self.credentials.store_token(self.membership.grant_keeper(self.credentials.device_key.public_key).token_jwt)
+        self.credentials.store_revocations(self.membership.revocations_jwt())
+
+    def _checkpoint_if_due(self, stopping: bool) -> None:
+        every = self.config.checkpoints.every_steps
+        if not must_checkpoint(self.swarm.step, self.newest_checkpoint, every, stopping):
+            return
+        try:
+            stored = self._write_checkpoint()
+        except StorageError as error:  # training must go on; the next due step tries again
+            logger.error("%s", error)
+            return
+        self.newest_checkpoint = stored.manifest.step
+        removed = prune(self.directory.checkpoints_dir, self.config.checkpoints.keep)
+        record_checkpoint(
+            self.sessions,
+            step=stored.manifest.step,
+            path=str(stored.path),
+            size_bytes=stored.size_bytes,
+            manifest_sha256=stored.manifest_sha256,
+            now=self.clock(),
+            removed=removed,
+        )
+
+    def _write_checkpoint(self) -> StoredCheckpoint:
+        with self.swarm.frozen_state():
+            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.optimizer)
+            loss = probe_loss(self.model, self.probe, self.config)
+        return write_checkpoint(
+            self.directory.checkpoints_dir,
+            snapshot,
+            run=self.config.run.name,
+            era=self.ledger.current_era(),
+            texts={
+                "config.json": json.dumps(self.model.config.to_dict(), indent=2),  # type: ignore[union-attr,operator]
+                "run.yaml": self.config.to_yaml(),
+            },
+            tokenizer_dir=self.directory.tokenizer_dir,
+            probe=probe_tensors(self.probe),
+            probe_loss=loss,
+            created_at=self.clock(),
+        )
+
+
+def open_keeper(run_dir: Path) -> Keeper:
+    """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
+    directory = RunDirectory.open(run_dir)
+    config = directory.config
+    sessions = Sessions(open_engine(directory.database_url))
+    clock = time.time
+    membership = Membership(
+        sessions, directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
+    )
+    credentials = Credentials(directory.keeper_dir)
+    grant = membership.grant_keeper(credentials.device_key.public_key)
+    credentials.store_grant(
+        config.run.name, directory.authority.public_bytes, grant.token_jwt, membership.revocations_jwt()
+    )
+    torch.manual_seed(config.run.seed)
+    model = build_model(config, directory.tokenizer_dir)
+    checkpoint = newest_verified(directory.checkpoints_dir)
+    if checkpoint is not None:
+        restore_model(model, checkpoint.path)
+    settings = directory.settings
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=credentials,
+        initial_peers=(),
+        host_maddrs=settings.swarm_host_maddrs,
+        announce_maddrs=settings.swarm_announce_maddrs,
+        clock=clock,
+    )
+    if checkpoint is not None:
+        restore_optimizer(model, swarm.optimizer, checkpoint.path)
+        swarm.restore(checkpoint.manifest.step)
+    return Keeper(
+        directory=directory,
+        config=config,
+        model=model,
+        swarm=swarm,
+        ledger=Ledger(sessions, config.averaging.target_batch_size, clock=clock),
+        membership=membership,
+        sessions=sessions,
+        credentials=credentials,
+        probe=make_probe(config, directory.tokenizer_dir),
+        newest_checkpoint=0 if checkpoint is None else checkpoint.manifest.step,
+        clock=clock,
+    )
+
+
+def run_keeper(run_dir: str, parent_pid: int) -> None:
+    """Main function of the keeper's process; ends on SIGTERM, or when the parent is gone."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s keeper %(levelname)s %(message)s")
+    use_hivemind_log_handler("nowhere")  # its stack traces of lost peers are no news to an operator
+    logging.getLogger("hivemind").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    stop = threading.Event()
+    keeper = open_keeper(Path(run_dir))
+    # only now: the processes that hivemind has forked must keep the default action of SIGTERM
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    keeper.resume_ledger(stop.is_set)
+    keeper.run(lambda: stop.is_set() or os.getppid() != parent_pid)

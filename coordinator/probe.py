@@ -1,0 +1,53 @@
+"""A fixed batch whose loss is stored with every checkpoint, so that anybody can check what the weights compute."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from peer.data.batches import Batch, open_batches
+from peer.objectives import compute_losses
+from peer.run_config import RunConfig
+
+PROBE_SAMPLES = 8
+PROBE_SEED = 0  # no device's seed: the probe is the first batch of a stream that nobody trains on in this order
+
+
+def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
+    """The run's probe batch; the same at every start."""
+    with tempfile.TemporaryDirectory() as scratch:
+        stream = open_batches(config, tokenizer_dir, Path(scratch), PROBE_SEED, PROBE_SAMPLES)
+        try:
+            return next(iter(stream))
+        finally:
+            stream.close()
+
+
+def probe_loss(model: torch.nn.Module, probe: Batch, config: RunConfig) -> float:
+    """The objective's total on the probe, dropout off."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return float(compute_losses(model, probe, config).total)
+    finally:
+        model.train(was_training)
+
+
+def probe_tensors(probe: Batch) -> Mapping[str, torch.Tensor]:
+    """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted."""
+    labels = torch.full_like(probe.input_ids, -100)
+    labels.view(-1)[probe.masked_positions] = probe.masked_labels
+    attention = probe.attention_mask if probe.attention_mask is not None else torch.ones_like(probe.input_ids)
+    tensors = {
+        "input_ids": probe.input_ids,
+        "token_type_ids": probe.token_type_ids,
+        "attention_mask": attention.to(torch.int64),
+        "labels": labels,
+    }
+    if probe.sop_labels is not None:
+        tensors["sentence_order_label"] = probe.sop_labels
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}

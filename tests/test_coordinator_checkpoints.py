@@ -1,0 +1,172 @@
+"""Checkpoints: complete or absent, verified, restored exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from auth.errors import StorageError
+from coordinator import checkpoints
+from coordinator.checkpoints import (
+    Snapshot,
+    StoredCheckpoint,
+    newest_verified,
+    prune,
+    restore_model,
+    restore_optimizer,
+    take_snapshot,
+    verify,
+    write_checkpoint,
+)
+
+
+class TiedModel(torch.nn.Module):
+    """Two layers of which the second shares the first one's weight, as ALBERT's decoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+
+def trained_model() -> tuple[TiedModel, torch.optim.Optimizer]:
+    """A model and an optimizer with some history."""
+    torch.manual_seed(0)
+    model = TiedModel()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.second(model.first(torch.ones(2, 4))).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture
+def tokenizer_dir(tmp_path: Path) -> Path:
+    """A directory with one file in a tokenizer's place."""
+    path = tmp_path / "tokenizer"
+    path.mkdir()
+    (path / "tokenizer.json").write_text("{}")
+    return path
+
+
+def write(directory: Path, tokenizer_dir: Path, step: int, snapshot: Snapshot | None = None) -> StoredCheckpoint:
+    """Write a checkpoint of `step`."""
+    if snapshot is None:
+        model, optimizer = trained_model()
+        snapshot = take_snapshot(step, model, optimizer)
+    return write_checkpoint(
+        directory,
+        snapshot,
+        run="demo",
+        era=1,
+        texts={"run.yaml": "run: {}\n"},
+        tokenizer_dir=tokenizer_dir,
+        probe={"input_ids": torch.zeros(1, 2, dtype=torch.int64)},
+        probe_loss=1.5,
+        created_at=5.0,
+    )
+
+
+def test_restores_model_and_optimizer_exactly(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Weights, tied ones included, and optimizer statistics come back bit for bit."""
+    model, optimizer = trained_model()
+    stored = write(tmp_path / "c", tokenizer_dir, 7, take_snapshot(7, model, optimizer))
+    other, other_optimizer = trained_model()
+    with torch.no_grad():
+        for tensor in [*other.parameters(), *(v for s in other_optimizer.state.values() for v in s.values())]:
+            tensor.zero_()
+    restore_model(other, stored.path)
+    restore_optimizer(other, other_optimizer, stored.path)
+    for restored, original in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.equal(restored, original)
+        for key, value in optimizer.state[original].items():
+            assert torch.equal(other_optimizer.state[restored][key], value)
+
+
+def test_snapshot_is_a_copy() -> None:
+    """A later step does not change a snapshot: nothing in it aliases the live tensors."""
+    model, optimizer = trained_model()
+    snapshot = take_snapshot(1, model, optimizer)
+    before = {name: tensor.clone() for name, tensor in snapshot.model.items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(snapshot.model[name], tensor) for name, tensor in before.items())
+
+
+def test_damaged_checkpoint_is_passed_over(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A file that differs by one byte makes its checkpoint invalid; the one before is the newest verified."""
+    write(tmp_path, tokenizer_dir, 1)
+    newest = write(tmp_path, tokenizer_dir, 2)
+    weights = newest.path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(StorageError, match=r"model\.safetensors does not match"):
+        verify(newest.path)
+    found = newest_verified(tmp_path)
+    assert found is not None
+    assert found.manifest.step == 1
+
+
+def test_missing_file_is_noticed(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A checkpoint that lost a file is not complete."""
+    stored = write(tmp_path, tokenizer_dir, 1)
+    (stored.path / "optimizer.safetensors").unlink()
+    with pytest.raises(StorageError, match="no complete checkpoint"):
+        verify(stored.path)
+
+
+def test_manifest_cannot_name_files_elsewhere(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A manifest that points out of its directory is refused."""
+    stored = write(tmp_path, tokenizer_dir, 1)
+    manifest = stored.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"run.yaml"', '"../run.yaml"'))
+    with pytest.raises(StorageError):
+        verify(stored.path)
+
+
+def test_crash_while_writing_leaves_the_previous_one(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk fills up in the middle, there is one clear error and the previous checkpoint is intact."""
+    write(tmp_path, tokenizer_dir, 1)
+
+    def disk_full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "_sync", disk_full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        write(tmp_path, tokenizer_dir, 2)
+    assert [path.name for path in tmp_path.glob(".step-*")] == []
+    found = newest_verified(tmp_path)
+    assert found is not None
+    assert found.manifest.step == 1
+
+
+def test_same_step_again_replaces_it(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """After a return to an earlier checkpoint the same step is written anew."""
+    write(tmp_path, tokenizer_dir, 3)
+    again = write(tmp_path, tokenizer_dir, 3)
+    assert verify(again.path) == again
+    assert sorted(path.name for path in tmp_path.glob("*step-*")) == ["step-00000003"]
+
+
+def test_prune_keeps_the_newest(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Only the newest `keep` checkpoints stay."""
+    for step in (5, 10, 15):
+        write(tmp_path, tokenizer_dir, step)
+    assert prune(tmp_path, keep=2) == [5]
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000010", "step-00000015"]
+
+
+def test_another_model_is_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Weights of another name or shape raise an error that names the checkpoint."""
+    stored = write(tmp_path, tokenizer_dir, 1)
+    wider = TiedModel()
+    wider.first = torch.nn.Linear(5, 5)
+    for model in torch.nn.Linear(3, 3), wider:
+        with pytest.raises(StorageError, match="step-00000001"):
+            restore_model(model, stored.path)
