@@ -1,0 +1,14 @@
+"""From documents to batches: sources, sentences, tokens, packed samples, masks.
+
+documents.py       streams of documents, ordered by the device's seed, with a position to return to
+builtin_corpus.py  prose that every Python carries
+local_files.py     plain text and JSON Lines on this machine
+hub_datasets.py    Hugging Face datasets, streamed
+sentences.py       where one sentence ends and the next begins
+tokenizers.py      the run's tokenizer: train, import, load
+encoding.py        documents -> chunks of token ids, each text tokenized once
+packing.py         chunks -> samples of exactly the sequence length; no token lost
+masking.py         samples -> masked samples
+prefetch.py        an iterator that runs ahead in a thread
+batches.py         all of it together: `open_batches`
+"""

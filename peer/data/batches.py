@@ -1,0 +1,229 @@
+"""All of the data path together: `open_batches` turns a run's documents into an endless stream of masked batches."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+
+from auth.errors import ConfigError
+from peer.data.documents import DocumentStream, Position, open_documents
+from peer.data.encoding import encode_documents
+from peer.data.masking import Masker
+from peer.data.packing import Packer
+from peer.data.prefetch import Prefetched
+from peer.data.samples import Samples, join_samples, pair_samples, single_samples
+from peer.data.tokenizers import SpecialIds, load_special_ids, load_tokenizer
+from peer.run_config import RunConfig
+
+logger = logging.getLogger(__name__)
+CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy, little enough for the first batch to come soon
+PREFETCHED_BATCHES = 16
+STATE_FILE = "stream.json"
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model takes for one microbatch of b samples of length l, m of whose tokens are masked."""
+
+    input_ids: torch.Tensor  # (b, l) int64
+    token_type_ids: torch.Tensor  # (b, l) int64; 0 = first segment, 1 = second
+    attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
+    masked_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
+    masked_labels: torch.Tensor  # (m,) int64, the original ids there
+    sop_labels: torch.Tensor | None  # (b,) int64; 0 = in order, 1 = swapped; None without sentence order
+
+    @property
+    def samples(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """Where a device stands in the run's data."""
+
+    documents: Position
+    batches: int  # made so far, in all sessions; seeds what is drawn anew at each return
+
+
+class BatchStream:
+    """An endless iterator over batches, made ahead in a thread; close it, or use it as a context manager.
+
+    The place is saved whenever the stream comes to new documents, and on closing. A device that returns, even after
+    `kill -9`, goes on with the documents that it was reading; these few it may see twice, none is left out.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[tuple[Batch, StreamState]],
+        save: Callable[[StreamState], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, clock)
+        self._save = save
+        self._state: StreamState | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch, state = next(self._prefetched)
+        moved_on = self._state is None or state.documents is not self._state.documents
+        self._state = state
+        if moved_on:
+            self.save_state()
+        return batch
+
+    @property
+    def wait_s(self) -> float:
+        """How long the consumer has waited for batches so far, in seconds."""
+        return self._prefetched.wait_s
+
+    def save_state(self) -> None:
+        """Write the place of the batch that was handed out last."""
+        if self._state is not None:
+            self._save(self._state)
+
+    def close(self) -> None:
+        self._prefetched.close()
+        self.save_state()
+
+    def __enter__(self) -> BatchStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_batches(
+    config: RunConfig,
+    tokenizer_dir: Path,
+    state_dir: Path,
+    device_seed: int,
+    microbatch_size: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> BatchStream:
+    """The run's batches in this device's order, from where it left off; raises `ConfigError` for unusable sources.
+
+    It starts a thread, and the tokenizer starts its own: open it after the process has forked whatever it forks.
+    """
+    state_file = state_dir / STATE_FILE
+    key = _stream_key(config, device_seed)
+    state = _load_state(state_file, key)
+    documents = open_documents(config, device_seed, state.documents if state else None)
+    batches_before = state.batches if state else 0
+    rng = np.random.default_rng((config.run.seed, device_seed, batches_before))
+    maker = SampleMaker(config, tokenizer_dir, rng)
+    batches = make_batches(documents, maker, microbatch_size, batches_before)
+    return BatchStream(batches, lambda reached: _save_state(state_file, key, reached), clock)
+
+
+class SampleMaker:
+    """From documents to unmasked samples to batches, as the run's objective wants them."""
+
+    def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
+        self._tokenizer = load_tokenizer(tokenizer_dir)
+        self._special: SpecialIds = load_special_ids(tokenizer_dir)
+        self._pairs = config.objective.name == "mlm+sop"
+        self._special_places = 3 if self._pairs else 2  # [CLS] and [SEP]s in each sample
+        self._rng = rng
+        self._packer = Packer(config.data.sequence_length - self._special_places, 0.5 if self._pairs else 0.0, rng)
+        self._masker = Masker(self._tokenizer.get_vocab_size(), self._special, config.objective.mask_probability)
+
+    @property
+    def carried_tokens(self) -> int:
+        """Tokens that wait for more to fill a sample."""
+        return len(self._packer.carried)
+
+    def samples(self, documents: list[str]) -> Samples:
+        """All samples that these documents, and tokens left over before, fill."""
+        packed = self._packer.pack(encode_documents(self._tokenizer, documents))
+        return pair_samples(packed, self._special) if self._pairs else single_samples(packed, self._special)
+
+    def batch(self, samples: Samples) -> Batch:
+        """These samples, masked, as tensors."""
+        masked = self._masker.mask(samples.input_ids, self._special_places, self._rng)
+        return Batch(
+            input_ids=torch.from_numpy(masked.input_ids),
+            token_type_ids=torch.from_numpy(samples.token_type_ids.astype(np.int64)),
+            attention_mask=None,
+            masked_positions=torch.from_numpy(masked.positions),
+            masked_labels=torch.from_numpy(masked.labels),
+            sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
+        )
+
+
+def make_batches(
+    documents: DocumentStream, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
+) -> Iterator[tuple[Batch, StreamState]]:
+    """Batches without end, each with the place from which its oldest documents were read."""
+    made = batches_before
+    rest: Samples | None = None
+    rest_position: Position = {}
+    last_fruitful_epoch = documents.epoch
+    while True:
+        position = documents.position()
+        samples = maker.samples(take_documents(documents, CHUNK_CHARACTERS))
+        if rest is not None:
+            samples, position = join_samples(rest, samples), rest_position if len(rest) else position
+        full = len(samples) - len(samples) % microbatch_size
+        for start in range(0, full, microbatch_size):
+            yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
+            made += 1
+        rest, rest_position = samples[full:], position
+        if full:
+            last_fruitful_epoch = documents.epoch
+        elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
+            raise ConfigError("The run's data sources hold no text: check their paths and `text_field`.")
+
+
+def take_documents(documents: DocumentStream, characters: int) -> list[str]:
+    """The next documents, until they have that many characters or everything was read once more."""
+    taken: list[str] = []
+    epoch = documents.epoch
+    while characters > 0 and documents.epoch <= epoch + 1:
+        taken.append(next(documents))
+        characters -= len(taken[-1])
+    return taken
+
+
+def _stream_key(config: RunConfig, device_seed: int) -> str:
+    """Names what a position refers to: with other sources or another seed it means nothing."""
+    sources = [source.model_dump(mode="json") for source in config.data.sources]
+    return sha256(json.dumps([sources, config.run.seed, device_seed]).encode()).hexdigest()
+
+
+def _load_state(path: Path, key: str) -> StreamState | None:
+    """The saved place, or None: a device whose place is lost or meaningless starts anew."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] == STATE_VERSION and content["key"] == key:
+            return StreamState(dict(content["documents"]), int(content["batches"]))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        logger.warning("Ignoring the damaged stream position %s: %r", path, error)
+    return None
+
+
+def _save_state(path: Path, key: str, state: StreamState) -> None:
+    """Write aside and rename, so that a crash leaves the old place or the new one; a full disk stops no training."""
+    content = {"version": STATE_VERSION, "key": key, "documents": state.documents, "batches": state.batches}
+    aside = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(content), encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        logger.warning("Cannot save the place in the data to %s: %s.", path, error.strerror)

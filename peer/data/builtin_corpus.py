@@ -1,0 +1,54 @@
+"""Prose that needs no download: Python's own documentation, as installed on every machine that runs manyhands.
+
+The language reference's topics (`pydoc_data.topics`) and the standard library's long docstrings, about half a million
+tokens. The library is parsed, never imported: importing runs code, opens files and differs between platforms.
+"""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from pydoc_data.topics import topics
+
+MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are labels rather than prose
+# Not the library's own prose, or none at all: tests, vendored wheels, tables of characters, the topics themselves.
+SKIPPED = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data"}
+)
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def builtin_documents() -> tuple[str, ...]:
+    """All documents, each once, in an order that depends on the Python version only."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    documents = [topics[name] for name in sorted(topics)]
+    for path in sorted(library.rglob("*.py")):
+        if SKIPPED.isdisjoint(path.relative_to(library).parts):
+            documents.extend(long_docstrings(path.read_bytes()))
+    return tuple(dict.fromkeys(documents))
+
+
+def long_docstrings(source: bytes) -> Iterator[str]:
+    """The docstrings of a module's source that are long enough to be prose, in order; none if it does not parse."""
+    if b'"""' not in source and b"'''" not in source:  # parsing is the cost here
+        return
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # a template, or a fixture with another version's syntax
+        return
+    for node in _definitions(tree):
+        docstring = ast.get_docstring(node)
+        if docstring is not None and len(docstring) > MIN_DOCSTRING_CHARACTERS:
+            yield docstring
+
+
+def _definitions(node: Documented) -> Iterator[Documented]:
+    """The node and the classes and functions directly in it, depth first (no walk through expressions)."""
+    yield node
+    for statement in node.body:
+        if isinstance(statement, Documented):
+            yield from _definitions(statement)
