@@ -1,7 +1,7 @@
 """Keys: who the run's authority is, and who a device is.
 
-The authority (Ed25519) signs tokens and revocations. A device is known by one RSA key (hivemind signs with RSA), which is
-also its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing.
+The authority (Ed25519) signs tokens and revocations. A device is known by one RSA key (hivemind signs with RSA), which
+is also its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing.
 The coordinator's TLS certificate is self-signed, and trusted because the join link carries its fingerprint.
 """
 

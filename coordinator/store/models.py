@@ -5,7 +5,18 @@ Service, keeper and the operator's commands share them and nothing else. All tim
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
@@ -155,7 +166,7 @@ class Checkpoint(Base):
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     path: Mapped[str] = mapped_column(Text)
-    size_bytes: Mapped[int] = mapped_column(Integer)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
 
@@ -175,3 +186,16 @@ class SwarmStatus(Base):
     eta_s: Mapped[float | None] = mapped_column(Float)
     addresses: Mapped[str] = mapped_column(Text)  # JSON list of the keeper's multiaddresses
     updated_at: Mapped[float] = mapped_column(Float)
+
+
+class Era(Base):
+    """One return to a checkpoint: all steps after `after_step` that earlier eras reported were undone by it.
+
+    The first era is 0 and has no row.
+    """
+
+    __tablename__ = "eras"
+
+    era: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    after_step: Mapped[int] = mapped_column(Integer)
+    began_at: Mapped[float] = mapped_column(Float)

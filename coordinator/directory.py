@@ -1,0 +1,208 @@
+"""A run's directory on the operator's machine: its configuration, secrets, database, tokenizer and checkpoints.
+
+    run.yaml         what the run trains (RunConfig)
+    settings.yaml    where it is served (Settings)
+    keys/            authority.key, tls.key, tls.crt; mode 0700
+    keeper/          the keeper's own credentials, like any device's
+    tokenizer/       the run's tokenizer
+    checkpoints/     step-00000012/, ...
+    manyhands.db     the database, where `database_url` names no other
+
+`create` makes it whole or not at all; everything else opens it and reads.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import shutil
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import URL
+
+from auth.errors import ConfigError, StorageError
+from auth.files import make_private_directory, write_private
+from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_certificate
+from auth.join_link import JoinLink
+from coordinator.store.engine import migrate, open_engine
+from peer.run_config import RunConfig
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+_HOST = r"^[A-Za-z0-9._:%-]{1,253}$"
+
+
+class Settings(BaseModel):
+    """Where the run is served; settings.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    public_host: str = Field("127.0.0.1", pattern=_HOST)  # what peers connect to; IPv6 without brackets
+    bind_host: str = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
+    control_port: Port = 7443
+    web_port: Port = 8080
+    swarm_port: Port = 31337
+    database_url: str | None = None  # None: SQLite in the run's directory
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> Settings:
+        """Read settings.yaml; raises `ConfigError`."""
+        try:
+            return cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        except OSError as error:
+            raise ConfigError(f"Cannot read {path}: {error.strerror}.") from error
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]  # the value may be a password
+            key = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise ConfigError(f"{path}: `{key}`: {first['msg']}.") from error
+
+    def to_yaml(self) -> str:
+        """The complete file, defaults included."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+    @property
+    def swarm_host_maddrs(self) -> tuple[str, ...]:
+        """Where the keeper's libp2p node listens."""
+        return (f"{_host_maddr(self.bind_host)}/tcp/{self.swarm_port}",)
+
+    @property
+    def swarm_announce_maddrs(self) -> tuple[str, ...]:
+        """Where peers reach the keeper's libp2p node."""
+        return (f"{_host_maddr(self.public_host)}/tcp/{self.swarm_port}",)
+
+
+def _host_maddr(host: str) -> str:
+    try:
+        return f"/ip{ipaddress.ip_address(host).version}/{host}"
+    except ValueError:
+        return f"/dns/{host}"
+
+
+def _nothing_more(_directory: RunDirectory) -> None:
+    """The default of `create`'s `prepare`."""
+
+
+class RunDirectory:
+    """One run's files; values are read once, at first use."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        config: RunConfig,
+        settings: Settings,
+        prepare: Callable[[RunDirectory], None] = _nothing_more,
+    ) -> RunDirectory:
+        """Make a new run with new keys and an empty database; refuses a path where something is already.
+
+        `prepare` adds what takes long or may fail, such as training the tokenizer. Everything is made in a directory
+        aside, which takes the run's name only when it is complete.
+        """
+        path = path.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} exists and is not empty: choose another directory, or serve the run in it.")
+        aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.new"
+        make_private_directory(aside)
+        try:
+            unfinished = cls(aside)
+            unfinished._fill(config, settings)
+            prepare(unfinished)
+            aside.rename(path)
+        except OSError as error:
+            raise StorageError(f"Cannot make the run directory {path} ({error.strerror}).") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run; raises `ConfigError` where there is none."""
+        path = Path(path).absolute()
+        if not (path / "run.yaml").is_file():
+            raise ConfigError(f"{path} holds no run: make one with `manyhands coordinator init {path}`.")
+        return cls(path)
+
+    def _fill(self, config: RunConfig, settings: Settings) -> None:
+        for directory in (self.keys_dir, self.keeper_dir, self.tokenizer_dir, self.checkpoints_dir):
+            make_private_directory(directory)
+        write_private(self.path / "run.yaml", config.to_yaml().encode())
+        write_private(self.path / "settings.yaml", settings.to_yaml().encode())
+        AuthorityKey.generate().save(self.keys_dir / "authority.key")
+        create_tls_certificate(self.tls_key_path, self.tls_cert_path)
+        engine = open_engine(self.database_url)
+        try:
+            migrate(engine)
+        finally:
+            engine.dispose()
+
+    @property
+    def keys_dir(self) -> Path:
+        """The secrets."""
+        return self.path / "keys"
+
+    @property
+    def tls_key_path(self) -> Path:
+        """The TLS certificate's private key, PEM."""
+        return self.keys_dir / "tls.key"
+
+    @property
+    def tls_cert_path(self) -> Path:
+        """The TLS certificate, PEM."""
+        return self.keys_dir / "tls.crt"
+
+    @property
+    def tokenizer_dir(self) -> Path:
+        """The run's tokenizer, loadable with `AutoTokenizer`."""
+        return self.path / "tokenizer"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """One directory per checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def keeper_dir(self) -> Path:
+        """The keeper's credentials."""
+        return self.path / "keeper"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """What the run trains."""
+        return RunConfig.from_yaml(self.path / "run.yaml")
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Where the run is served."""
+        return Settings.from_yaml(self.path / "settings.yaml")
+
+    @cached_property
+    def authority(self) -> AuthorityKey:
+        """The key that signs tokens and revocations."""
+        return AuthorityKey.load(self.keys_dir / "authority.key")
+
+    @property
+    def database_url(self) -> str:
+        """Where the ledger is."""
+        in_directory = URL.create("sqlite", database=str(self.path / "manyhands.db"))
+        return self.settings.database_url or in_directory.render_as_string()
+
+    @property
+    def join_link(self) -> JoinLink:
+        """What the operator hands to volunteers."""
+        try:
+            certificate = self.tls_cert_path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"Cannot read {self.tls_cert_path} ({error.strerror}).") from error
+        settings = self.settings
+        return JoinLink(
+            settings.public_host, settings.control_port, self.config.run.name, certificate_fingerprint(certificate)
+        )

@@ -1,0 +1,214 @@
+"""The ledger: reports become steps and contributions, each report counted once.
+
+A step's sums are kept up to date in the transaction that stores the report, so reading them costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import case, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.eras import begin_era, current_era, last_counting_step
+from coordinator.membership import KEEPER
+from coordinator.plausibility import Facts, implausibility, step_horizon
+from coordinator.presence import is_online
+from coordinator.refusals import add_refusal
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Member, Report, Step, SwarmStatus
+from coordinator.store.models import Session as Stay
+from peer.messages import StepReport
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a report counts; a refused one is not to be sent again."""
+
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One global step, as far as it is reported."""
+
+    step: int
+    samples: int
+    loss: float | None  # mean over samples; None while nobody has reported a loss
+    devices: int
+    completed_at: float
+    target_batch_size: int
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a member has given so far."""
+
+    member: str
+    samples: int
+    devices: int
+    online: int  # of these devices, now
+    last_seen_at: float | None
+    samples_per_second: float  # of the devices online
+
+
+class Ledger:
+    """Reports in, steps and contributions out."""
+
+    def __init__(self, sessions: Sessions, target_batch_size: int, clock: Callable[[], float] = time.time) -> None:
+        self._sessions = sessions
+        self._target_batch_size = target_batch_size
+        self._clock = clock
+
+    def record(
+        self, device_id: str, session_id: str | None, seq: int, era: int, report: StepReport, completed_at: float
+    ) -> Verdict:
+        """Count a report, or refuse it and say why; a report that comes again is accepted again and counted once."""
+
+        def enter(session: Session) -> Verdict:
+            now = self._clock()
+            if session.scalar(select(Report.id).where(Report.device_id == device_id, Report.seq == seq)):
+                return Verdict(accepted=True)
+            facts = self._facts(session, device_id, era, report.step, now)
+            reason = implausibility(seq, era, completed_at, report, facts)
+            if reason is not None:
+                add_refusal(session, "report", "implausible", reason, device_id, now)
+                return Verdict(accepted=False, reason=reason)
+            undone_after = last_counting_step(session, era)
+            row = Report(
+                device_id=device_id,
+                session_id=session_id,
+                seq=seq,
+                era=era,
+                completed_at=min(completed_at, now),  # by the peer's clock, which may be ahead
+                received_at=now,
+                superseded=undone_after is not None and report.step > undone_after,
+                **asdict(report),
+            )
+            session.add(row)
+            session.flush()
+            if not row.superseded:
+                self._add_to_step(session, row)
+            return Verdict(accepted=True)
+
+        return self._sessions.transact(enter)
+
+    def roll_back(self, step: int) -> int:
+        """The swarm returned to the checkpoint of `step`: undo all later steps and begin a new era; returns its number.
+
+        Reports of the undone steps stay, marked, and so will those that have yet to arrive.
+        """
+
+        def undo(session: Session) -> int:
+            era = begin_era(session, after_step=step, now=self._clock())
+            session.execute(update(Report).where(Report.step > step).values(superseded=True))
+            session.execute(delete(Step).where(Step.step > step))
+            session.execute(update(SwarmStatus).values(era=era, step=step, samples_accumulated=0))
+            return era
+
+        return self._sessions.transact(undo)
+
+    def current_era(self) -> int:
+        """How often the swarm has returned to a checkpoint."""
+        with self._sessions() as session:
+            return current_era(session)
+
+    def last_step(self) -> int:
+        """The highest step that anybody reported; 0 before the first."""
+        with self._sessions() as session:
+            return session.scalar(select(func.max(Step.step))) or 0
+
+    def steps(self, after: int = 0) -> list[StepRow]:
+        """All steps above `after`, in order."""
+        with self._sessions() as session:
+            return [
+                StepRow(
+                    step=row.step,
+                    samples=row.samples,
+                    loss=row.loss_sum / row.loss_samples if row.loss_samples else None,
+                    devices=row.devices,
+                    completed_at=row.completed_at,
+                    target_batch_size=row.target_batch_size,
+                )
+                for row in session.scalars(select(Step).where(Step.step > after).order_by(Step.step))
+            ]
+
+    def contributions(self) -> list[Contribution]:
+        """Every member with a device, the largest contribution first; without the keeper."""
+        now = self._clock()
+        per_member = select(Member.name).join(Device.member).where(Device.role != KEEPER).group_by(Member.name)
+        given = (
+            per_member.add_columns(func.sum(Report.samples))
+            .join(Report, Report.device_id == Device.id)
+            .where(Report.superseded.is_(False))
+        )
+        present = per_member.add_columns(
+            func.count(Device.id.distinct()),
+            func.count(Device.id.distinct()).filter(is_online(now)),
+            func.max(Stay.last_seen_at),
+            func.sum(Stay.samples_per_second).filter(is_online(now)),
+        ).outerjoin(Stay, Stay.device_id == Device.id)
+        with self._sessions() as session:
+            samples = {row[0]: row[1] for row in session.execute(given)}
+            stays = {row[0]: row[1:] for row in session.execute(present)}
+        found = [
+            Contribution(name, samples.get(name, 0), devices, online, last_seen_at, rate or 0.0)
+            for name, (devices, online, last_seen_at, rate) in stays.items()
+        ]
+        return sorted(found, key=lambda contribution: (-contribution.samples, contribution.member))
+
+    def standing(self, member: str) -> tuple[int, int, int]:
+        """A member's samples, rank (from 1; equals share one) and the number of members, for the terminal panel."""
+        samples = {row.member: row.samples for row in self.contributions()}
+        own = samples.get(member, 0)
+        return own, 1 + sum(other > own for other in samples.values()), len(samples)
+
+    def _facts(self, session: Session, device_id: str, era: int, step: int, now: float) -> Facts:
+        status = session.scalar(select(SwarmStatus))
+        if status is not None:
+            horizon = step_horizon(status.step, now - status.updated_at)
+        else:  # no keeper has written yet: the ledger's own last step must do
+            horizon = step_horizon(session.scalar(select(func.max(Step.step))) or 0, 0.0)
+        same_step = select(Report.id).where(Report.device_id == device_id, Report.era == era, Report.step == step)
+        return Facts(
+            current_era=current_era(session),
+            horizon_step=horizon,
+            target_batch_size=self._target_batch_size,
+            reported_already=session.scalar(same_step) is not None,
+        )
+
+    def _add_to_step(self, session: Session, report: Report) -> None:
+        """Add a report to its step's sums, in the database, so that two writers cannot lose each other's."""
+        loss_sum = (report.loss or 0.0) * report.samples
+        loss_samples = 0 if report.loss is None else report.samples
+        added = session.scalar(
+            update(Step)
+            .where(Step.step == report.step)
+            .values(
+                samples=Step.samples + report.samples,
+                loss_sum=Step.loss_sum + loss_sum,
+                loss_samples=Step.loss_samples + loss_samples,
+                devices=Step.devices + 1,
+                completed_at=case(
+                    (Step.completed_at < report.completed_at, report.completed_at), else_=Step.completed_at
+                ),
+            )
+            .returning(Step.step)
+            .execution_options(synchronize_session=False)
+        )
+        if added is None:
+            session.add(
+                Step(
+                    step=report.step,
+                    era=report.era,
+                    samples=report.samples,
+                    loss_sum=loss_sum,
+                    loss_samples=loss_samples,
+                    devices=1,
+                    target_batch_size=self._target_batch_size,
+                    completed_at=report.completed_at,
+                )
+            )

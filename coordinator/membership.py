@@ -1,0 +1,339 @@
+"""Members, invites, devices, revocation: the rules of who may take part.
+
+Every rule holds under concurrency because it is decided inside one writing transaction; that an invite code is used
+once is a single conditional UPDATE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from auth.errors import (
+    ConfigError,
+    ExpiredInviteError,
+    ManyhandsError,
+    NotInvitedError,
+    RequestError,
+    RevokedError,
+    UnknownInviteError,
+    UsedInviteError,
+)
+from auth.identity import AuthorityKey, peer_id_of
+from auth.providers import hash_invite_code, new_invite_code
+from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token, verify_token
+from coordinator.refusals import Kind, add_refusal
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Invite, Member, Revocation
+from coordinator.store.models import Session as Stay
+
+KEEPER = "keeper"
+DAY_S = 86_400.0
+MAX_INVITE_DAYS = 365.0
+MAX_INVITES_AT_ONCE = 1000
+MAX_NAME_CHARS = 64
+# What an invite for a role allows: that role and all that do less.
+ROLE_RANKS: dict[str, int] = {"observer": 0, "auxiliary": 1, "trainer": 2}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a device receives when it may take part."""
+
+    token_jwt: str
+    member: str
+    device_id: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class MemberRow:
+    """One member, for the operator's list."""
+
+    name: str
+    devices: int
+    open_invites: int
+    created_at: float
+    last_seen_at: float | None
+    revoked_at: float | None
+    revoked_reason: str
+
+
+class Membership:
+    """The rules, over the database."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        authority: AuthorityKey,
+        run: str,
+        token_lifetime_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sessions = sessions
+        self._authority = authority
+        self._run = run
+        self._token_lifetime_s = token_lifetime_s
+        self._clock = clock
+        self._signed_revocations = (-1, "")  # serial, JWT: signed once per serial
+
+    def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
+        """Invite a person, new or known, to bring `devices` machines; returns one code for each."""
+        name = member_name(name)
+        if role not in ROLE_RANKS:
+            raise ConfigError(f"The role {role!r} cannot be invited; choose one of {', '.join(ROLE_RANKS)}.")
+        if not 0 < days <= MAX_INVITE_DAYS:
+            raise ConfigError(f"An invite is valid for up to {MAX_INVITE_DAYS:g} days, not {days:g}.")
+        if not 1 <= devices <= MAX_INVITES_AT_ONCE:
+            raise ConfigError(f"Between 1 and {MAX_INVITES_AT_ONCE} devices can be invited at once, not {devices}.")
+        codes = [new_invite_code() for _ in range(devices)]
+        self._sessions.transact(lambda session: self._add_invites(session, name, role, days, codes))
+        return codes
+
+    def join(self, public_key: bytes, invite_code: str = "", role: str = "") -> Grant:
+        """Admit a device that has proved to hold `public_key`: by an invite code, or because it joined before.
+
+        A code that this very device has used already is fine: the reply to it may have been lost.
+        """
+        if role and role not in ROLE_RANKS:
+            raise RequestError(f"The role {role!r:.40} cannot be asked for; choose one of {', '.join(ROLE_RANKS)}.")
+        peer_id = peer_id_of(public_key)
+
+        def admit(session: Session) -> Grant:
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id))
+            if device is not None:
+                _require_active(device.member, device)
+            if invite_code:
+                device = self._redeem(session, hash_invite_code(invite_code), device, public_key, peer_id)
+            if device is None:
+                raise NotInvitedError("This device is not known here: ask the run's operator for an invite code.")
+            return self._grant(device, _choose_role(session, device, role))
+
+        return self._sessions.transact(admit)
+
+    def renew(self, public_key: bytes) -> Grant:
+        """A new token for a known device that has proved to hold `public_key`."""
+        with self._sessions() as session:
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
+            if device is None:
+                raise NotInvitedError("This device is not known here: ask the run's operator for an invite code.")
+            _require_active(device.member, device)
+            return self._grant(device, cast(Role, device.role))
+
+    def grant_keeper(self, public_key: bytes) -> Grant:
+        """A token for the run's own keeper, whose process has access to this database anyway."""
+        peer_id = peer_id_of(public_key)
+
+        def admit(session: Session) -> Grant:
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id))
+            if device is None:
+                member = self._find_or_add_member(session, KEEPER)
+                device = self._add_device(session, member, public_key, peer_id, KEEPER)
+            return self._grant(device, "keeper")
+
+        return self._sessions.transact(admit)
+
+    def revoke(self, name: str, reason: str = "") -> int:
+        """Shut a member and all the member's devices out for good; returns how many devices that newly concerns."""
+        name = member_name(name)
+        now = self._clock()
+
+        def shut_out(session: Session) -> int:
+            member = session.scalar(select(Member).where(Member.name == name).with_for_update())
+            if member is None:
+                raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
+            if member.revoked_at is None:
+                member.revoked_at, member.revoked_reason = now, reason
+            devices = [device for device in member.devices if device.revoked_at is None]
+            for device in devices:
+                device.revoked_at = now
+                session.add(Revocation(device_id=device.id, peer_id=device.peer_id, at=now, reason=reason))
+            return len(devices)
+
+        return self._sessions.transact(shut_out)
+
+    def revocation_serial(self) -> int:
+        """The number of the newest revocation; cheap enough to ask every second."""
+        with self._sessions() as session:
+            return session.scalar(select(func.max(Revocation.id))) or 0
+
+    def revocations_jwt(self) -> str:
+        """The signed list of everybody revoked so far."""
+        serial = self.revocation_serial()
+        if self._signed_revocations[0] != serial:
+            with self._sessions() as session:
+                revoked = session.scalars(select(Revocation.peer_id).where(Revocation.id <= serial))
+                revocations = RevocationList(self._run, serial, self._clock(), frozenset(revoked))
+            self._signed_revocations = (serial, issue_revocations(self._authority, revocations))
+        return self._signed_revocations[1]
+
+    def check(self, jwt: str) -> AccessToken:
+        """A token that a peer shows to the coordinator: signature, time, and whether its device is still welcome."""
+        token = verify_token(jwt, self._authority.public_bytes, self._run, self._clock())
+        with self._sessions() as session:
+            device = session.get(Device, token.device_id)
+            if device is None or device.peer_id != token.peer_id:
+                raise NotInvitedError("The token's device is not known here: join again.")
+            _require_active(device.member, device)
+        return token
+
+    def members(self) -> list[MemberRow]:
+        """All members by name, without the keeper."""
+        now = self._clock()
+        devices = select(func.count()).where(Device.member_id == Member.id).scalar_subquery()
+        invites = (
+            select(func.count())
+            .where(Invite.member_id == Member.id, Invite.used_at.is_(None), Invite.expires_at > now)
+            .scalar_subquery()
+        )
+        last_seen = (
+            select(func.max(Stay.last_seen_at)).join(Stay.device).where(Device.member_id == Member.id).scalar_subquery()
+        )
+        query = select(Member, devices, invites, last_seen).where(Member.name != KEEPER).order_by(Member.name)
+        with self._sessions() as session:
+            return [
+                MemberRow(
+                    name=member.name,
+                    devices=device_count,
+                    open_invites=0 if member.revoked_at is not None else invite_count,
+                    created_at=member.created_at,
+                    last_seen_at=seen_at,
+                    revoked_at=member.revoked_at,
+                    revoked_reason=member.revoked_reason,
+                )
+                for member, device_count, invite_count, seen_at in session.execute(query)
+            ]
+
+    def record_refusal(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
+        """Keep for the operator that something was refused, and why."""
+        with self._sessions.begin() as session:
+            add_refusal(session, kind, error.code, str(error), device_id, self._clock())
+
+    def _add_invites(self, session: Session, name: str, role: str, days: float, codes: list[str]) -> None:
+        now = self._clock()
+        member = self._find_or_add_member(session, name)
+        _require_active(member)
+        session.add_all(
+            Invite(
+                member_id=member.id,
+                code_sha256=hash_invite_code(code),
+                role=role,
+                created_at=now,
+                expires_at=now + days * DAY_S,
+            )
+            for code in codes
+        )
+
+    def _redeem(
+        self, session: Session, code_sha256: bytes, device: Device | None, public_key: bytes, peer_id: str
+    ) -> Device:
+        """Use a code up for a device; a known device keeps the code unused unless it allows more than before."""
+        invite = session.scalar(select(Invite).where(Invite.code_sha256 == code_sha256))
+        if invite is None:
+            raise UnknownInviteError("This invite code is not known here: check it for typing errors.")
+        # locked, so that no device can slip in beside a revocation
+        _require_active(session.get_one(Member, invite.member_id, with_for_update=True))
+        if device is not None and invite.used_by_device_id == device.id:
+            return device
+        if invite.used_at is not None:
+            raise UsedInviteError("This invite code was used already: each device needs its own.")
+        if self._clock() >= invite.expires_at:
+            raise ExpiredInviteError("This invite code has expired: ask the run's operator for a new one.")
+        if device is None:
+            device = self._add_device(session, invite.member, public_key, peer_id, invite.role)
+        elif device.member_id != invite.member_id:
+            raise RequestError(f"This device belongs to {device.member.name} already; the code is for somebody else.")
+        elif ROLE_RANKS[invite.role] <= _allowed_rank(session, device):
+            return device
+        self._use_up(session, invite, device)
+        device.role = invite.role
+        return device
+
+    def _use_up(self, session: Session, invite: Invite, device: Device) -> None:
+        used = session.scalar(
+            update(Invite)
+            .where(Invite.id == invite.id, Invite.used_at.is_(None))
+            .values(used_at=self._clock(), used_by_device_id=device.id)
+            .returning(Invite.id)
+            .execution_options(synchronize_session=False)
+        )
+        if used is None:
+            raise UsedInviteError("This invite code was used already: each device needs its own.")
+
+    def _find_or_add_member(self, session: Session, name: str) -> Member:
+        member = session.scalar(select(Member).where(Member.name == name))
+        if member is None:
+            member = Member(name=name, created_at=self._clock(), revoked_reason="")
+            session.add(member)
+            session.flush()
+        return member
+
+    def _add_device(self, session: Session, member: Member, public_key: bytes, peer_id: str, role: str) -> Device:
+        device = Device(
+            id=device_id_of(public_key),
+            member=member,
+            peer_id=peer_id,
+            public_key=public_key,
+            role=role,
+            created_at=self._clock(),
+        )
+        session.add(device)
+        session.flush()
+        return device
+
+    def _grant(self, device: Device, role: Role) -> Grant:
+        now = self._clock()
+        token = AccessToken(
+            member=device.member.name,
+            device_id=device.id,
+            peer_id=device.peer_id,
+            public_key=device.public_key.decode("ascii"),
+            role=role,
+            run=self._run,
+            issued_at=now,
+            expires_at=now + self._token_lifetime_s,
+        )
+        return Grant(issue_token(self._authority, token), token.member, token.device_id, role)
+
+
+def device_id_of(public_key: bytes) -> str:
+    """A device's id, the same whenever its key joins."""
+    return hashlib.sha256(public_key).hexdigest()[:32]
+
+
+def member_name(name: str) -> str:
+    """A name as it is stored: without blanks around it, in one spelling; raises `ConfigError` for an unusable one."""
+    name = unicodedata.normalize("NFC", name).strip()
+    if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        raise ConfigError(f"The name {name!r:.80} must have 1 to {MAX_NAME_CHARS} printable characters.")
+    if name == KEEPER:
+        raise ConfigError(f"The name {KEEPER!r} belongs to the run's own keeper: choose another.")
+    return name
+
+
+def _require_active(member: Member, device: Device | None = None) -> None:
+    if member.revoked_at is not None or (device is not None and device.revoked_at is not None):
+        reason = f" ({member.revoked_reason})" if member.revoked_reason else ""
+        raise RevokedError(f"{member.name} was removed from this run by its operator{reason}.")
+
+
+def _allowed_rank(session: Session, device: Device) -> int:
+    """The most that the codes this device has used allow."""
+    roles = session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))
+    return max((ROLE_RANKS[role] for role in roles), default=-1)
+
+
+def _choose_role(session: Session, device: Device, asked: str) -> Role:
+    """The role asked for, if the device's invites allow it, becomes the device's; nothing asked keeps what it has."""
+    if asked and device.role != asked:
+        if ROLE_RANKS[asked] > _allowed_rank(session, device):
+            raise RequestError(f"This device was invited as {device.role}, not as {asked}: ask for another invite.")
+        device.role = asked
+    return cast(Role, device.role)

@@ -1,0 +1,245 @@
+"""Who is here now, and where the swarm stands: rows that service and keeper rewrite about once a second.
+
+Service and keeper talk only through these; every function is one short transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, delete, select, update
+from sqlalchemy.orm import joinedload
+
+from auth.errors import RequestError
+from coordinator.eras import current_era
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Checkpoint, Device, Session, SwarmStatus
+
+ONLINE_S = 15.0  # a session is online if it was heard of so recently
+STATES = frozenset({"starting", "syncing", "training", "averaging", "stopping"})
+MAX_STEP = 2**31 - 1
+MAX_SAMPLES = 10**9
+MAX_SAMPLES_PER_SECOND = 1e7
+_STATUS_ROW = 1
+
+
+@dataclass(frozen=True)
+class OnlineSession:
+    """A device that is connected now, with what it last said of itself."""
+
+    session_id: str
+    member: str
+    device_id: str
+    role: str
+    hardware: str
+    state: str
+    step: int
+    own_samples: int
+    samples_per_second: float
+    started_at: float
+    last_seen_at: float
+
+
+@dataclass(frozen=True)
+class SwarmView:
+    """Where the swarm stands, as the keeper sees it."""
+
+    step: int  # global steps completed
+    era: int
+    samples_accumulated: int  # towards the next global step
+    target_batch_size: int
+    peers: int
+    samples_per_second: float
+    eta_s: float | None
+    addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
+    updated_at: float
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """A verified checkpoint on disk."""
+
+    step: int
+    path: str
+    size_bytes: int
+    manifest_sha256: str
+    created_at: float
+
+
+def is_online(now: float) -> ColumnElement[bool]:
+    """The condition on a session to be online at `now`."""
+    return and_(Session.ended_at.is_(None), Session.last_seen_at > now - ONLINE_S)
+
+
+def open_session(sessions: Sessions, device_id: str, hardware: str, software_version: str, now: float) -> str:
+    """Begin a device's stay and return its id; what the device left open (a lost connection) ends."""
+    session_id = secrets.token_hex(16)
+    with sessions.begin() as session:
+        left_open = update(Session).where(Session.device_id == device_id, Session.ended_at.is_(None))
+        session.execute(left_open.values(ended_at=Session.last_seen_at))
+        session.add(
+            Session(
+                id=session_id,
+                device_id=device_id,
+                started_at=now,
+                last_seen_at=now,
+                hardware=_printable(hardware, 200),
+                software_version=_printable(software_version, 32),
+            )
+        )
+    return session_id
+
+
+def touch_session(
+    sessions: Sessions,
+    session_id: str,
+    *,
+    step: int,
+    own_samples: int,
+    samples_per_second: float,
+    state: str,
+    now: float,
+) -> None:
+    """Keep what a device says of itself; raises `RequestError` for a claim that cannot be true."""
+    if state not in STATES:
+        raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
+    _require_range("step", step, MAX_STEP)
+    _require_range("own_samples", own_samples, MAX_SAMPLES)
+    _require_range("samples_per_second", samples_per_second, MAX_SAMPLES_PER_SECOND)
+    with sessions.begin() as session:
+        session.execute(
+            update(Session)
+            .where(Session.id == session_id, Session.ended_at.is_(None))
+            .values(
+                step=step,
+                own_samples=own_samples,
+                samples_per_second=samples_per_second,
+                state=state,
+                last_seen_at=now,
+            )
+        )
+
+
+def close_session(sessions: Sessions, session_id: str, now: float) -> None:
+    """End a device's stay."""
+    with sessions.begin() as session:
+        ends = update(Session).where(Session.id == session_id, Session.ended_at.is_(None))
+        session.execute(ends.values(ended_at=now, last_seen_at=now))
+
+
+def online_sessions(sessions: Sessions, now: float) -> list[OnlineSession]:
+    """Everybody who is here now, in order of arrival."""
+    with sessions() as session:
+        found = session.scalars(
+            select(Session)
+            .where(is_online(now))
+            .order_by(Session.started_at)
+            .options(joinedload(Session.device).joinedload(Device.member))
+        )
+        return [
+            OnlineSession(
+                session_id=row.id,
+                member=row.device.member.name,
+                device_id=row.device_id,
+                role=row.device.role,
+                hardware=row.hardware,
+                state=row.state,
+                step=row.step,
+                own_samples=row.own_samples,
+                samples_per_second=row.samples_per_second,
+                started_at=row.started_at,
+                last_seen_at=row.last_seen_at,
+            )
+            for row in found
+        ]
+
+
+def write_swarm_status(
+    sessions: Sessions,
+    *,
+    step: int,
+    samples_accumulated: int,
+    target_batch_size: int,
+    peers: int,
+    samples_per_second: float,
+    eta_s: float | None,
+    addresses: Sequence[str],
+    now: float,
+) -> None:
+    """The keeper's view of the swarm, in place of its last one."""
+    with sessions.begin() as session:
+        session.merge(
+            SwarmStatus(
+                id=_STATUS_ROW,
+                step=step,
+                era=current_era(session),
+                samples_accumulated=samples_accumulated,
+                target_batch_size=target_batch_size,
+                peers=peers,
+                samples_per_second=samples_per_second,
+                eta_s=eta_s,
+                addresses=json.dumps(list(addresses)),
+                updated_at=now,
+            )
+        )
+
+
+def read_swarm_status(sessions: Sessions) -> SwarmView | None:
+    """The keeper's last view of the swarm; None before its first."""
+    with sessions() as session:
+        row = session.get(SwarmStatus, _STATUS_ROW)
+        if row is None:
+            return None
+        return SwarmView(
+            step=row.step,
+            era=row.era,
+            samples_accumulated=row.samples_accumulated,
+            target_batch_size=row.target_batch_size,
+            peers=row.peers,
+            samples_per_second=row.samples_per_second,
+            eta_s=row.eta_s,
+            addresses=tuple(json.loads(row.addresses)),
+            updated_at=row.updated_at,
+        )
+
+
+def record_checkpoint(
+    sessions: Sessions,
+    *,
+    step: int,
+    path: str,
+    size_bytes: int,
+    manifest_sha256: str,
+    now: float,
+    removed: Sequence[int] = (),
+) -> None:
+    """A checkpoint was written, and those of the steps `removed` were pruned."""
+    with sessions.begin() as session:
+        session.merge(
+            Checkpoint(step=step, path=path, size_bytes=size_bytes, manifest_sha256=manifest_sha256, created_at=now)
+        )
+        session.flush()
+        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
+
+
+def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+    """All recorded checkpoints, the newest first."""
+    with sessions() as session:
+        return [
+            CheckpointRow(row.step, row.path, row.size_bytes, row.manifest_sha256, row.created_at)
+            for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))
+        ]
+
+
+def _require_range(name: str, value: float, most: float) -> None:
+    if not (math.isfinite(value) and 0 <= value <= most):
+        raise RequestError(f"`{name}` ({value}) must lie between 0 and {most:g}.")
+
+
+def _printable(text: str, most: int) -> str:
+    """A peer's own words about itself, cut to what fits, without control characters."""
+    return "".join(character for character in text if character.isprintable())[:most]

@@ -1,0 +1,22 @@
+"""What was refused and why, for the operator: the newest of it, so that a flood of refusals cannot fill the disk."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from coordinator.store.models import Refusal
+
+Kind = Literal["join", "renew", "file", "session", "report"]
+KEPT_REFUSALS = 10_000
+MAX_REASON_CHARS = 500
+
+
+def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
+    """Keep one refusal; the oldest goes when there are too many."""
+    refusal = Refusal(at=now, kind=kind, code=code, reason=reason[:MAX_REASON_CHARS], device_id=device_id)
+    session.add(refusal)
+    session.flush()
+    session.execute(delete(Refusal).where(Refusal.id <= refusal.id - KEPT_REFUSALS))

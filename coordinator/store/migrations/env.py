@@ -1,0 +1,14 @@
+"""Alembic's entry point: runs the migrations on the connection that `coordinator.store.engine.migrate` opened."""
+
+from alembic import context
+
+from coordinator.store.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,  # SQLite changes a table by copying it
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()
