@@ -1,0 +1,110 @@
+"""The documents and the code agree: what a person can type, set, open or read from a script stands in `docs/`.
+
+A name counts as documented where it stands in backquotes or in a code block, so that no ordinary word passes for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from auth.errors import ManyhandsError
+from coordinator.directory import Settings
+from peer.run_config import RunConfig, Source
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
+ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
+CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def documented() -> str:
+    """Everything in the documents that is set as code."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    blocks = [block for _, block in CODE_BLOCK.findall(text)]
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", text))])
+
+
+def is_documented(name: str) -> bool:
+    """Whether `name` stands there as a whole word (an option also with its dashes)."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", documented()) is not None
+
+
+def shell_commands() -> Iterator[str]:
+    """Every command that the documents tell a person to type."""
+    for path in DOCUMENTS:
+        for language, block in CODE_BLOCK.findall(path.read_text(encoding="utf-8")):
+            if language == "sh":
+                yield from (line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line)
+
+
+def source_files() -> Iterator[Path]:
+    """Every text file of the program, the notebook and the container."""
+    for name in CODE:
+        path = ROOT / name
+        yield from (path.rglob("*") if path.is_dir() else (path,))
+
+
+def leaf_errors(kind: type[ManyhandsError] = ManyhandsError) -> Iterator[type[ManyhandsError]]:
+    """The whole error tree."""
+    yield kind
+    for child in kind.__subclasses__():
+        yield from leaf_errors(child)
+
+
+@pytest.mark.parametrize("error", sorted(set(leaf_errors()), key=lambda error: (error.exit_code, error.code)))
+def test_every_exit_code_is_in_the_volunteers_table(error: type[ManyhandsError]) -> None:
+    """The table of exit codes has a row with each error's number and name."""
+    text = (ROOT / "docs" / "volunteers.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| {error.exit_code} \|[^|]*`{error.code}`[^|]*\|", text, re.MULTILINE)
+
+
+def run_file_keys() -> list[str]:
+    """`section.key` for every key of a run file; the sources' keys one level deeper."""
+    keys = []
+    for section, field in RunConfig.model_fields.items():
+        model = field.annotation
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        keys += [f"{section}.{key}" for key in model.model_fields]
+    return keys + [f"data.sources.{key}" for key in Source.model_fields]
+
+
+@pytest.mark.parametrize("key", run_file_keys() + list(Settings.model_fields))
+def test_every_configuration_key_is_documented(key: str) -> None:
+    """The operator's guide explains each key of the run file and of the settings."""
+    assert is_documented(key)
+
+
+def test_every_environment_variable_is_documented() -> None:
+    """Each variable of ours that the code reads has its place in the documents."""
+    names = {
+        name
+        for path in source_files()
+        if path.suffix in {".py", ".ipynb", ".yaml", ".Dockerfile"}
+        for name in ENVIRONMENT_VARIABLE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert {name for name in names if not is_documented(name)} == set()
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    """Whoever types `make ...` as the documents say finds that target."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {match.group(1) for line in shell_commands() if (match := re.match(r"make ([a-z]+)", line))}
+    assert named
+    assert named <= targets
+
+
+def test_every_path_in_the_readme_exists() -> None:
+    """The file map and the links of the README lead somewhere."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    mapped = re.findall(r"`([\w.-]+/[\w./-]*)`", text)
+    assert [path for path in (*links, *mapped) if not (ROOT / path).exists()] == []
