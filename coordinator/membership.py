@@ -1,4 +1,4 @@
-"""Members, invites, devices, revocation: the rules of who may take part.
+"""Members, their devices, and revocation: the rules of who may take part.
 
 Every rule holds under concurrency because it is decided inside one writing transaction; that an invite code is used
 once is a single conditional UPDATE.
@@ -13,34 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from auth.errors import (
-    ConfigError,
-    ExpiredInviteError,
-    ManyhandsError,
-    NotInvitedError,
-    RequestError,
-    RevokedError,
-    UnknownInviteError,
-    UsedInviteError,
-)
+from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RevokedError
 from auth.identity import AuthorityKey, peer_id_of
-from auth.providers import hash_invite_code, new_invite_code
+from auth.providers import new_invite_code
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token, verify_token
+from coordinator.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.refusals import Kind, add_refusal
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Invite, Member, Revocation
 from coordinator.store.models import Session as Stay
 
 KEEPER = "keeper"
-DAY_S = 86_400.0
-MAX_INVITE_DAYS = 365.0
-MAX_INVITES_AT_ONCE = 1000
 MAX_NAME_CHARS = 64
-# What an invite for a role allows: that role and all that do less.
-ROLE_RANKS: dict[str, int] = {"observer": 0, "auxiliary": 1, "trainer": 2}
 
 
 @dataclass(frozen=True)
@@ -87,34 +74,40 @@ class Membership:
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
         """Invite a person, new or known, to bring `devices` machines; returns one code for each."""
         name = member_name(name)
-        if role not in ROLE_RANKS:
-            raise ConfigError(f"The role {role!r} cannot be invited; choose one of {', '.join(ROLE_RANKS)}.")
-        if not 0 < days <= MAX_INVITE_DAYS:
-            raise ConfigError(f"An invite is valid for up to {MAX_INVITE_DAYS:g} days, not {days:g}.")
-        if not 1 <= devices <= MAX_INVITES_AT_ONCE:
-            raise ConfigError(f"Between 1 and {MAX_INVITES_AT_ONCE} devices can be invited at once, not {devices}.")
+        check_invitation(role, days, devices)
         codes = [new_invite_code() for _ in range(devices)]
-        self._sessions.transact(lambda session: self._add_invites(session, name, role, days, codes))
-        return codes
+
+        def add(session: Session) -> list[str]:
+            member = self._find_or_add_member(session, name)
+            _require_active(member)
+            add_invites(session, member, role, days, codes, self._clock())
+            return codes
+
+        return self._sessions.transact(add)
 
     def join(self, public_key: bytes, invite_code: str = "", role: str = "") -> Grant:
         """Admit a device that has proved to hold `public_key`: by an invite code, or because it joined before.
 
         A code that this very device has used already is fine: the reply to it may have been lost.
         """
-        if role and role not in ROLE_RANKS:
-            raise RequestError(f"The role {role!r:.40} cannot be asked for; choose one of {', '.join(ROLE_RANKS)}.")
+        check_role(role)
         peer_id = peer_id_of(public_key)
 
         def admit(session: Session) -> Grant:
+            now = self._clock()
             device = session.scalar(select(Device).where(Device.peer_id == peer_id))
             if device is not None:
                 _require_active(device.member, device)
-            if invite_code:
-                device = self._redeem(session, hash_invite_code(invite_code), device, public_key, peer_id)
+            invite = usable_invite(session, invite_code, device, now) if invite_code else None
+            if invite is not None:
+                # locked, so that no device can slip in beside a revocation
+                member = session.get_one(Member, invite.member_id, with_for_update=True)
+                _require_active(member)
+                device = device or self._add_device(session, member, public_key, peer_id, invite.role)
+                use_up(session, invite, device, now)
             if device is None:
-                raise NotInvitedError("This device is not known here: ask the run's operator for an invite code.")
-            return self._grant(device, _choose_role(session, device, role))
+                raise _not_invited()
+            return self._grant(device, take_role(session, device, role))
 
         return self._sessions.transact(admit)
 
@@ -123,7 +116,7 @@ class Membership:
         with self._sessions() as session:
             device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
             if device is None:
-                raise NotInvitedError("This device is not known here: ask the run's operator for an invite code.")
+                raise _not_invited()
             _require_active(device.member, device)
             return self._grant(device, cast(Role, device.role))
 
@@ -216,57 +209,6 @@ class Membership:
         with self._sessions.begin() as session:
             add_refusal(session, kind, error.code, str(error), device_id, self._clock())
 
-    def _add_invites(self, session: Session, name: str, role: str, days: float, codes: list[str]) -> None:
-        now = self._clock()
-        member = self._find_or_add_member(session, name)
-        _require_active(member)
-        session.add_all(
-            Invite(
-                member_id=member.id,
-                code_sha256=hash_invite_code(code),
-                role=role,
-                created_at=now,
-                expires_at=now + days * DAY_S,
-            )
-            for code in codes
-        )
-
-    def _redeem(
-        self, session: Session, code_sha256: bytes, device: Device | None, public_key: bytes, peer_id: str
-    ) -> Device:
-        """Use a code up for a device; a known device keeps the code unused unless it allows more than before."""
-        invite = session.scalar(select(Invite).where(Invite.code_sha256 == code_sha256))
-        if invite is None:
-            raise UnknownInviteError("This invite code is not known here: check it for typing errors.")
-        # locked, so that no device can slip in beside a revocation
-        _require_active(session.get_one(Member, invite.member_id, with_for_update=True))
-        if device is not None and invite.used_by_device_id == device.id:
-            return device
-        if invite.used_at is not None:
-            raise UsedInviteError("This invite code was used already: each device needs its own.")
-        if self._clock() >= invite.expires_at:
-            raise ExpiredInviteError("This invite code has expired: ask the run's operator for a new one.")
-        if device is None:
-            device = self._add_device(session, invite.member, public_key, peer_id, invite.role)
-        elif device.member_id != invite.member_id:
-            raise RequestError(f"This device belongs to {device.member.name} already; the code is for somebody else.")
-        elif ROLE_RANKS[invite.role] <= _allowed_rank(session, device):
-            return device
-        self._use_up(session, invite, device)
-        device.role = invite.role
-        return device
-
-    def _use_up(self, session: Session, invite: Invite, device: Device) -> None:
-        used = session.scalar(
-            update(Invite)
-            .where(Invite.id == invite.id, Invite.used_at.is_(None))
-            .values(used_at=self._clock(), used_by_device_id=device.id)
-            .returning(Invite.id)
-            .execution_options(synchronize_session=False)
-        )
-        if used is None:
-            raise UsedInviteError("This invite code was used already: each device needs its own.")
-
     def _find_or_add_member(self, session: Session, name: str) -> Member:
         member = session.scalar(select(Member).where(Member.name == name))
         if member is None:
@@ -324,16 +266,5 @@ def _require_active(member: Member, device: Device | None = None) -> None:
         raise RevokedError(f"{member.name} was removed from this run by its operator{reason}.")
 
 
-def _allowed_rank(session: Session, device: Device) -> int:
-    """The most that the codes this device has used allow."""
-    roles = session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))
-    return max((ROLE_RANKS[role] for role in roles), default=-1)
-
-
-def _choose_role(session: Session, device: Device, asked: str) -> Role:
-    """The role asked for, if the device's invites allow it, becomes the device's; nothing asked keeps what it has."""
-    if asked and device.role != asked:
-        if ROLE_RANKS[asked] > _allowed_rank(session, device):
-            raise RequestError(f"This device was invited as {device.role}, not as {asked}: ask for another invite.")
-        device.role = asked
-    return cast(Role, device.role)
+def _not_invited() -> NotInvitedError:
+    return NotInvitedError("This device is not known here: ask the run's operator for an invite code.")
