@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, StorageError
 from peer.data.documents import sample_documents
 from peer.data.sentences import split_sentences
 from peer.run_config import RunConfig
@@ -81,16 +81,22 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, config: RunConfig, out_dir: Path) -> None:
-    """Save as a folder that `load_tokenizer` and `AutoTokenizer` read."""
-    from transformers import PreTrainedTokenizerFast  # takes seconds to import, and peers need none of it
+    """Save as a folder that `load_tokenizer` and `AutoTokenizer` read.
 
+    The configuration is written by hand, since importing transformers takes seconds and brings torch into a command.
+    """
     names = special_names(tokenizer)
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        model_max_length=config.model.max_position_embeddings,
+    content = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # what every version of transformers knows
+        "model_max_length": config.model.max_position_embeddings,
         **{f"{role}_token": name for role, name in names.items()},
-    )
-    fast.save_pretrained(out_dir)
+    }
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        (out_dir / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        (out_dir / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"Cannot write the tokenizer to {out_dir} ({error.strerror}).") from error
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
