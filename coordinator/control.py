@@ -1,0 +1,116 @@
+"""The control plane's servicer: challenge, join, renew, files; the session itself is `coordinator.session_stream`'s.
+
+Every handler is thin: it checks the proof, asks the rules (`membership`, `ledger`), and answers. The rules are
+synchronous and run in threads; an error of ours becomes a recorded refusal in one place (`answering`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from auth.errors import RequestError, TokenError, VersionError
+from auth.identity import Purpose, challenge_bytes, verify_signature
+from coordinator.answering import answering
+from coordinator.nonces import NonceStore
+from coordinator.presence import read_swarm_status
+from coordinator.run_files import RunFile
+from coordinator.run_services import RunServices
+from coordinator.session_stream import SessionServer
+from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+
+MAX_INVITE_CHARS = 64
+
+
+async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: bytes, signature: bytes) -> None:
+    """Raise `TokenError` unless the holder of `public_key` signed this challenge."""
+    challenge = challenge_bytes(purpose, run, nonce, public_key)
+    if not await asyncio.to_thread(verify_signature, public_key, challenge, signature):
+        raise TokenError("The signature was not made with the device's key.")
+
+
+class ControlServicer(control_pb2_grpc.ControlServicer):
+    """Answers peers; see `control.proto` for what each call means."""
+
+    def __init__(self, services: RunServices, nonces: NonceStore, sessions: SessionServer) -> None:
+        self._services, self._nonces, self._sessions = services, nonces, sessions
+        self._run = services.config.run.name
+
+    async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
+        """Hand out a nonce, and what a peer needs to know before it trusts its own settings."""
+        async with answering(context, self._services.refusals, "join"):
+            if request.protocol_version != PROTOCOL_VERSION:
+                raise VersionError(
+                    f"The coordinator speaks protocol version {PROTOCOL_VERSION}, this program "
+                    f"{request.protocol_version}; install the version of manyhands that the operator names."
+                )
+            return control_pb2.ChallengeReply(
+                nonce=self._nonces.issue(),
+                server_time=self._services.clock(),
+                run_name=self._run,
+                protocol_version=PROTOCOL_VERSION,
+            )
+
+    async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.JoinReply:  # noqa: N802
+        """Make a device a member's, or take a known one back; hand out its token and the run."""
+        async with answering(context, self._services.refusals, "join"):
+            _check_join_fields(request)
+            await self._check_proof("join", request)
+            return await asyncio.to_thread(self._join, request)
+
+    async def Renew(self, request: control_pb2.RenewRequest, context: Any) -> control_pb2.RenewReply:  # noqa: N802
+        """A new token for a known device."""
+        async with answering(context, self._services.refusals, "renew"):
+            await self._check_proof("renew", request)
+            grant = await asyncio.to_thread(self._services.membership.renew, request.public_key)
+            return control_pb2.RenewReply(token=grant.token_jwt)
+
+    async def FetchFile(  # noqa: N802
+        self, request: control_pb2.FetchFileRequest, context: Any
+    ) -> AsyncIterator[control_pb2.FileChunk]:
+        """Stream one of the run's files to a member."""
+        async with answering(context, self._services.refusals, "file"):
+            await asyncio.to_thread(self._services.membership.check, request.token)
+            file = self._services.files.get(request.name)
+            if file is None:
+                raise RequestError(f"The run has no file {request.name!r:.80}.")
+            async for chunk in _read_chunks(file):
+                yield control_pb2.FileChunk(data=chunk)
+
+    async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
+        """One connected stay of a device; read and written through `context`."""
+        async with answering(context, self._services.refusals, "session"):
+            await self._sessions.serve(context)
+
+    async def _check_proof(self, purpose: Purpose, request: control_pb2.JoinRequest | control_pb2.RenewRequest) -> None:
+        self._nonces.redeem(request.nonce)
+        await check_proof(self._run, purpose, request.nonce, request.public_key, request.signature)
+
+    def _join(self, request: control_pb2.JoinRequest) -> control_pb2.JoinReply:
+        services = self._services
+        grant = services.membership.join(request.public_key, request.invite_code, request.role)
+        status = read_swarm_status(services.sessions)
+        files = services.files.items()
+        return control_pb2.JoinReply(
+            token=grant.token_jwt,
+            authority_key=services.authority_public,
+            run_config_json=services.config.to_json(),
+            files=[control_pb2.RunFile(name=name, size_bytes=f.size_bytes, sha256=f.sha256) for name, f in files],
+            initial_peers=status.addresses if status is not None else (),
+            revocations=services.membership.revocations_jwt(),
+            member=grant.member,
+            device_id=grant.device_id,
+            era=services.ledger.current_era(),
+        )
+
+
+def _check_join_fields(request: control_pb2.JoinRequest) -> None:
+    if len(request.invite_code) > MAX_INVITE_CHARS or len(request.software_version) > MAX_VERSION_CHARS:
+        raise RequestError("The invite code or the software version is too long.")
+
+
+async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(file.path.open, "rb") as source:
+        while chunk := await asyncio.to_thread(source.read, CHUNK_BYTES):
+            yield chunk

@@ -1,0 +1,98 @@
+"""The gRPC server of the control plane: TLS, limits, health, and the watcher that keeps sessions up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from auth.errors import PortTakenError, StorageError
+from coordinator.control import ControlServicer
+from coordinator.nonces import NonceStore
+from coordinator.run_services import RunServices
+from coordinator.session_hub import SessionHub
+from coordinator.session_stream import SessionServer
+from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
+
+logger = logging.getLogger(__name__)
+SERVICE_NAME: str = control_pb2.DESCRIPTOR.services_by_name["Control"].full_name
+REFRESH_EVERY_S = 1.0
+STOP_GRACE_S = 3.0
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.max_concurrent_streams", 16),  # per connection; a peer needs two
+    ("grpc.so_reuseport", 0),  # a second coordinator on the port must fail instead of sharing it
+    # Peers may ping as often as they do; peers that do not answer a ping are gone.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where the server's key and certificate lie (PEM)."""
+
+    key: Path
+    certificate: Path
+
+
+class ControlServer:
+    """A running control plane; made by `start`."""
+
+    def __init__(self, server: grpc.aio.Server, port: int, hub: SessionHub, checks: health.aio.HealthServicer) -> None:
+        self.port = port
+        self._server, self._hub, self._checks = server, hub, checks
+        self._watching = asyncio.create_task(self._watch())
+
+    @classmethod
+    async def start(cls, services: RunServices, host: str, port: int, tls: TlsFiles) -> ControlServer:
+        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
+        nonces, hub = NonceStore(services.clock), SessionHub(services)
+        servicer = ControlServicer(services, nonces, SessionServer(services, nonces, hub))
+        checks = health.aio.HealthServicer()
+        await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+        server = grpc.aio.server(options=_OPTIONS)
+        control_pb2_grpc.add_ControlServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_secure_port(address, _read_credentials(tls))
+        except RuntimeError as error:
+            raise PortTakenError(
+                f"The control plane cannot listen on {address}: the port is taken or not allowed; "
+                "stop what uses it or change `control_port` in settings.yaml."
+            ) from error
+        await server.start()
+        return cls(server, bound, hub, checks)
+
+    async def stop(self) -> None:
+        """End in order: health says no, sessions end (the peers will come back), then the server."""
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        await self._checks.enter_graceful_shutdown()
+        self._hub.close()
+        await self._server.stop(STOP_GRACE_S)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._hub.refresh()
+            except Exception:  # the boundary of a poll: the next one may work again
+                logger.exception("Cannot read the store for the open sessions; trying again")
+            await asyncio.sleep(REFRESH_EVERY_S)
+
+
+def _read_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    try:
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    except OSError as error:
+        raise StorageError(f"Cannot read the TLS key or certificate: {error}.") from error
+    return grpc.ssl_server_credentials((pair,))

@@ -1,0 +1,52 @@
+"""What the service decides with: the run's facts and the rules over its store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from coordinator.answering import RefusalRecorder
+from coordinator.directory import RunDirectory
+from coordinator.ledger import Ledger
+from coordinator.membership import Membership
+from coordinator.run_files import RunFile, list_run_files
+from coordinator.store.engine import Sessions, migrate, open_engine
+from peer.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class RunServices:
+    """One run, as its service sees it; everything in here but `refusals` is safe to call from threads."""
+
+    config: RunConfig
+    authority_public: bytes  # Ed25519, 32 raw bytes
+    files: Mapping[str, RunFile]
+    membership: Membership
+    ledger: Ledger
+    sessions: Sessions
+    refusals: RefusalRecorder
+    clock: Callable[[], float]
+
+
+@contextmanager
+def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
+    """Open a run's store, brought up to date, for the time of the block."""
+    config, authority = directory.config, directory.authority
+    engine = open_engine(directory.database_url)
+    try:
+        migrate(engine)
+        sessions = Sessions(engine)
+        membership = Membership(sessions, authority, config.run.name, config.membership.token_lifetime_s, clock)
+        yield RunServices(
+            config=config,
+            authority_public=authority.public_bytes,
+            files=list_run_files(directory.tokenizer_dir),
+            membership=membership,
+            ledger=Ledger(sessions, config.averaging.target_batch_size, clock),
+            sessions=sessions,
+            refusals=RefusalRecorder(membership, clock),
+            clock=clock,
+        )
+    finally:
+        engine.dispose()

@@ -1,0 +1,174 @@
+"""One session on the coordinator's side: the handshake, then a reader for what comes up, a writer for what goes down.
+
+The reader never writes: everything down goes through the session's queue, because a gRPC stream takes one write at a
+time. `coordinator.session_hub` puts into the same queue what the store has new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+
+from auth.errors import ManyhandsError, RequestError, TokenError, UnreachableError
+from auth.identity import challenge_bytes, verify_signature
+from auth.tokens import AccessToken
+from coordinator.nonces import NonceStore
+from coordinator.pace import Pace
+from coordinator.presence import close_session, open_session, touch_session
+from coordinator.run_services import RunServices
+from coordinator.session_hub import End, LiveSession, SessionHub
+from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
+from peer.protocol.wire import report_from_wire
+
+logger = logging.getLogger(__name__)
+HANDSHAKE_TIMEOUT_S = 15.0
+WRITE_TIMEOUT_S = 30.0  # a peer that does not read for so long is cut off
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # up; a backlog of reports is read at this pace
+INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
+
+
+class SessionServer:
+    """Runs sessions over gRPC streams."""
+
+    def __init__(self, services: RunServices, nonces: NonceStore, hub: SessionHub) -> None:
+        self._services, self._nonces, self._hub = services, nonces, hub
+
+    async def serve(self, context: Any) -> None:
+        """One session from its challenge to its end; raises why it is refused or ended."""
+        try:
+            token, hello = await asyncio.wait_for(self._shake_hands(context), HANDSHAKE_TIMEOUT_S)
+        except asyncio.TimeoutError as error:
+            raise RequestError(f"A session must be opened within {HANDSHAKE_TIMEOUT_S:.0f} s.") from error
+        services = self._services
+        session_id = await asyncio.to_thread(
+            open_session,
+            services.sessions,
+            token.device_id,
+            hello.hardware,
+            hello.software_version,
+            services.clock(),
+        )
+        session = LiveSession(session_id, token)
+        try:
+            self._hub.add(session)
+            await _Conversation(services, session, context).run()
+        finally:
+            self._hub.remove(session)
+            await asyncio.to_thread(close_session, services.sessions, session_id, services.clock())
+
+    async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
+        """Challenge the peer; return its checked token and what it says of itself."""
+        nonce = self._nonces.issue()
+        challenge = control_pb2.SessionChallenge(nonce=nonce)
+        await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
+        message = await context.read()
+        self._nonces.redeem(nonce)
+        if message is grpc.aio.EOF or message.WhichOneof("body") != "hello":
+            raise RequestError("A session begins with a hello.")
+        hello = message.hello
+        if len(hello.hardware) > MAX_HARDWARE_CHARS or len(hello.software_version) > MAX_VERSION_CHARS:
+            raise RequestError("The hello's `hardware` or `software_version` is too long.")
+        return await asyncio.to_thread(self._check_hello, nonce, hello), hello
+
+    def _check_hello(self, nonce: bytes, hello: control_pb2.Hello) -> AccessToken:
+        token = self._services.membership.check(hello.token)
+        public_key = token.public_key.encode()
+        challenge = challenge_bytes("session", self._services.config.run.name, nonce, public_key)
+        if not verify_signature(public_key, challenge, hello.signature):
+            raise TokenError("The hello was not signed with the key that its token names.")
+        return token
+
+
+class _Conversation:
+    """What is said in one welcomed session."""
+
+    def __init__(self, services: RunServices, session: LiveSession, context: Any) -> None:
+        self._services, self._session, self._context = services, session, context
+        self._pace = Pace(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, services.clock())
+
+    async def run(self) -> None:
+        """Write what is queued until the session ends, while a task reads."""
+        await self._queue_welcome()
+        reading = asyncio.create_task(self._read_all())
+        try:
+            while not isinstance(item := await self._session.outgoing.get(), End):
+                await asyncio.wait_for(self._context.write(item), WRITE_TIMEOUT_S)
+        except asyncio.TimeoutError as error:
+            raise UnreachableError("The peer has stopped reading.") from error
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        if item.error is not None:
+            raise item.error
+
+    async def _queue_welcome(self) -> None:
+        session = self._session
+        welcome = control_pb2.Welcome(session_id=session.id, member=session.token.member)
+        session.push(control_pb2.CoordinatorMessage(welcome=welcome))
+        revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
+        session.push(control_pb2.CoordinatorMessage(revocations=revocations))
+
+    async def _read_all(self) -> None:
+        """Read until the peer says goodbye, and end the session then; what fails here ends it with that error."""
+        error: ManyhandsError | None = None
+        try:
+            while (message := await self._context.read()) is not grpc.aio.EOF:
+                if message.WhichOneof("body") == "goodbye":
+                    break
+                await asyncio.sleep(self._pace.take(self._services.clock()))
+                await self._handle(message)
+        except ManyhandsError as refusal:
+            error = refusal
+        except Exception:  # the boundary of a session: logged here, and no detail goes to the network
+            logger.exception("The session of %s failed", self._session.token.member)
+            error = UnreachableError(INTERNAL_FAILURE)
+        self._session.end(error)
+
+    async def _handle(self, message: control_pb2.PeerMessage) -> None:
+        match message.WhichOneof("body"):
+            case "report":
+                await self._take_report(message.report)
+            case "presence":
+                await self._take_presence(message.presence)
+            case other:
+                raise RequestError(f"A session's message must be a report, a presence or a goodbye, not {other}.")
+
+    async def _take_report(self, message: control_pb2.StepReport) -> None:
+        """Count a report, or refuse it for good; either way the peer need not send it again."""
+        token, services = self._session.token, self._services
+        try:
+            verdict = await asyncio.to_thread(
+                services.ledger.record,
+                token.device_id,
+                self._session.id,
+                message.seq,
+                message.era,
+                report_from_wire(message),
+                message.time,
+            )
+            accepted, reason = verdict.accepted, verdict.reason
+        except RequestError as error:
+            await services.refusals.record("report", error, token.device_id)
+            accepted, reason = False, str(error)
+        ack = control_pb2.ReportAck(seq=message.seq, accepted=accepted, reason=reason)
+        await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
+
+    async def _take_presence(self, message: control_pb2.Presence) -> None:
+        """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""
+        services = self._services
+        try:
+            await asyncio.to_thread(
+                touch_session,
+                services.sessions,
+                self._session.id,
+                step=message.step,
+                own_samples=message.own_samples,
+                samples_per_second=message.samples_per_second,
+                state=message.state,
+                now=services.clock(),
+            )
+        except RequestError as error:
+            await services.refusals.record("session", error, self._session.token.device_id)

@@ -1,0 +1,151 @@
+"""A real control plane for tests: gRPC over TLS on a free loopback port, over a real SQLite store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import select
+
+from auth.credentials import Credentials
+from auth.join_link import JoinLink
+from coordinator.control_server import ControlServer, TlsFiles
+from coordinator.directory import RunDirectory, Settings
+from coordinator.run_services import RunServices, open_run_services
+from coordinator.store.models import Refusal
+from peer.control_client import ControlClient
+from peer.messages import Notice, StepReport
+from peer.protocol import control_pb2
+from peer.run_config import RunConfig
+from peer.session import SessionHandlers, SessionTiming
+
+QUICK = SessionTiming(
+    send_every_s=0.02, presence_every_s=0.1, renew_check_s=0.02, retry_first_s=0.05, retry_most_s=0.2, farewell_s=5.0
+)
+TOKENIZER = b"pretend tokenizer " * 40_000  # more than one chunk
+
+
+class SteppedClock:
+    """The real time plus what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@dataclass
+class TestCoordinator:
+    """A served run, and shortcuts to act on it."""
+
+    __test__ = False
+
+    directory: RunDirectory
+    services: RunServices
+    server: ControlServer
+    clock: SteppedClock
+
+    @property
+    def link(self) -> JoinLink:
+        link = self.directory.join_link
+        return JoinLink("127.0.0.1", self.server.port, link.run, link.fingerprint)
+
+    def invite(self, name: str) -> str:
+        return self.services.membership.invite(name)[0]
+
+    def refusals(self) -> list[tuple[str, str]]:
+        """Kind and code of every recorded refusal."""
+        with self.services.sessions() as session:
+            return [(row.kind, row.code) for row in session.scalars(select(Refusal).order_by(Refusal.id))]
+
+    async def restart(self) -> None:
+        """Stop serving and serve again on the same port."""
+        port = self.server.port
+        await self.server.stop()
+        self.server = await start_server(self.directory, self.services, port)
+
+
+@asynccontextmanager
+async def serving(path: Path, token_lifetime_s: int = 3600) -> AsyncIterator[TestCoordinator]:
+    """A new run in `path`, served for the time of the block."""
+    config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": {"token_lifetime_s": token_lifetime_s}})
+    clock = SteppedClock()
+    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1"))
+    (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)
+    (directory.path / "secret").write_text("not for peers")
+    with open_run_services(directory, clock) as services:
+        coordinator = TestCoordinator(directory, services, await start_server(directory, services, 0), clock)
+        try:
+            yield coordinator
+        finally:
+            await coordinator.server.stop()
+
+
+async def start_server(directory: RunDirectory, services: RunServices, port: int) -> ControlServer:
+    tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
+    return await ControlServer.start(services, "127.0.0.1", port, tls)
+
+
+@asynccontextmanager
+async def connected(coordinator: TestCoordinator) -> AsyncIterator[ControlClient]:
+    """A client of the coordinator."""
+    client = await ControlClient.connect(coordinator.link, time.time)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def join_as(coordinator: TestCoordinator, client: ControlClient, directory: Path, name: str) -> Credentials:
+    """Join by a fresh invite, and keep what was granted."""
+    credentials = Credentials(directory)
+    reply = await client.join(credentials.device_key, coordinator.invite(name))
+    credentials.store_grant("test", reply.authority_key, reply.token, reply.revocations)
+    return credentials
+
+
+@dataclass
+class Heard:
+    """Everything that came down a session."""
+
+    tokens: list[str] = field(default_factory=list)
+    revocations: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    standings: list[control_pb2.Standing] = field(default_factory=list)
+    revoked: list[str] = field(default_factory=list)
+    connected: list[bool] = field(default_factory=list)
+
+    def handlers(self, credentials: Credentials | None = None) -> SessionHandlers:
+        def keep_token(jwt: str) -> None:
+            self.tokens.append(jwt)
+            if credentials is not None:
+                credentials.store_token(jwt)
+
+        return SessionHandlers(
+            on_token=keep_token,
+            on_revocations=self.revocations.append,
+            on_notice=self.notices.append,
+            on_standing=self.standings.append,
+            on_revoked=self.revoked.append,
+            on_connected=self.connected.append,
+        )
+
+
+def a_report(step: int, samples: int = 32) -> StepReport:
+    """A plausible report."""
+    return StepReport(step, samples, 7.5, 6.8, 0.7, 2, None, 0.5, 12.0)
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait until `condition` holds; fails after the timeout."""
+
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.02)
+
+    await asyncio.wait_for(poll(), timeout_s)

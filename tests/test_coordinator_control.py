@@ -1,0 +1,313 @@
+"""The control plane's calls, over real gRPC and TLS: who gets in, and how each who does not is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from auth.errors import (
+    ClockError,
+    ExpiredInviteError,
+    ExpiredTokenError,
+    FingerprintError,
+    LinkError,
+    ManyhandsError,
+    NotInvitedError,
+    RequestError,
+    RevokedError,
+    StorageError,
+    TokenError,
+    UnknownInviteError,
+    UnreachableError,
+    UsedInviteError,
+    VersionError,
+)
+from auth.identity import DeviceKey, challenge_bytes
+from auth.tokens import verify_token
+from coordinator.presence import write_swarm_status
+from peer import control_client
+from peer.control_client import ControlClient
+from peer.protocol import control_pb2
+from peer.protocol.errors import error_from_rpc, metadata_of, status_of
+from peer.run_config import RunConfig
+from tests.control_plane import TOKENIZER, connected, serving
+
+
+async def call(client: ControlClient, method: str, request: Any) -> Any:
+    """A raw call, for requests that our own client would not make; raises our errors."""
+    try:
+        return await getattr(client._stub, method)(request, timeout=10)
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+
+
+async def nonce_of(client: ControlClient) -> bytes:
+    return (await call(client, "Challenge", control_pb2.ChallengeRequest(protocol_version=1))).nonce
+
+
+def a_join(
+    key: DeviceKey, nonce: bytes, invite: str = "", run: str = "test", **changes: Any
+) -> control_pb2.JoinRequest:
+    request = control_pb2.JoinRequest(
+        nonce=nonce,
+        public_key=key.public_key,
+        signature=key.sign(challenge_bytes("join", run, nonce, key.public_key)),
+        invite_code=invite,
+    )
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return request
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
+    return DeviceKey.load_or_create(tmp_path_factory.mktemp("key") / "device.key")
+
+
+@pytest.fixture(scope="module")
+def other_key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
+    return DeviceKey.load_or_create(tmp_path_factory.mktemp("other") / "device.key")
+
+
+async def test_a_join_hands_out_everything_a_peer_needs(tmp_path: Path, key: DeviceKey) -> None:
+    """An invited device receives a token in its member's name, the run, the keeper's addresses and the files."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        write_swarm_status(
+            coordinator.services.sessions,
+            step=3,
+            samples_accumulated=0,
+            target_batch_size=4096,
+            peers=1,
+            samples_per_second=0.0,
+            eta_s=None,
+            addresses=["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"],
+            now=time.time(),
+        )
+        reply = await client.join(key, coordinator.invite("Ada"))
+        token = verify_token(reply.token, reply.authority_key, "test", time.time())
+        assert (token.member, token.peer_id, token.role) == ("Ada", key.peer_id, "trainer")
+        assert (reply.member, reply.device_id, reply.era) == ("Ada", token.device_id, 0)
+        assert RunConfig.from_json(reply.run_config_json) == coordinator.services.config
+        assert list(reply.initial_peers) == ["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"]
+        assert [(file.name, file.size_bytes) for file in reply.files] == [("tokenizer.json", len(TOKENIZER))]
+        assert reply.revocations
+
+
+async def test_a_known_device_comes_back_and_renews_without_an_invite(tmp_path: Path, key: DeviceKey) -> None:
+    """Only the first join takes an invite; from then on the device's signature is enough."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        first = await client.join(key, coordinator.invite("Ada"))
+        again = await client.join(key)
+        renewed = await client.renew(key)
+        assert first.device_id == again.device_id
+        assert verify_token(renewed, first.authority_key, "test", time.time()).device_id == first.device_id
+        assert coordinator.refusals() == []
+
+
+async def test_each_refused_join_raises_its_own_error_and_is_recorded(
+    tmp_path: Path, key: DeviceKey, other_key: DeviceKey
+) -> None:
+    """No invite, an unknown, a used and an expired one, a revoked member: five different errors at the peer."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        used, expired = coordinator.invite("Ada"), coordinator.invite("Bo")
+        await client.join(key, used)
+        with pytest.raises(NotInvitedError):
+            await client.join(other_key)
+        with pytest.raises(UnknownInviteError):
+            await client.join(other_key, "00000-00000-00000-00000")
+        with pytest.raises(UsedInviteError):
+            await client.join(other_key, used)
+        coordinator.clock.ahead_s = 30 * 86_400.0
+        with pytest.raises(ExpiredInviteError):
+            await client.join(other_key, expired)
+        coordinator.services.membership.revoke("Ada", "test")
+        with pytest.raises(RevokedError):
+            await client.join(key)
+        with pytest.raises(RevokedError):
+            await client.renew(key)
+        codes = ["not-invited", "unknown-invite", "used-invite", "expired-invite", "revoked"]
+        assert coordinator.refusals() == [*(("join", code) for code in codes), ("renew", "revoked")]
+
+
+async def test_a_nonce_counts_once(tmp_path: Path, key: DeviceKey) -> None:
+    """A request that was recorded and sent again is refused, however right its signature is."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        request = a_join(key, await nonce_of(client), coordinator.invite("Ada"))
+        await call(client, "Join", request)
+        with pytest.raises(RequestError, match="challenge"):
+            await call(client, "Join", request)
+
+
+async def test_a_nonce_expires(tmp_path: Path, key: DeviceKey) -> None:
+    """An answer that comes more than a minute after its challenge is refused."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        request = a_join(key, await nonce_of(client), coordinator.invite("Ada"))
+        coordinator.clock.ahead_s = 61.0
+        with pytest.raises(RequestError, match="too old"):
+            await call(client, "Join", request)
+
+
+async def test_a_signature_by_another_key_is_refused(tmp_path: Path, key: DeviceKey, other_key: DeviceKey) -> None:
+    """Nobody joins or renews with a public key whose private half he does not hold; the invite stays unused."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        invite = coordinator.invite("Ada")
+        with pytest.raises(TokenError, match="signature"):
+            await call(client, "Join", a_join(other_key, await nonce_of(client), invite, public_key=key.public_key))
+        await client.join(key, invite)
+        nonce = await nonce_of(client)
+        forged = control_pb2.RenewRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=other_key.sign(challenge_bytes("renew", "test", nonce, key.public_key)),
+        )
+        with pytest.raises(TokenError, match="signature"):
+            await call(client, "Renew", forged)
+
+
+async def test_a_signature_for_another_purpose_is_refused(tmp_path: Path, key: DeviceKey) -> None:
+    """What was signed to renew cannot be used to join."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        nonce = await nonce_of(client)
+        signature = key.sign(challenge_bytes("renew", "test", nonce, key.public_key))
+        with pytest.raises(TokenError):
+            await call(client, "Join", a_join(key, nonce, coordinator.invite("Ada"), signature=signature))
+
+
+async def test_an_oversized_message_is_refused_before_it_is_read(tmp_path: Path, key: DeviceKey) -> None:
+    """A request beyond the limit never reaches a handler."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        request = a_join(key, await nonce_of(client), "x" * 100_000)
+        with pytest.raises(RequestError, match="size"):
+            await call(client, "Join", request)
+        with pytest.raises(RequestError, match="too long"):
+            await call(client, "Join", a_join(key, await nonce_of(client), "x" * 100))
+
+
+async def test_files_arrive_whole_and_are_not_fetched_twice(tmp_path: Path, key: DeviceKey) -> None:
+    """Every file that the join names lies in the directory afterwards; one that is there already stays as it is."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        await client.fetch_files(reply, tmp_path / "tokenizer")
+        fetched = tmp_path / "tokenizer" / "tokenizer.json"
+        assert fetched.read_bytes() == TOKENIZER
+        written_at = fetched.stat().st_mtime_ns
+        await client.fetch_files(reply, tmp_path / "tokenizer")
+        assert fetched.stat().st_mtime_ns == written_at
+        assert [path.name for path in fetched.parent.iterdir()] == ["tokenizer.json"]
+
+
+@pytest.mark.parametrize("name", ["../secret", "secret", "/etc/passwd", "", "tokenizer"])
+async def test_only_the_listed_files_are_served(tmp_path: Path, key: DeviceKey, name: str) -> None:
+    """A name is looked up, never opened as a path."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        stream = client._stub.FetchFile(control_pb2.FetchFileRequest(token=reply.token, name=name), timeout=10)
+        with pytest.raises(grpc.aio.AioRpcError, match="no file"):
+            await stream.read()
+        assert coordinator.refusals() == [("file", "bad-request")]
+
+
+async def test_files_are_for_members_only(tmp_path: Path, key: DeviceKey) -> None:
+    """Without a valid token there is no file: neither with rubbish nor with a token whose time is over."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        file = reply.files[0]
+        rubbish = control_pb2.JoinReply(token="rubbish", files=[file])
+        with pytest.raises(TokenError):
+            await client.fetch_files(rubbish, tmp_path / "out")
+        coordinator.clock.ahead_s = 3601.0
+        with pytest.raises(ExpiredTokenError):
+            await client.fetch_files(reply, tmp_path / "out")
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("change", ["digest", "size"])
+async def test_a_file_that_is_not_as_announced_never_takes_its_name(
+    tmp_path: Path, key: DeviceKey, change: str
+) -> None:
+    """A damaged or longer file is an error, and nothing of it stays."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        if change == "digest":
+            reply.files[0].sha256 = hashlib.sha256(b"other").digest()
+        else:
+            reply.files[0].size_bytes = 1000
+        with pytest.raises(StorageError, match="damaged"):
+            await client.fetch_files(reply, tmp_path / "out")
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+async def test_a_wrong_fingerprint_is_noticed_before_anything_is_sent(tmp_path: Path) -> None:
+    """A server whose certificate is not the link's gets no request at all."""
+    async with serving(tmp_path) as coordinator:
+        wrong = dataclasses.replace(coordinator.link, fingerprint="0" * 64)
+        with pytest.raises(FingerprintError):
+            await ControlClient.connect(wrong, time.time)
+
+
+async def test_another_run_behind_the_link_is_a_link_error(tmp_path: Path) -> None:
+    """The right coordinator with the wrong run in the link is told apart."""
+    async with serving(tmp_path) as coordinator:
+        with pytest.raises(LinkError, match="`test`"):
+            await ControlClient.connect(dataclasses.replace(coordinator.link, run="another"), time.time)
+
+
+async def test_nobody_at_the_address_is_unreachable(tmp_path: Path) -> None:
+    """A closed port is named in the error."""
+    async with serving(tmp_path) as coordinator:
+        link = coordinator.link
+    with pytest.raises(UnreachableError, match=str(link.port)):
+        await ControlClient.connect(link, time.time)
+
+
+async def test_another_protocol_version_is_refused_by_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer of another version learns both versions."""
+    monkeypatch.setattr(control_client, "PROTOCOL_VERSION", 99)
+    async with serving(tmp_path) as coordinator:
+        with pytest.raises(VersionError, match=r"version 1.*99"):
+            await ControlClient.connect(coordinator.link, time.time)
+
+
+@pytest.mark.parametrize(("skew_s", "word"), [(61.5, "behind"), (-61.5, "ahead")])
+async def test_a_clock_that_is_wrong_by_more_than_a_minute_is_named(tmp_path: Path, skew_s: float, word: str) -> None:
+    """The peer learns which way its clock is off before tokens fail for reasons nobody understands."""
+    async with serving(tmp_path) as coordinator:
+        coordinator.clock.ahead_s = skew_s
+        with pytest.raises(ClockError, match=word):
+            await ControlClient.connect(coordinator.link, time.time)
+        coordinator.clock.ahead_s = 50.0
+        client = await ControlClient.connect(coordinator.link, time.time)
+        await client.close()
+
+
+async def test_an_internal_failure_tells_the_network_nothing(
+    tmp_path: Path, key: DeviceKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug or a broken store is an anonymous, temporary error to the peer."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("database password is hunter2")
+
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        monkeypatch.setattr(coordinator.services.membership, "join", broken)
+        with pytest.raises(UnreachableError) as caught:
+            await client.join(key)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_every_error_of_ours_survives_the_wire() -> None:
+    """What the coordinator raises is what the peer raises, class and sentence, also for leaves without a status."""
+    for error in (UsedInviteError("a"), ExpiredTokenError("b"), ClockError("c"), ManyhandsError("d")):
+        sent = grpc.aio.AioRpcError(
+            status_of(error), grpc.aio.Metadata(), grpc.aio.Metadata(*metadata_of(error)), str(error)
+        )
+        received = error_from_rpc(sent)
+        assert (type(received), str(received)) == (type(error), str(error))
