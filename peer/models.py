@@ -23,6 +23,9 @@ from peer.run_config import RunConfig
 if TYPE_CHECKING:
     from peer.data.batches import Batch
 
+ROWS = 64  # what numbers of rows are rounded up to
+IGNORED = -100  # the label that cross entropy leaves out
+
 
 def albert_config(config: RunConfig, vocab_size: int, pad_id: int) -> AlbertConfig:
     """transformers' configuration of the run's model."""
@@ -62,24 +65,31 @@ def build_model(config: RunConfig, vocab_size: int, pad_id: int) -> AlbertForPre
 
 
 @dataclass(frozen=True)
-class Logits:
-    """What the two heads say about a batch."""
+class HeadOutputs:
+    """What the two heads say about a batch where it has labels."""
 
-    masked: Tensor  # (m, vocabulary): the masked positions, in the order of `Batch.masked_positions`
-    sop: Tensor | None  # (b, 2), None without sentence order
+    masked_logits: Tensor  # (m + padding, vocabulary)
+    masked_labels: Tensor  # (m + padding,) int64, `IGNORED` where padded
+    sop_logits: Tensor | None  # (b, 2), None without sentence order
 
 
-def run_heads(model: AlbertForPreTraining, batch: Batch) -> Logits:
-    """Both heads' logits where the batch has labels; equal to transformers' forward at those positions."""
+def run_heads(model: AlbertForPreTraining, batch: Batch) -> HeadOutputs:
+    """Both heads' logits; equal to transformers' forward at the masked positions and for the samples' order.
+
+    Their number is padded to a multiple of `ROWS`, as each batch has another number of masked positions and oneDNN
+    compiles and keeps code for each new shape.
+    """
     samples, length = batch.input_ids.shape
     masked = batch.masked_positions
-    with_sop = batch.sop_labels is not None
-    first = torch.arange(samples if with_sop else 0, device=masked.device) * length  # [CLS] of each sample
-    hidden = _encode(model.albert, batch, torch.cat([first, masked]))  # (b + m, hidden)
-    first_hidden, masked_hidden = hidden[: len(first)], hidden[len(first) :]
-    return Logits(
-        masked=_masked_logits(model, masked_hidden),
-        sop=_sop_logits(model, first_hidden) if with_sop else None,
+    firsts = samples if batch.sop_labels is not None else 0
+    padding = -(firsts + len(masked)) % ROWS
+    first = torch.arange(firsts, device=masked.device) * length  # [CLS] of each sample
+    wanted = functional.pad(torch.cat([first, masked]), (0, padding))
+    hidden = _encode(model.albert, batch, wanted)  # (b + m + padding, hidden)
+    return HeadOutputs(
+        masked_logits=_masked_logits(model, hidden[firsts:]),
+        masked_labels=functional.pad(batch.masked_labels, (0, padding), value=IGNORED),
+        sop_logits=_sop_logits(model, hidden[:firsts]) if firsts else None,
     )
 
 
@@ -111,7 +121,11 @@ def _encode(albert: AlbertModel, batch: Batch, wanted: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _SharedLayer:
-    """A layer with its query, key and value weights side by side; made once a batch, as ALBERT's layers share them."""
+    """A layer with its query, key and value weights side by side; made once a batch, as ALBERT's layers share them.
+
+    The key's bias is detached: it adds the same to all scores of a row, which softmax ignores, so its gradient is zero.
+    Computed, it would be rounding noise, and LAMB's normalization would make steps of it that differ from peer to peer.
+    """
 
     layer: AlbertLayer
     weight: Tensor  # (3 * hidden, hidden)
@@ -119,15 +133,16 @@ class _SharedLayer:
 
     @classmethod
     def of(cls, layer: AlbertLayer) -> _SharedLayer:
-        parts = layer.attention.query, layer.attention.key, layer.attention.value
-        return cls(layer, torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+        query, key, value = layer.attention.query, layer.attention.key, layer.attention.value
+        weight = torch.cat([query.weight, key.weight, value.weight])
+        return cls(layer, weight, torch.cat([query.bias, key.bias.detach(), value.bias]))
 
     def forward(self, hidden: Tensor, length: int, mask: Tensor | None, wanted: Tensor | None = None) -> Tensor:
         """hidden (b * l, hidden) -> the same, or only the rows `wanted`."""
         attention: AlbertAttention = self.layer.attention
         context = self._attend(hidden, length, mask)
         if wanted is not None:
-            hidden, context = hidden[wanted], context[wanted]
+            hidden, context = hidden.index_select(0, wanted), context.index_select(0, wanted)
         attended = attention.output_dropout(_apply(attention.dense, context))
         hidden = attention.LayerNorm(hidden + attended)
         inner = functional.gelu(_apply(self.layer.ffn, hidden), approximate="tanh")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AlbertForPreTraining
 
-from peer.models import run_heads
+from peer.models import IGNORED, run_heads
 from peer.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def compute_losses(model: AlbertForPreTraining, batch: Batch, config: RunConfig)
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
-    logits = run_heads(model, batch)
-    mlm = functional.cross_entropy(logits.masked, batch.masked_labels, reduction="sum")
+    heads = run_heads(model, batch)
+    mlm = functional.cross_entropy(heads.masked_logits, heads.masked_labels, ignore_index=IGNORED, reduction="sum")
     mlm = mlm / max(1, len(batch.masked_labels))
-    if logits.sop is None or batch.sop_labels is None:
+    if heads.sop_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
-    sop = functional.cross_entropy(logits.sop, batch.sop_labels)
+    sop = functional.cross_entropy(heads.sop_logits, batch.sop_labels)
     return Losses(total=mlm + sop, mlm=mlm, sop=sop)
