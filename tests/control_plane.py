@@ -63,10 +63,8 @@ class TestCoordinator:
         with self.services.sessions() as session:
             return [(row.kind, row.code) for row in session.scalars(select(Refusal).order_by(Refusal.id))]
 
-    async def restart(self) -> None:
-        """Stop serving and serve again on the same port."""
-        port = self.server.port
-        await self.server.stop()
+    async def serve_again(self, port: int) -> None:
+        """Serve as a restarted coordinator would, on the port of the one that was stopped."""
         self.server = await start_server(self.directory, self.services, port)
 
 
@@ -145,7 +143,7 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> 
     """Wait until `condition` holds; fails after the timeout."""
 
     async def poll() -> None:
-        while not condition():
+        while not condition():  # noqa: ASYNC110  what is waited for has no event of its own
             await asyncio.sleep(0.02)
 
     await asyncio.wait_for(poll(), timeout_s)
