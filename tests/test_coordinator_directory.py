@@ -1,0 +1,150 @@
+"""The run's directory: whole or not at all, with its secrets private."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect
+
+from auth.errors import ConfigError, StorageError
+from auth.identity import certificate_fingerprint
+from coordinator.directory import RunDirectory, Settings
+from coordinator.store.engine import open_engine
+from peer.run_config import Run, RunConfig
+
+CONFIG = RunConfig(run=Run(name="demo"))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return RunDirectory.create(tmp_path_factory.mktemp("runs") / "demo", CONFIG, Settings(public_host="example.org"))
+
+
+def test_created_run_opens_as_it_was_made(directory: RunDirectory) -> None:
+    """Configuration, settings and authority are read back."""
+    opened = RunDirectory.open(directory.path)
+    assert opened.config == CONFIG
+    assert opened.settings == Settings(public_host="example.org")
+    assert opened.authority.public_bytes == directory.authority.public_bytes
+
+
+def test_join_link_names_the_certificate(directory: RunDirectory) -> None:
+    """The link carries host, port, run and the fingerprint of the certificate on disk."""
+    link = directory.join_link
+    assert (link.host, link.port, link.run) == ("example.org", 7443, "demo")
+    assert link.fingerprint == certificate_fingerprint(directory.tls_cert_path.read_bytes())
+
+
+def test_database_is_ready(directory: RunDirectory) -> None:
+    """Members can be invited before the first `serve`."""
+    engine = open_engine(directory.database_url)
+    assert {"members", "reports", "eras"} <= set(inspect(engine).get_table_names())
+    engine.dispose()
+
+
+def test_secrets_are_private(directory: RunDirectory) -> None:
+    """No file of the run can be read by others, and its directories not entered."""
+    for path in [directory.path, *directory.path.rglob("*")]:
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077 or path.name.startswith("manyhands.db"), path
+
+
+def test_existing_run_is_not_overwritten(directory: RunDirectory) -> None:
+    """A second `create` at the same place is refused and changes nothing."""
+    before = directory.join_link
+    with pytest.raises(ConfigError, match="not empty"):
+        RunDirectory.create(directory.path, CONFIG, Settings())
+    assert RunDirectory.open(directory.path).join_link == before
+
+
+def test_empty_directory_may_be_used(tmp_path: Path) -> None:
+    """A directory that somebody made in advance becomes the run's."""
+    (tmp_path / "run").mkdir()
+    assert RunDirectory.create(tmp_path / "run", CONFIG, Settings()).config == CONFIG
+
+
+def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    """If the last thing to prepare fails, there is no half-made run, not even aside."""
+
+    def fail(directory: RunDirectory) -> None:
+        assert directory.config == CONFIG
+        raise ConfigError("no documents to train a tokenizer on")
+
+    with pytest.raises(ConfigError, match="no documents"):
+        RunDirectory.create(tmp_path / "run", CONFIG, Settings(), prepare=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_prepare_adds_is_kept(tmp_path: Path) -> None:
+    """The tokenizer that `prepare` writes is part of the run."""
+    run = RunDirectory.create(
+        tmp_path / "run",
+        CONFIG,
+        Settings(),
+        prepare=lambda unfinished: (unfinished.tokenizer_dir / "tokenizer.json").write_text("{}") and None,
+    )
+    assert (run.tokenizer_dir / "tokenizer.json").read_text() == "{}"
+
+
+def test_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    """A parent that is a file is one clear error."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError):
+        RunDirectory.create(tmp_path / "file" / "run", CONFIG, Settings())
+
+
+def test_opening_no_run_says_how_to_make_one(tmp_path: Path) -> None:
+    """The error names the command."""
+    with pytest.raises(ConfigError, match="manyhands coordinator init"):
+        RunDirectory.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("control_port: 70000", "control_port"),
+        ("control_port: '7443'", "control_port"),
+        ("colour: red", "colour"),
+        ("public_host: 'exa mple'", "public_host"),
+        ("- a list", "the file"),
+        ("a: b: c", "not valid YAML"),
+    ],
+)
+def test_bad_settings_name_the_key(tmp_path: Path, text: str, problem: str) -> None:
+    """Each mistake in settings.yaml is a ConfigError that names the file and the key."""
+    (tmp_path / "settings.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=problem) as raised:
+        Settings.from_yaml(tmp_path / "settings.yaml")
+    assert "settings.yaml" in str(raised.value)
+
+
+def test_missing_settings_file_is_a_config_error(tmp_path: Path) -> None:
+    """A run whose settings file was removed says which file."""
+    with pytest.raises(ConfigError, match=r"settings\.yaml"):
+        Settings.from_yaml(tmp_path / "settings.yaml")
+
+
+def test_settings_do_not_show_a_database_password(tmp_path: Path) -> None:
+    """A mistyped database address is not repeated in the error."""
+    (tmp_path / "settings.yaml").write_text("database_url: [postgresql://u:secret@host/db]")
+    with pytest.raises(ConfigError) as raised:
+        Settings.from_yaml(tmp_path / "settings.yaml")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "prefix"), [("192.0.2.7", "/ip4/192.0.2.7"), ("2001:db8::1", "/ip6/2001:db8::1"), ("a.org", "/dns/a.org")]
+)
+def test_keeper_is_announced_where_peers_reach_it(host: str, prefix: str) -> None:
+    """An address or a name becomes the right kind of multiaddress."""
+    assert Settings(public_host=host).swarm_announce_maddrs == (f"{prefix}/tcp/31337",)
+
+
+def test_named_database_is_used(tmp_path: Path) -> None:
+    """`database_url` replaces the SQLite file in the directory."""
+    url = f"sqlite:///{tmp_path}/elsewhere.db"
+    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(database_url=url))
+    assert run.database_url == url
+    assert (tmp_path / "elsewhere.db").exists()
+    assert not (run.path / "manyhands.db").exists()

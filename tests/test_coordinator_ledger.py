@@ -1,0 +1,308 @@
+"""The ledger: each report counted once, and the right ones undone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from coordinator.ledger import Contribution, Ledger, StepRow, Verdict
+from coordinator.presence import close_session, open_session, read_swarm_status, touch_session, write_swarm_status
+from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.models import Device, Member, Refusal, Report
+from peer.messages import StepReport
+
+TARGET = 100
+ACCEPTED = Verdict(accepted=True)
+DEVICES = {"ada-1": "Ada", "ada-2": "Ada", "bob-1": "Bob", "keeper-1": "keeper"}
+
+
+@dataclass
+class Clock:
+    now: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Sessions]:
+    """A database that knows two members with three devices, and the keeper."""
+    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db")
+    migrate(engine)
+    sessions = Sessions(engine)
+    add_members(sessions)
+    yield sessions
+    engine.dispose()
+
+
+def add_members(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        members = {name: Member(name=name, created_at=0.0) for name in dict.fromkeys(DEVICES.values())}
+        session.add_all(
+            Device(
+                id=device,
+                member=members[name],
+                peer_id=f"Qm-{device}",
+                public_key=b"",
+                role="keeper" if name == "keeper" else "trainer",
+                created_at=0.0,
+            )
+            for device, name in DEVICES.items()
+        )
+
+
+@pytest.fixture
+def ledger(sessions: Sessions, clock: Clock) -> Ledger:
+    return Ledger(sessions, TARGET, clock=clock)
+
+
+def report(step: int, samples: int = 10, loss: float | None = 2.0, **claims: Any) -> StepReport:
+    values: dict[str, Any] = {
+        "mlm_loss": None,
+        "sop_loss": None,
+        "group_size": 2,
+        "group_samples": None,
+        "averaging_s": 0.5,
+        "samples_per_second": 5.0,
+    }
+    return StepReport(step=step, samples=samples, loss=loss, **(values | claims))
+
+
+def record(ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any) -> Verdict:
+    """Report as a device; the sequence number is the step's unless a test says otherwise."""
+    number = step if seq is None else seq
+    return ledger.record(device, None, number, era, report(step, **claims), completed_at=1000.0 + step)
+
+
+def keeper_at(sessions: Sessions, step: int, now: float) -> None:
+    write_swarm_status(
+        sessions,
+        step=step,
+        samples_accumulated=0,
+        target_batch_size=TARGET,
+        peers=2,
+        samples_per_second=1.0,
+        eta_s=None,
+        addresses=(),
+        now=now,
+    )
+
+
+def test_step_is_the_sum_of_its_reports(ledger: Ledger) -> None:
+    """Samples add up, and the loss is weighted by samples."""
+    assert record(ledger, "ada-1", 1, samples=30, loss=2.0) == ACCEPTED
+    assert record(ledger, "bob-1", 1, samples=10, loss=4.0) == ACCEPTED
+    assert ledger.steps() == [
+        StepRow(step=1, samples=40, loss=2.5, devices=2, completed_at=1001.0, target_batch_size=TARGET)
+    ]
+
+
+def test_reports_without_a_loss_do_not_move_it(ledger: Ledger) -> None:
+    """A peer without samples has no say about the loss, and a step without any loss has none."""
+    record(ledger, "ada-1", 1, samples=0, loss=None)
+    assert ledger.steps()[0].loss is None
+    record(ledger, "bob-1", 1, samples=10, loss=3.0)
+    assert (ledger.steps()[0].loss, ledger.steps()[0].devices) == (3.0, 2)
+
+
+def test_repeated_report_is_counted_once(ledger: Ledger) -> None:
+    """A peer that did not hear the acknowledgement sends again, and is told again that all is well."""
+    assert [record(ledger, "ada-1", 1, samples=30) for _ in range(3)] == [ACCEPTED] * 3
+    assert (ledger.steps()[0].samples, ledger.steps()[0].devices) == (30, 1)
+
+
+def test_second_report_for_a_step_is_refused(ledger: Ledger) -> None:
+    """A new sequence number does not make the same step count twice."""
+    record(ledger, "ada-1", 1, seq=1, samples=30)
+    verdict = record(ledger, "ada-1", 1, seq=2, samples=30)
+    assert not verdict.accepted
+    assert "already reported" in verdict.reason
+    assert ledger.steps()[0].samples == 30
+
+
+def test_refused_report_is_counted_as_refused(ledger: Ledger, sessions: Sessions) -> None:
+    """A claim that cannot be true changes no step, and the operator sees who made it and why it was refused."""
+    verdict = record(ledger, "bob-1", 1, loss=math.nan)
+    assert (verdict.accepted, ledger.steps(), ledger.contributions()[0].samples) == (False, [], 0)
+    with sessions() as session:
+        refusal = session.scalars(select(Refusal)).one()
+    assert (refusal.kind, refusal.device_id, refusal.reason) == ("report", "bob-1", verdict.reason)
+
+
+def test_step_far_beyond_the_keeper_is_refused(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """A step is believed up to two beyond the keeper's, however long the ledger has been silent."""
+    keeper_at(sessions, step=500, now=clock.now)
+    assert record(ledger, "ada-1", 502).accepted
+    assert not record(ledger, "ada-1", 503).accepted
+
+
+def test_without_a_keeper_the_ledger_goes_by_its_own_steps(ledger: Ledger) -> None:
+    """Before the keeper has written, reports may lead the ledger by two."""
+    assert record(ledger, "ada-1", 2).accepted
+    assert not record(ledger, "ada-1", 5).accepted
+    assert record(ledger, "ada-1", 4).accepted
+
+
+def test_reports_of_a_time_without_keeper_are_accepted(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """While the keeper was away the swarm trained on: its steps are plausible for the time that passed."""
+    keeper_at(sessions, step=10, now=clock.now)
+    clock.now += 600
+    assert all(record(ledger, "ada-1", step).accepted for step in range(11, 200))
+
+
+def test_late_reports_are_counted(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """Reports that waited while the coordinator was away are counted for their own steps."""
+    keeper_at(sessions, step=50, now=clock.now)
+    record(ledger, "ada-1", 50)
+    assert all(record(ledger, "bob-1", step).accepted for step in range(1, 51))
+    assert ledger.steps(after=49)[0].devices == 2
+    assert len(ledger.steps()) == 50
+
+
+def test_clock_of_a_peer_cannot_lead_ours(ledger: Ledger, clock: Clock) -> None:
+    """A completion time in the future becomes now."""
+    ledger.record("ada-1", None, 1, 0, report(1), completed_at=clock.now + 1e6)
+    assert ledger.steps()[0].completed_at == clock.now
+
+
+def test_roll_back_undoes_the_later_steps(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """After a return to a checkpoint the undone steps are gone, their reports kept, and the work can be done again."""
+    keeper_at(sessions, step=3, now=clock.now)
+    for step in (1, 2, 3):
+        record(ledger, "ada-1", step, samples=step)
+    assert ledger.roll_back(1) == 1 == ledger.current_era()
+    assert ledger.last_step() == 1
+    assert ledger.contributions()[0].samples == 1
+    status = read_swarm_status(sessions)
+    assert (status.step, status.era) == (1, 1)
+    assert record(ledger, "ada-1", 2, seq=4, era=1, samples=7).accepted
+    assert [(row.step, row.samples) for row in ledger.steps()] == [(1, 1), (2, 7)]
+    with sessions() as session:
+        superseded = session.execute(select(Report.step).where(Report.superseded).order_by(Report.step)).scalars()
+        assert list(superseded) == [2, 3]
+
+
+def test_late_report_of_an_undone_step_is_kept_but_not_counted(ledger: Ledger) -> None:
+    """A peer that was cut off reports a step that was undone meanwhile: accepted, stored, without effect."""
+    for step in (1, 2):
+        record(ledger, "ada-1", step)
+    ledger.roll_back(1)
+    record(ledger, "ada-1", 2, seq=3, era=1, samples=20)
+    assert record(ledger, "bob-1", 2, era=0, samples=50) == ACCEPTED
+    assert ledger.steps(after=1)[0].samples == 20
+
+
+def test_late_report_of_a_kept_step_is_counted(ledger: Ledger) -> None:
+    """What an earlier era did before the checkpoint still counts, even if nobody else reported that step."""
+    for step in (1, 2, 4):
+        record(ledger, "ada-1", step)
+    ledger.roll_back(3)
+    assert record(ledger, "bob-1", 3, era=0, samples=50) == ACCEPTED
+    assert [(row.step, row.samples) for row in ledger.steps()] == [(1, 10), (2, 10), (3, 50)]
+
+
+def test_each_return_is_an_era_of_its_own(ledger: Ledger) -> None:
+    """Two returns to ever earlier checkpoints undo what each must."""
+    for step in (1, 2, 3):
+        record(ledger, "ada-1", step)
+    assert ledger.roll_back(2) == 1
+    record(ledger, "ada-1", 3, seq=4, era=1)
+    assert ledger.roll_back(1) == 2
+    assert record(ledger, "bob-1", 2, era=0).accepted
+    assert [row.step for row in ledger.steps()] == [1]
+
+
+def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """A member's devices count together; only those heard of lately are online; the keeper is left out."""
+    record(ledger, "ada-1", 1, samples=10)
+    record(ledger, "ada-2", 1, samples=20)
+    record(ledger, "bob-1", 1, samples=5)
+    first = open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 100)
+    second = open_session(sessions, "ada-2", "cpu", "0.1", clock.now - 100)
+    open_session(sessions, "keeper-1", "cpu", "0.1", clock.now)
+    for stay, seen_at in ((first, clock.now - 1), (second, clock.now - 20)):
+        touch_session(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
+    assert ledger.contributions() == [
+        Contribution("Ada", 30, devices=2, online=1, last_seen_at=clock.now - 1, samples_per_second=4.0),
+        Contribution("Bob", 5, devices=1, online=0, last_seen_at=None, samples_per_second=0.0),
+    ]
+    close_session(sessions, first, clock.now)
+    assert ledger.contributions()[0].online == 0
+
+
+def test_many_sessions_do_not_multiply_samples(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """A device that reconnected often has still given what it gave, and is one device."""
+    record(ledger, "ada-1", 1, samples=10)
+    for second in range(5):
+        open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 10 + second)
+    ada = ledger.contributions()[0]
+    assert (ada.samples, ada.devices, ada.online) == (10, 2, 1)
+
+
+def test_standing_tells_a_member_its_rank(ledger: Ledger) -> None:
+    """Rank counts those with more samples; a newcomer is last; equals share a rank."""
+    record(ledger, "bob-1", 1, samples=5)
+    assert ledger.standing("Bob") == (5, 1, 2)
+    assert ledger.standing("Ada") == (0, 2, 2)
+    record(ledger, "ada-1", 1, samples=5)
+    assert ledger.standing("Ada") == (5, 1, 2)
+
+
+def test_reports_at_once_are_all_counted(ledger: Ledger) -> None:
+    """Threads that report the same step, some of them twice, lose nothing and double nothing."""
+    reports = [(device, step) for device in ("ada-1", "ada-2", "bob-1") for step in (1, 2)] * 2
+    with ThreadPoolExecutor(4) as pool:
+        verdicts = list(pool.map(lambda arguments: record(ledger, *arguments), reports))
+    assert verdicts == [ACCEPTED] * len(reports)
+    assert [(row.samples, row.devices) for row in ledger.steps()] == [(30, 3), (30, 3)]
+
+
+EVENTS = st.one_of(
+    st.tuples(st.sampled_from(["ada-1", "ada-2", "bob-1"]), st.integers(1, 6), st.integers(0, 2), st.integers(1, 9)),
+    st.integers(0, 4).map(lambda step: ("back", step)),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(EVENTS, max_size=20))
+def test_sums_always_equal_their_reports(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
+    """Whatever is reported, repeated and undone in whatever order, steps and members agree with the counted reports."""
+    engine = open_engine(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/manyhands.db")
+    migrate(engine)
+    sessions = Sessions(engine)
+    add_members(sessions)
+    ledger = Ledger(sessions, TARGET, clock=Clock())
+    for event in events:
+        if event[0] == "back":
+            ledger.roll_back(event[1])
+        else:
+            device, step, era, samples = event
+            record(ledger, device, step, seq=step * 10 + era, era=era, samples=samples)
+    with sessions() as session:
+        counted = session.scalars(select(Report).where(Report.superseded.is_(False))).all()
+    by_step = {row.step: (row.samples, row.devices) for row in ledger.steps()}
+    assert {step: samples for step, (samples, _) in by_step.items()} == _sums((r.step, r.samples) for r in counted)
+    assert {step: devices for step, (_, devices) in by_step.items()} == _sums((r.step, 1) for r in counted)
+    assert sum(row.samples for row in ledger.contributions()) == sum(report.samples for report in counted)
+    engine.dispose()
+
+
+def _sums(pairs: Iterator[tuple[int, int]]) -> dict[int, int]:
+    sums: dict[int, int] = {}
+    for key, value in pairs:
+        sums[key] = sums.get(key, 0) + value
+    return sums

@@ -1,0 +1,182 @@
+"""The database: its tables, and several writers side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, select, text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateTable
+
+from auth.errors import ConfigError, StorageError
+from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.models import Base, Member, Step
+
+WRITERS, WRITES = 3, 20
+
+
+def database_url(directory: Path) -> str:
+    return f"sqlite:///{directory}/manyhands.db"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_engine(database_url(tmp_path))
+    migrate(engine)
+    yield engine
+    engine.dispose()
+
+
+def add_step(session: Session, step: int, samples: int = 0) -> None:
+    session.add(
+        Step(
+            step=step,
+            era=0,
+            samples=samples,
+            loss_sum=0.0,
+            loss_samples=0,
+            devices=1,
+            target_batch_size=64,
+            completed_at=0.0,
+        )
+    )
+
+
+def test_migrations_make_the_models_tables(engine: Engine) -> None:
+    """Nobody has changed a model without a migration."""
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_migrating_twice_changes_nothing(engine: Engine) -> None:
+    """Every start migrates; where nothing is new the data stay."""
+    with Sessions(engine).begin() as session:
+        add_step(session, 1)
+    migrate(engine)
+    with Sessions(engine)() as session:
+        assert session.scalars(select(Step.step)).all() == [1]
+
+
+def test_processes_that_migrate_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """Service and keeper may both find an empty database."""
+    engines = [open_engine(database_url(tmp_path)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate, engines))
+    assert "members" in inspect(engines[0]).get_table_names()
+    for engine in engines:
+        engine.dispose()
+
+
+def test_database_of_a_newer_version_is_refused(engine: Engine) -> None:
+    """An old program must not write into tables it does not know."""
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StorageError, match="newer version"):
+        migrate(engine)
+
+
+def test_tables_fit_postgresql() -> None:
+    """The models use nothing that PostgreSQL could not store."""
+    for table in Base.metadata.sorted_tables:
+        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
+
+
+@pytest.mark.parametrize("url", ["", "no address", "sqlit:///x", "oracle+nothing://secret@host/db"])
+def test_bad_address_is_one_sentence_without_its_password(url: str) -> None:
+    """A database address that cannot be used names the setting and never repeats the value."""
+    with pytest.raises(ConfigError, match="database_url") as raised:
+        open_engine(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_unreachable_file_is_a_storage_error(tmp_path: Path) -> None:
+    """A database in a directory that does not exist is one clear error."""
+    with pytest.raises(StorageError, match="cannot be opened"):
+        migrate(open_engine(database_url(tmp_path / "missing")))
+
+
+def test_foreign_keys_hold(engine: Engine) -> None:
+    """SQLite checks foreign keys only when told to."""
+    with pytest.raises(IntegrityError), Sessions(engine).begin() as session:
+        session.execute(text("INSERT INTO revocations (device_id, peer_id, at, reason) VALUES ('none', 'p', 0, '')"))
+
+
+def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
+    """An exception inside `begin` undoes everything in it."""
+    sessions = Sessions(engine)
+
+    def write_and_fail() -> None:
+        with sessions.begin() as session:
+            add_step(session, 1)
+            session.flush()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
+    with sessions() as session:
+        assert session.scalar(select(Step.step)) is None
+
+
+def test_conflict_with_another_writer_is_tried_again(engine: Engine) -> None:
+    """If somebody else inserted the same row first, the action runs again and sees it."""
+    sessions = Sessions(engine)
+    attempts: list[bool] = []
+
+    def add_once(session: Session) -> str:
+        attempts.append(True)
+        if len(attempts) == 1:  # as if another process had committed between our look and our insert
+            raise IntegrityError("INSERT", {}, Exception())
+        return "done"
+
+    assert sessions.transact(add_once) == "done"
+    assert len(attempts) == 2
+
+
+def test_lasting_conflict_is_raised(engine: Engine) -> None:
+    """A conflict that does not go away is an error, not an endless loop."""
+
+    def insert_twice(session: Session) -> None:
+        session.add_all([Member(name="Ada", created_at=0.0), Member(name="Ada", created_at=0.0)])
+        session.flush()
+
+    with pytest.raises(IntegrityError):
+        Sessions(engine).transact(insert_twice)
+
+
+def count_up(url: str) -> None:
+    engine = open_engine(url)
+    for _ in range(WRITES):
+        with Sessions(engine).begin() as session:
+            row = session.get_one(Step, 1)
+            row.samples += 1
+    engine.dispose()
+
+
+def test_processes_do_not_lose_each_others_writes(engine: Engine, tmp_path: Path) -> None:
+    """Read-then-write transactions of several processes run one after the other, without an error."""
+    with Sessions(engine).begin() as session:
+        add_step(session, 1)
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(WRITERS) as pool:
+        pool.map(count_up, [database_url(tmp_path)] * WRITERS)
+    with Sessions(engine)() as session:
+        assert session.get_one(Step, 1).samples == WRITERS * WRITES
+
+
+def test_reader_is_not_blocked_by_a_writer(engine: Engine) -> None:
+    """While somebody writes, others read the state before."""
+    sessions = Sessions(engine)
+    with sessions.begin() as writer:
+        add_step(writer, 1)
+        writer.flush()
+        with sessions() as reader:
+            assert reader.scalar(select(Step.step)) is None
