@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
 
 import psutil
 import torch
 
 from auth.errors import ConfigError
 
-DeviceName = Literal["auto", "cpu", "cuda"]
+
+def count_gpus() -> int:
+    """How many GPUs PyTorch can use; asks the driver's management library, which leaves the process fit to fork."""
+    return torch.cuda.device_count()
 
 
-def pick_device(name: str) -> torch.device:
-    """The device that `--device` names; `auto` takes the first GPU, else the CPU. Raises `ConfigError`.
-
-    GPUs are counted through the driver's management library, which leaves the process fit to fork.
-    """
-    gpus = torch.cuda.device_count()
+def pick_device(name: str, gpus: int) -> torch.device:
+    """The device that `--device` names; `auto` takes the first of the GPUs, else the CPU. Raises `ConfigError`."""
     if name == "cpu" or (name == "auto" and gpus == 0):
         return torch.device("cpu")
     if name not in ("auto", "cuda"):

@@ -1,0 +1,39 @@
+"""The oneDNN product is the ordinary linear layer, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from peer.linear import linear
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 64])
+def test_equals_torchs_linear(rows: int) -> None:
+    """Output and all three gradients are those of `torch.nn.functional.linear`, no rows included."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(rows, 48), torch.randn(33, 48), torch.randn(33)]
+    upstream = torch.randn(rows, 33)
+    results = []
+    for function in linear, functional.linear:
+        arguments = [tensor.clone().requires_grad_() for tensor in tensors]
+        output = function(*arguments)
+        output.backward(upstream)
+        results.append([output, *(argument.grad for argument in arguments)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_other_types_take_the_ordinary_way() -> None:
+    """Double precision, which oneDNN does not multiply, still gets the right answer in double precision."""
+    inputs, weight, bias = (torch.randn(shape, dtype=torch.float64) for shape in ((3, 4), (2, 4), (2,)))
+    torch.testing.assert_close(linear(inputs, weight, bias), inputs @ weight.T + bias)
+
+
+def test_asks_only_for_the_gradients_that_are_wanted() -> None:
+    """A frozen weight costs no product and gets no gradient."""
+    weight, inputs = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True)
+    linear(inputs, weight, torch.zeros(5)).sum().backward()
+    assert weight.grad is None
+    torch.testing.assert_close(inputs.grad, weight.sum(0).expand(3, 4), rtol=1e-5, atol=1e-6)

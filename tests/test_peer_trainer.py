@@ -1,0 +1,206 @@
+"""The loop, with a swarm made by hand: what it contributes, what it drops, what it reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from peer.backends import MicrobatchResult
+from peer.backends.torch_backend import TorchBackend
+from peer.data.batches import Batch
+from peer.messages import Progress, StepReport
+from peer.swarm import StepOutcome, SwarmProgress
+from peer.trainer import train
+from tests.tiny_albert import gradients, random_batch, tiny_config, tiny_model
+
+TARGET = 6
+
+
+@dataclass
+class FakeClock:
+    """Seconds that only pass when told to."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeBatches:
+    """So many batches of two samples; each takes half a second to come."""
+
+    clock: FakeClock
+    count: int
+    wait_s: float = 7.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        for seed in range(self.count):
+            self.clock.now += 0.5
+            self.wait_s += 0.5
+            yield random_batch(seed, samples=2)
+
+
+@dataclass
+class FakeBackend:
+    """Gives the losses it is told to, each microbatch taking a quarter of a second."""
+
+    clock: FakeClock
+    losses: list[float]
+    spoiled: set[int] = field(default_factory=set)  # microbatches after which the gradients are not finite
+    done: int = 0
+
+    def accumulate(self, batch: Batch) -> MicrobatchResult:
+        self.clock.now += 0.25
+        loss = self.losses[self.done]
+        self.done += 1
+        return MicrobatchResult(batch.samples, loss, loss - 1, 1.0, math.isfinite(loss))
+
+    def gradients_are_finite(self) -> bool:
+        return self.done - 1 not in self.spoiled
+
+
+@dataclass
+class FakeSwarm:
+    """Takes a step alone whenever `TARGET` samples are there, unless an outcome was prepared for that moment."""
+
+    outcomes: dict[int, StepOutcome] = field(default_factory=dict)  # by the number of the call to `advance`
+    step: int = 0
+    samples: int = 0
+    calls: list[str] = field(default_factory=list)
+
+    def begin_training(self) -> None:
+        self.calls.append("begin")
+
+    def add(self, samples: int) -> None:
+        self.calls.append("add")
+        self.samples += samples
+
+    def advance(self) -> StepOutcome | None:
+        self.calls.append("advance")
+        prepared = self.outcomes.get(self.calls.count("advance") - 1)
+        if prepared is None and self.samples < TARGET:
+            return None
+        self.step += 1
+        taken, self.samples = self.samples, 0
+        return prepared or StepOutcome(self.step, taken, True, 2, 11, 0.125)
+
+    def reset(self) -> int:
+        lost, self.samples = self.samples, 0
+        return lost
+
+    def progress(self) -> SwarmProgress:
+        return SwarmProgress(self.step, self.samples, self.samples + 1, 2, 3.0, 4.0, 8.0)
+
+
+def run(
+    losses: list[float], swarm: FakeSwarm | None = None, spoiled: set[int] | None = None, stop_after: int = 10**6
+) -> tuple[list[StepReport], list[Progress], FakeSwarm]:
+    """Train over as many microbatches as there are losses; everything that was sent, by kind."""
+    clock, swarm, sent = FakeClock(), swarm or FakeSwarm(), list[Progress | StepReport]()
+    backend = FakeBackend(clock, losses, spoiled or set())
+    batches = FakeBatches(clock, len(losses))
+    train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock, target_batch_size=TARGET)
+    reports = [message for message in sent if isinstance(message, StepReport)]
+    return reports, [message for message in sent if isinstance(message, Progress)], swarm
+
+
+def test_each_global_step_is_reported_with_its_own_mean_loss() -> None:
+    """Six samples make a step; its report has the mean of its three microbatches only, and the outcome's facts."""
+    reports, _, _ = run([5.0, 4.0, 3.0, 2.5, 2.0, 1.5])
+    assert [(report.step, report.samples, report.loss) for report in reports] == [(1, 6, 4.0), (2, 6, 2.0)]
+    first = reports[0]
+    assert (first.mlm_loss, first.sop_loss) == (3.0, 1.0)
+    assert (first.group_size, first.group_samples, first.averaging_s) == (2, 11, 0.125)
+    assert (first.lost_samples, first.lost_reason) == (0, "")
+
+
+def test_report_measures_speed_and_waiting_per_step() -> None:
+    """Speed is samples over the time since the last step; waiting is what the stream's total has grown by."""
+    reports, _, _ = run([5.0] * 6)
+    assert [report.data_wait_s for report in reports] == [1.5, 1.5]
+    assert [report.samples_per_second for report in reports] == [pytest.approx(6 / 2.25)] * 2
+
+
+def test_samples_are_contributed_before_the_swarm_advances() -> None:
+    """A microbatch: the others are told to wait for this peer, its samples are added, the step is tried."""
+    _, _, swarm = run([5.0])
+    assert swarm.calls == ["begin", "add", "advance"]
+
+
+def test_microbatch_with_a_loss_that_is_not_finite_is_dropped() -> None:
+    """It is not contributed, the others' samples stay, and the next report says that it was lost."""
+    reports, _, swarm = run([5.0, math.nan, 4.0, 3.0])
+    assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [(6, 4.0, 2, "non-finite")]
+    assert swarm.calls.count("add") == 3
+
+
+def test_gradients_that_are_not_finite_never_reach_the_swarm() -> None:
+    """The whole accumulation is dropped and counted as lost once, and the means begin anew."""
+    reports, _, _ = run([50.0, 60.0, 5.0, 4.0, 3.0, 2.0, 2.0, 2.0], spoiled={1})
+    assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [
+        (6, 4.0, 4, "non-finite"),
+        (6, 2.0, 0, ""),
+    ]
+
+
+def test_falling_behind_loses_the_accumulation_and_says_so() -> None:
+    """When the swarm was ahead no step is reported; the samples lost appear in the report of the next one."""
+    behind = StepOutcome(9, 0, False, 0, None, 1.0, lost_samples=2, lost_reason="out of sync")
+    reports, _, _ = run([50.0, 5.0, 4.0, 3.0], FakeSwarm({0: behind}))
+    assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [(6, 4.0, 2, "out of sync")]
+
+
+def test_step_without_own_samples_has_no_loss() -> None:
+    """A peer whose only microbatch was dropped still reports the step that it helped to average."""
+    outcome = StepOutcome(1, 0, True, 3, None, 0.5)
+    reports, _, _ = run([math.nan], FakeSwarm({0: outcome}))
+    assert [(r.samples, r.loss, r.mlm_loss, r.sop_loss, r.lost_samples) for r in reports] == [(0, None, None, None, 2)]
+
+
+def test_progress_is_sent_about_once_a_second() -> None:
+    """Eight microbatches of three quarters of a second send four messages, the first at once."""
+    _, progress, _ = run([5.0] * 8)
+    assert len(progress) == 4
+    assert progress[0] == Progress(
+        step=0,
+        own_samples=2,
+        swarm_samples=3,
+        target_batch_size=TARGET,
+        peers=2,
+        samples_per_second=4.0,
+        eta_s=3.0,
+        loss=5.0,
+    )
+
+
+def test_stops_when_told_to() -> None:
+    """No microbatch is begun after `should_stop`, and what was accumulated is not lost before the swarm is left."""
+    reports, _, swarm = run([5.0] * 8, stop_after=2)
+    assert reports == []
+    assert swarm.samples == 4
+
+
+def test_two_peers_average_to_one_process() -> None:
+    """Two peers' mean gradients, averaged by their samples, are the mean gradient of one process."""
+    config = tiny_config()
+    shares = [[random_batch(1, samples=4), random_batch(2, samples=1)], [random_batch(3, samples=3)]]
+    averaged: dict[str, torch.Tensor] = {}
+    total = sum(batch.samples for share in shares for batch in share)
+    for share in shares:
+        model = tiny_model(config)
+        backend = TorchBackend(config, model)
+        samples = sum(backend.accumulate(batch).samples for batch in share)
+        for name, gradient in gradients(model).items():
+            averaged[name] = averaged.get(name, 0) + (gradient / samples) * (samples / total)
+    alone = tiny_model(config)
+    backend = TorchBackend(config, alone)
+    for share in shares:
+        for batch in share:
+            backend.accumulate(batch)
+    for name, gradient in gradients(alone).items():
+        torch.testing.assert_close(averaged[name], gradient / total, rtol=1e-4, atol=1e-6)
