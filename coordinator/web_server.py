@@ -1,0 +1,87 @@
+"""The HTTP server beside the gRPC server in one event loop: uvicorn, without its own handling of signals."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from auth.errors import ManyhandsError, PortTakenError
+
+STOP_GRACE_S = 2  # browsers hold event streams open for ever
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn as a part of another program: it says when it is up, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and listen; uvicorn would end the whole process where that fails."""
+        try:
+            await super().startup(sockets)
+        except SystemExit as error:
+            raise ManyhandsError("The dashboard did not start; the log says why.") from error
+        self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The service handles signals, for both of its servers."""
+        yield
+
+
+class WebServer:
+    """A running web application; made by `start`."""
+
+    def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None], port: int) -> None:
+        self.port = port
+        self.serving = serving  # ends when the server does, for whatever reason
+        self._server = server
+
+    @classmethod
+    async def start(cls, app: FastAPI, host: str, port: int) -> WebServer:
+        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`, or if the app does not start."""
+        listening = _listen(host, port)
+        config = uvicorn.Config(
+            app,
+            log_config=None,  # the process decides how it logs
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=STOP_GRACE_S,
+        )
+        server = _Uvicorn(config)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        up = asyncio.create_task(server.up.wait())
+        await asyncio.wait({up, serving}, return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if serving.done():
+            listening.close()
+            await serving  # raises why
+        return cls(server, serving, int(listening.getsockname()[1]))
+
+    async def stop(self) -> None:
+        """Close all connections and end the application's background work."""
+        self._server.should_exit = True
+        await self.serving
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise PortTakenError(
+            f"The dashboard cannot listen on {host}:{port} ({error.strerror}); "
+            "stop what uses the port or change `web_port` in settings.yaml."
+        ) from error
+    return listening
