@@ -1,0 +1,102 @@
+"""The `manyhands` command: the front door to the volunteer's and the operator's commands.
+
+Only the command that was asked for is imported, so that `manyhands --help` answers at once. Errors that a person can
+act on become one sentence on stderr and an exit code, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Collection
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+PACKAGES = ("auth", "peer", "coordinator", "dashboards")
+# command -> the module whose `app` holds it, and what the overview says about it
+COMMANDS = {
+    "demo": ("coordinator.demo_cli", "A whole run on this machine: coordinator, dashboard and two volunteers."),
+    "join": ("peer.cli", "Take part in a run with this machine."),
+    "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, members, revoke, status."),
+}
+EPILOG = "Example: manyhands demo --steps 12"
+
+
+def check_packages(root: Path) -> None:
+    """Prove that our packages are the ones beside this file: PyPI has strangers of each name.
+
+    Raises `SystemExit`, because the error tree itself lies in a package that may be a stranger's.
+    """
+    for name in PACKAGES:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise SystemExit(f"manyhands: the package `{name}` is missing: install manyhands again.")
+        if Path(spec.origin).resolve().parent.parent != root:
+            raise SystemExit(
+                f"manyhands: `{name}` is imported from {Path(spec.origin).parent}, which is not part of manyhands: "
+                "install manyhands into a virtual environment of its own, and start it from another directory."
+            )
+
+
+def build_app(load: Collection[str]) -> typer.Typer:
+    """The command line; the commands in `load` are complete, the others only have their line in the overview."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        epilog=EPILOG,
+        help="Train one language model together, on whatever hardware the members of a community have.",
+    )
+    app.callback()(_options)
+    for name, (module, summary) in COMMANDS.items():
+        if name in load:
+            app.add_typer(importlib.import_module(module).app)
+        else:
+            app.command(name, help=summary)(_not_loaded)
+    return app
+
+
+def main() -> None:
+    """Entry point of the `manyhands` script and of `python -m manyhands`."""
+    check_packages(Path(__file__).resolve().parent)
+    from auth.errors import ManyhandsError  # only after the check: `auth` might be a stranger's
+
+    completing = "_MANYHANDS_COMPLETE" in os.environ
+    try:
+        build_app(COMMANDS if completing else sys.argv[1:2])(prog_name="manyhands")
+    except ManyhandsError as error:
+        sys.stderr.write(f"manyhands: {error}\n")
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in PACKAGES:
+            raise  # ours: a mistake of this program, not of its installation
+        sys.stderr.write(
+            f"manyhands: this command needs `{error.name}`, which is not installed: "
+            "pip install 'manyhands[coordinator]' installs the operator's side.\n"
+        )
+        sys.exit(1)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"manyhands {version('manyhands')}\n")
+        raise typer.Exit
+
+
+def _options(
+    _version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Options of `manyhands` itself."""
+
+
+def _not_loaded() -> None:
+    raise AssertionError("a command that was not loaded cannot have been named on the command line")
+
+
+if __name__ == "__main__":
+    main()
