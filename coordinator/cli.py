@@ -1,0 +1,175 @@
+"""The operator's commands: `manyhands coordinator init | serve | invite | members | revoke | status`.
+
+Each opens the run's directory and its database, does one thing and ends; only `serve` stays.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from coordinator.invites import ROLE_RANKS
+from coordinator.presence import checkpoints, online_sessions, read_swarm_status
+from coordinator.runs import OpenRun, create_run, make_settings, open_run
+from coordinator.serve import PARTS, serve_run
+from coordinator.tables import format_age, say, say_facts, say_json, say_table
+from peer.run_config import BUILTIN_RUNS, RunConfig
+
+app = typer.Typer(name="coordinator", no_args_is_help=True, help="Start and steer a run.")
+LOCAL_HOST = "127.0.0.1"
+DIRECTORY = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False)
+JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+
+
+@app.command(epilog="Example: manyhands coordinator init my-run --config run.yaml --host training.example.org")
+def init(
+    directory: Path = DIRECTORY,
+    config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="the demo's"),
+    host: str = typer.Option(LOCAL_HOST, help="Name or address under which volunteers reach this machine."),
+    bind: str = typer.Option("0.0.0.0", help="Address to listen on."),  # noqa: S104  # volunteers come from everywhere
+    control_port: int = typer.Option(7443, help="Port of the control plane."),
+    web_port: int = typer.Option(8080, help="Port of the dashboard."),
+    swarm_port: int = typer.Option(31337, help="Port of the swarm."),
+    as_json: bool = JSON,
+) -> None:
+    """Make a new run: its keys, its settings, its database and its tokenizer."""
+    run_config = RunConfig.from_yaml(config)
+    settings = make_settings(
+        public_host=host, bind_host=bind, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+    )
+    run = create_run(directory, run_config, settings)
+    if as_json:
+        say_json({"directory": str(run.path), "run": run_config.run.name, "join_link": str(run.join_link)})
+        return
+    say(f"The run `{run_config.run.name}` is ready in {run.path}.")
+    say(f"Join link: {run.join_link}")
+    if host == LOCAL_HOST:
+        say("Only this machine can join: give --host with the address under which others reach it.")
+    say(f"Next: {_command('serve', directory)}")
+    say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
+
+
+@app.command(epilog="Example: manyhands coordinator serve my-run")
+def serve(
+    directory: Path = DIRECTORY,
+    service_only: bool = typer.Option(False, "--service-only", help="Only the control plane and the dashboard."),
+    keeper_only: bool = typer.Option(False, "--keeper-only", help="Only the swarm's first node and the checkpoints."),
+) -> None:
+    """Serve a run until told to stop by Ctrl-C or SIGTERM; then the keeper writes a last checkpoint."""
+    if service_only and keeper_only:
+        raise ConfigError("--service-only and --keeper-only exclude each other: give one, or none to serve both.")
+    left_out = {"keeper"} if service_only else {"service"} if keeper_only else set()
+    serve_run(directory, tuple(part for part in PARTS if part.name not in left_out))
+
+
+@app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")
+def invite(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The volunteer's name, as the dashboard shows it.", show_default=False),
+    role: str = typer.Option("trainer", help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}."),
+    days: float = typer.Option(7.0, help="Days until the code expires."),
+    devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
+    as_json: bool = JSON,
+) -> None:
+    """Invite a volunteer: prints one-use codes, which are stored nowhere, and the commands that use them."""
+    with open_run(directory) as run:
+        codes = run.membership.invite(name, role=role, days=days, devices=devices)
+        link = str(run.directory.join_link)
+    invites = [{"code": code, "command": f"manyhands join '{link}' --invite {code}"} for code in codes]
+    if as_json:
+        say_json({"member": name, "role": role, "days": days, "join_link": link, "invites": invites})
+        return
+    for entry in invites:
+        say(f"Invite code: {entry['code']}")
+        say(entry["command"])
+
+
+@app.command(epilog="Example: manyhands coordinator members my-run --json")
+def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """List the members, their devices and what they contributed."""
+    with open_run(directory) as run:
+        samples = {row.member: row.samples for row in run.ledger.contributions()}
+        rows = run.membership.members()
+    if as_json:
+        say_json([{**asdict(row), "samples": samples.get(row.name, 0)} for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("member", "devices", "open invites", "samples", "last seen", "revoked"),
+        [
+            (
+                row.name,
+                row.devices,
+                row.open_invites,
+                samples.get(row.name, 0),
+                format_age(row.last_seen_at, now),
+                None if row.revoked_at is None else f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip(),
+            )
+            for row in rows
+        ],
+    )
+
+
+@app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')
+def revoke(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    reason: str = typer.Option("", help="Why; the member sees it."),
+    as_json: bool = JSON,
+) -> None:
+    """Shut a member out, with all devices; it reaches the swarm within seconds while the run is served."""
+    with open_run(directory) as run:
+        devices = run.membership.revoke(name, reason)
+    if as_json:
+        say_json({"member": name, "devices_revoked": devices})
+        return
+    say(f"{name} is revoked, with {devices} device{'' if devices == 1 else 's'}.")
+
+
+@app.command(epilog="Example: manyhands coordinator status my-run")
+def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Show where the run stands: progress, loss, who is here, the newest checkpoint."""
+    now = time.time()
+    with open_run(directory) as run:
+        facts = _facts(run, now)
+        online = online_sessions(run.sessions, now)
+    if as_json:
+        say_json({**facts, "online": [asdict(session) for session in online]})
+        return
+    say_facts({name.replace("_", " "): value for name, value in facts.items()})
+    if online:
+        say()
+        say_table(
+            ("online", "state", "step", "samples/s", "hardware"),
+            [(row.member, row.state, row.step, row.samples_per_second, row.hardware) for row in online],
+        )
+
+
+def _facts(run: OpenRun, now: float) -> dict[str, object]:
+    """What is known of a run, by name, in the order in which it is shown."""
+    swarm = read_swarm_status(run.sessions)
+    last_step = run.ledger.last_step()
+    last = run.ledger.steps(after=last_step - 1)
+    newest = checkpoints(run.sessions)[:1]
+    return {
+        "run": run.directory.config.run.name,
+        "step": last_step if swarm is None else swarm.step,
+        "loss": last[-1].loss if last else None,
+        "samples_accumulated": None if swarm is None else swarm.samples_accumulated,
+        "target_batch_size": run.directory.config.averaging.target_batch_size,
+        "peers": None if swarm is None else swarm.peers,
+        "samples_per_second": None if swarm is None else swarm.samples_per_second,
+        "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
+        "checkpoint": newest[0].path if newest else None,
+        "join_link": str(run.directory.join_link),
+    }
+
+
+def _command(name: str, directory: Path, *arguments: str) -> str:
+    """A command as the operator can paste it."""
+    return shlex.join(["manyhands", "coordinator", name, str(directory), *arguments])

@@ -1,0 +1,139 @@
+"""The coordinator's two processes, service and keeper, as the supervisor in `serve.py` holds them.
+
+A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
+their parent when it is killed, so a part is always ended with its whole group.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from auth.errors import ManyhandsError
+from coordinator.directory import RunDirectory
+from peer.supervision import die_with_parent, end_group, lead_own_group
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_READY = "ready"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process to keep running; `main` gets the run's directory, the parent's pid and whom to call when ready."""
+
+    name: str
+    main: Callable[[Path, int, Callable[[], None]], None]
+
+
+def _run_service(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    from coordinator.service import serve  # gRPC and the web: the supervisor itself stays light
+
+    serve(RunDirectory.open(directory), ready)
+
+
+def _run_keeper(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+    from coordinator.keeper import run_keeper  # torch and hivemind
+
+    ready()  # it says where the swarm stands through the database
+    run_keeper(str(directory), parent_pid)
+
+
+SERVICE = Part("service", _run_service)
+KEEPER = Part("keeper", _run_keeper)
+
+
+class PartProcess:
+    """One part's process; `start` may be called again after it died."""
+
+    def __init__(self, part: Part, directory: Path) -> None:
+        self.part = part
+        self.ready = False  # it said so since it was last started
+        self.error: ManyhandsError | None = None  # why it ended, in its own words
+        self._directory = directory
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._messages: Connection | None = None
+
+    def start(self) -> None:
+        """Spawn the process."""
+        context = multiprocessing.get_context("spawn")
+        self.ready, self.error = False, None
+        self._messages, theirs = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_part_main, args=(self.part, self._directory, os.getpid(), theirs), name=self.part.name
+        )
+        with _interrupts_ignored():  # inherited: until it leads its own group, Ctrl-C would reach it
+            process.start()
+        theirs.close()
+        self._process = process
+
+    def handles(self) -> list[Connection | int]:
+        """What to wait on for news from the process, by `multiprocessing.connection.wait`."""
+        if self._process is None:
+            return []
+        messages = [] if self._messages is None else [self._messages]
+        return [*messages, self._process.sentinel]
+
+    def read(self) -> None:
+        """Take in what the process has said."""
+        while self._messages is not None and self._messages.poll():
+            try:
+                message = self._messages.recv()
+            except EOFError:
+                self._messages.close()
+                self._messages = None
+            else:
+                self.ready = self.ready or message == _READY
+                self.error = message if isinstance(message, ManyhandsError) else self.error
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the process has ended, after waiting for that so long; its group may still live."""
+        return self._process is None or bool(multiprocessing.connection.wait([self._process.sentinel], timeout_s))
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the process, which ends its own children in order."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def end(self) -> int | None:
+        """Kill what is left of the process and its group; returns its exit code, None if it was not running."""
+        if self._process is None:
+            return None
+        pid = self._process.pid
+        assert pid is not None
+        end_group(pid)  # before it is reaped: until then its id is nobody else's
+        self._process.kill()
+        self._process.join()
+        exit_code = self._process.exitcode
+        self._process.close()
+        self._process = None
+        self.read()
+        return exit_code
+
+
+def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection) -> None:
+    """Main function of a part's process; an error that a person can act on goes to the supervisor to tell."""
+    lead_own_group()
+    die_with_parent(parent_pid)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    try:
+        part.main(directory, parent_pid, lambda: messages.send(_READY))
+    except ManyhandsError as error:
+        messages.send(error)
+        sys.exit(error.exit_code)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

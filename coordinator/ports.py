@@ -1,0 +1,72 @@
+"""The coordinator's three ports: checked before anything starts, and found where a demo needs free ones."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from auth.errors import ConfigError, PortTakenError
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A port that something is going to listen on."""
+
+    host: str
+    port: int
+    purpose: str  # for people: "the dashboard"
+    setting: str  # where the port can be changed: "`web_port` in my-run/settings.yaml"
+
+
+def check_ports(listeners: Iterable[Listener]) -> None:
+    """Raise `PortTakenError` for the first port that cannot be listened on, `ConfigError` for an impossible address."""
+    for listener in listeners:
+        try:
+            _bind(listener.host, listener.port).close()
+        except OSError as error:
+            raise _explain(listener, error) from error
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a port can be listened on now."""
+    try:
+        _bind(host, port).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Different ports that nobody listens on, as the operating system chooses them."""
+    held = [_bind(host, 0) for _ in range(count)]  # held together, so that none is chosen twice
+    try:
+        return [int(listening.getsockname()[1]) for listening in held]
+    finally:
+        for listening in held:
+            listening.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        # As servers do: connections that the last process left in TIME_WAIT do not count.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError:
+    where = f"Port {listener.port} on {listener.host} ({listener.purpose})"
+    if error.errno == errno.EADDRINUSE:
+        return PortTakenError(f"{where} is taken: stop the program that uses it, or change {listener.setting}.")
+    if error.errno == errno.EACCES:
+        return PortTakenError(f"{where} needs root's rights: change {listener.setting} to one above 1023.")
+    return ConfigError(f"{where} cannot be listened on ({error.strerror}): check `bind_host`.")

@@ -1,0 +1,72 @@
+"""A run as the operator's commands see it: made once, opened by each command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from auth.errors import ConfigError
+from coordinator.directory import RunDirectory, Settings
+from coordinator.ledger import Ledger
+from coordinator.membership import Membership
+from coordinator.store.engine import Sessions, migrate, open_engine
+from peer.data.tokenizers import prepare_tokenizer
+from peer.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run's files and the rules over its database."""
+
+    directory: RunDirectory
+    sessions: Sessions
+    membership: Membership
+    ledger: Ledger
+
+
+def make_settings(**values: Any) -> Settings:
+    """Settings from a command's options; raises `ConfigError`, which names the option."""
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0]) if first["loc"] else "settings"
+        raise ConfigError(f"`{option}` ({first['input']!r:.80}): {first['msg']}.") from error
+    ports = (settings.control_port, settings.web_port, settings.swarm_port)
+    if len(set(ports)) < len(ports):
+        raise ConfigError(f"Control plane, web and swarm need three different ports, not {', '.join(map(str, ports))}.")
+    return settings
+
+
+def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
+    """Make a complete run, tokenizer included, or nothing."""
+    return RunDirectory.create(
+        path, config, settings, prepare=lambda run: prepare_tokenizer(run.config, run.tokenizer_dir)
+    )
+
+
+@contextmanager
+def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
+    """Open an existing run, its database brought to this version's tables; raises `ConfigError` where there is none."""
+    directory = RunDirectory.open(path)
+    config = directory.config
+    engine = open_engine(directory.database_url)
+    try:
+        migrate(engine)
+        sessions = Sessions(engine)
+        yield OpenRun(
+            directory=directory,
+            sessions=sessions,
+            membership=Membership(
+                sessions, directory.authority, config.run.name, config.membership.token_lifetime_s, clock
+            ),
+            ledger=Ledger(sessions, config.averaging.target_batch_size, clock),
+        )
+    finally:
+        engine.dispose()

@@ -1,0 +1,151 @@
+"""`manyhands coordinator serve`: keeps the service and the keeper running, and ends them in order.
+
+They are processes of their own because the keeper's hivemind forks and the service's gRPC must never be forked; they
+talk through the database only, so either may die and come back while the other goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from auth.errors import WorkerError
+from coordinator.directory import RunDirectory, Settings
+from coordinator.parts import KEEPER, LOG_FORMAT, SERVICE, Part, PartProcess
+from coordinator.ports import Listener, check_ports
+from coordinator.stopping import StopRequest
+from coordinator.store.engine import migrate, open_engine
+from coordinator.tables import say
+
+logger = logging.getLogger(__name__)
+PARTS = (SERVICE, KEEPER)
+POLL_S = 0.25
+STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
+STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
+MAX_FAILURES = 6  # in a row
+
+
+def restart_delay_s(failures: int) -> float | None:
+    """How long to wait before the restart that follows so many failures in a row; None: give up."""
+    return None if failures >= MAX_FAILURES else float(2 ** (failures - 1))
+
+
+class Supervisor:
+    """Starts the parts, starts again what dies, stops all when asked."""
+
+    def __init__(
+        self,
+        processes: Sequence[PartProcess],
+        on_ready: Callable[[Part], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watched = [_Watched(process, clock) for process in processes]
+        self._on_ready = on_ready
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Supervise until asked to stop; raises a part's own error if it fails at its first start.
+
+        However this ends, no process of a part's group is left.
+        """
+        try:
+            while not should_stop():
+                for watched in self._watched:
+                    if watched.tend():
+                        self._on_ready(watched.process.part)
+                wait([handle for watched in self._watched for handle in watched.process.handles()], POLL_S)
+            self._stop()
+        finally:
+            for watched in self._watched:
+                watched.process.end()
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + STOP_GRACE_S
+        for watched in self._watched:
+            watched.process.ask_to_stop()
+        for watched in self._watched:
+            if not watched.process.wait(max(0.0, deadline - time.monotonic())):
+                raise WorkerError(f"The {watched.process.part.name} did not stop within {STOP_GRACE_S:g} s: killed it.")
+
+
+class _Watched:
+    """A part's process and its history of failures."""
+
+    def __init__(self, process: PartProcess, clock: Callable[[], float]) -> None:
+        self.process = process
+        self._clock = clock
+        self._running = False
+        self._said_ready = False
+        self._start_at = clock()
+        self._failures = 0  # in a row
+        self._starts = 0
+
+    def tend(self) -> bool:
+        """Start the part if it is due, notice its death; returns whether it has just become ready."""
+        now = self._clock()
+        if self._running:
+            self.process.read()
+            if self.process.wait(0.0):
+                self._bury(now)
+        elif now >= self._start_at:
+            self.process.start()
+            self._running, self._said_ready, self._start_at = True, False, now
+            self._starts += 1
+        newly_ready = self._running and self.process.ready and not self._said_ready
+        self._said_ready = self._said_ready or newly_ready
+        return newly_ready
+
+    def _bury(self, now: float) -> None:
+        """Clear away a dead process and plan its restart; raises if that is hopeless."""
+        exit_code, name = self.process.end(), self.process.part.name
+        self._running = False
+        if self.process.error is not None and self._starts == 1:
+            raise self.process.error
+        self._failures = 1 if now - self._start_at >= STEADY_S else self._failures + 1
+        delay_s = restart_delay_s(self._failures)
+        reason = str(self.process.error or f"exit code {exit_code}")
+        if delay_s is None:
+            raise WorkerError(f"The {name} failed {self._failures} times in a row, at last with: {reason}")
+        logger.warning("the %s has died (%s); starting it again in %g s", name, reason, delay_s)
+        self._start_at = now + delay_s
+
+
+def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
+    """The ports that the parts will listen on."""
+    settings = directory.settings
+    control = _listener(directory, settings, "control_port", "the control plane")
+    web = _listener(directory, settings, "web_port", "the dashboard")
+    swarm = _listener(directory, settings, "swarm_port", "the swarm")
+    return [*([control, web] if SERVICE in parts else []), *([swarm] if KEEPER in parts else [])]
+
+
+def dashboard_url(settings: Settings) -> str:
+    """Where the dashboard answers, as volunteers reach it."""
+    host = f"[{settings.public_host}]" if ":" in settings.public_host else settings.public_host
+    return f"http://{host}:{settings.web_port}/"
+
+
+def serve_run(path: Path, parts: Sequence[Part] = PARTS) -> None:
+    """Serve a run until a signal asks to stop."""
+    directory = RunDirectory.open(path)
+    check_ports(listeners(directory, parts))
+    engine = open_engine(directory.database_url)
+    migrate(engine)  # before two processes would do it at once
+    engine.dispose()
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+
+    def announce(part: Part) -> None:
+        if part is SERVICE:
+            say(f"Join link: {directory.join_link}")
+            say(f"Dashboard: {dashboard_url(directory.settings)}")
+
+    say(f"Starting the run `{directory.config.run.name}`: {' and '.join(part.name for part in parts)}.")
+    with StopRequest() as stop:
+        Supervisor([PartProcess(part, directory.path) for part in parts], announce).run(stop)
+    say("Stopped in order.")
+
+
+def _listener(directory: RunDirectory, settings: Settings, key: str, purpose: str) -> Listener:
+    return Listener(settings.bind_host, getattr(settings, key), purpose, f"`{key}` in {directory.path}/settings.yaml")

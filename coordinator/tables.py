@@ -1,0 +1,65 @@
+"""How the operator's commands show what they found: tables for people, JSON for scripts.
+
+Names and reasons come from people, so they are shown as text, never read as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def say(text: str = "") -> None:
+    """One line on stdout, at once: other programs may be waiting for it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def say_json(content: Any) -> None:
+    """The command's result for scripts."""
+    say(json.dumps(content, ensure_ascii=False, allow_nan=False))
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows under headings; a column of numbers is aligned to the right."""
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[number], (int, float)) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(format_value(value)) for value in row))
+    Console().print(table)
+
+
+def say_facts(facts: Mapping[str, object]) -> None:
+    """One fact on each line, never folded, so that links can be copied."""
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        say(f"{name:<{width}}  {format_value(value)}")
+
+
+def format_value(value: object) -> str:
+    """A cell's text: large numbers grouped, fractions short, nothing as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+def format_age(then: float | None, now: float) -> str | None:
+    """How long ago something was, in its largest unit; None stays None."""
+    if then is None:
+        return None
+    age_s = max(0, int(now - then))
+    size_s, unit = next(((size, unit) for size, unit in _UNITS if age_s >= size), _UNITS[-1])
+    return f"{age_s // size_s} {unit} ago"
