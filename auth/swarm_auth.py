@@ -188,7 +188,7 @@ class AuthorizedAverager:
         """The directory, made at first use, which is in the averager's own process."""
         if self._directory is None:
             self._directory = PeerDirectory(self.dht, self.access.credentials, self.access.run, self.access.clock)
-        return self._directory  # type: ignore[no-any-return]
+        return self._directory
 
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from hivemind.utils.logging import use_hivemind_log_handler
+from transformers import AlbertForPreTraining
 
 from auth.credentials import Credentials
 from auth.errors import StorageError
@@ -37,6 +38,7 @@ from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.probe import make_probe, probe_loss, probe_tensors
 from coordinator.store.engine import Sessions, open_engine
 from peer.data.batches import Batch
+from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
@@ -59,7 +61,7 @@ class Keeper:
 
     directory: RunDirectory
     config: RunConfig
-    model: torch.nn.Module
+    model: AlbertForPreTraining
     swarm: Swarm
     ledger: Ledger
     membership: Membership
@@ -147,7 +149,9 @@ class Keeper:
             run=self.config.run.name,
             era=self.ledger.current_era(),
             texts={
-                "config.json": json.dumps(self.model.config.to_dict(), indent=2),  # type: ignore[union-attr,operator]
+                "config.json": json.dumps(
+                    self.model.config.to_dict() | {"architectures": ["AlbertForPreTraining"]}, indent=2
+                ),
                 "run.yaml": self.config.to_yaml(),
             },
             tokenizer_dir=self.directory.tokenizer_dir,
@@ -171,8 +175,8 @@ def open_keeper(run_dir: Path) -> Keeper:
     credentials.store_grant(
         config.run.name, directory.authority.public_bytes, grant.token_jwt, membership.revocations_jwt()
     )
-    torch.manual_seed(config.run.seed)
-    model = build_model(config, directory.tokenizer_dir)
+    vocabulary = load_tokenizer(directory.tokenizer_dir).get_vocab_size()
+    model = build_model(config, vocabulary, load_special_ids(directory.tokenizer_dir).pad)
     checkpoint = newest_verified(directory.checkpoints_dir)
     if checkpoint is not None:
         restore_model(model, checkpoint.path)

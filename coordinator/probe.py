@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from transformers import AlbertForPreTraining
 
 from peer.data.batches import Batch, open_batches
 from peer.objectives import compute_losses
@@ -18,18 +19,17 @@ PROBE_SEED = 0  # no device's seed: the probe is the first batch of a stream tha
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
     """The run's probe batch; the same at every start."""
-    with tempfile.TemporaryDirectory() as scratch:
-        stream = open_batches(config, tokenizer_dir, Path(scratch), PROBE_SEED, PROBE_SAMPLES)
-        try:
-            return next(iter(stream))
-        finally:
-            stream.close()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        open_batches(config, tokenizer_dir, Path(scratch), PROBE_SEED, PROBE_SAMPLES) as stream,
+    ):
+        return next(stream)
 
 
-def probe_loss(model: torch.nn.Module, probe: Batch, config: RunConfig) -> float:
+def probe_loss(model: AlbertForPreTraining, probe: Batch, config: RunConfig) -> float:
     """The objective's total on the probe, dropout off."""
     was_training = model.training
-    model.eval()
+    model.train(False)
     try:
         with torch.no_grad():
             return float(compute_losses(model, probe, config).total)

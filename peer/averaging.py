@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import multiprocessing as mp
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -42,7 +43,7 @@ class AveragedGroup:
     """What one successful round averaged."""
 
     size: int  # peers in the group
-    samples: int | None  # the senders' total weight, if this peer reduced a part and so saw it
+    samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -50,19 +51,18 @@ class ExactAllReduce(AllReduceRunner):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._weights: dict[int, float] = {}  # by sender's index
+        self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
 
     @property
     def missing_values(self) -> int:
         """How many values did not come back averaged."""
         return int(self.tensor_part_container.failed_size)
 
-    @property
-    def observed_weight(self) -> float | None:
-        """Total weight of the senders, as far as this peer reduced something."""
+    def _reduced_weight(self) -> float:
+        """Total weight of the senders in what this peer reduces; they all name it with each part."""
         banned = {self.sender_peer_ids.index(peer) for peer in self.banned_senders}
-        weights = [weight for index, weight in self._weights.items() if index not in banned]
-        return sum(weights) if weights else None
+        return sum(weight for index, weight in self._weights.items() if index not in banned)
 
     async def _reduce_own_parts(self, peer_index: int) -> None:
         sender_index = self.sender_peer_ids.index(self.peer_id)
@@ -70,6 +70,7 @@ class ExactAllReduce(AllReduceRunner):
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
             average = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
+            self.least_weight = min(self.least_weight, self._reduced_weight())
             # the same rounding as everybody else's copy went through
             wire = self.tensor_part_container.compression.compress(average, info, allow_inplace=False)
             self.tensor_part_container.register_processed_part(peer_index, part_index, deserialize_torch_tensor(wire))
@@ -89,11 +90,12 @@ class ExactAllReduce(AllReduceRunner):
                 await done_sending.wait()
             part_index, expected = 0, container.num_parts_by_peer[peer_index]
             answers = aiter_with_timeout(stream, self.reducer_timeout)
-            async for average in amap_in_executor(_averaged_part, answers, max_prefetch=container.prefetch):
+            async for average, weight in amap_in_executor(_averaged_part, answers, max_prefetch=container.prefetch):
                 asked = container._input_parts_by_peer[peer_index]
                 if part_index >= expected or average.shape != asked[part_index][0].shape:
                     raise AllreduceException(f"{peer_id} returned parts that were not asked for")
                 container.register_processed_part(peer_index, part_index, average)
+                self.least_weight = min(self.least_weight, weight)
                 part_index += 1
             if part_index != expected:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
@@ -125,16 +127,19 @@ class ExactAllReduce(AllReduceRunner):
                     break
                 part_index += 1
                 wire = serialize_torch_tensor(average, compression)
-                yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire)
+                yield averaging_pb2.AveragingData(
+                    code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=self._reduced_weight()
+                )
         finally:
             if part_index != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
 
 
-def _averaged_part(message: averaging_pb2.AveragingData) -> torch.Tensor:
+def _averaged_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float]:
+    """The average of one part and the total weight behind it."""
     if message.code != averaging_pb2.AVERAGED_PART:
         raise AllreduceException(f"reducer answered {averaging_pb2.MessageCode.Name(message.code)}")
-    return deserialize_torch_tensor(message.tensor_part)
+    return deserialize_torch_tensor(message.tensor_part), message.weight
 
 
 class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
@@ -143,7 +148,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
     def __init__(self, *args: Any, access: SwarmAccess, **kwargs: Any) -> None:
         self.access = access
         self._required_group_size = mp.Value("i", 2)
-        self._observed_weight: float | None = None
+        self._averaged_weight = 0.0
         super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
 
     @property
@@ -177,8 +182,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> AveragedGroup:
         await super()._aggregate_with_group(group_info, *args, **kwargs)
-        weight = self._observed_weight
-        return AveragedGroup(size=group_info.group_size, samples=None if weight is None else round(weight))
+        return AveragedGroup(size=group_info.group_size, samples=round(self._averaged_weight))
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
@@ -199,9 +203,9 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
             tensor.copy_(average)
         if runner.missing_values:
             raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+        if not (math.isfinite(runner.least_weight) and all(map(_finite, tensors))):
             raise AllreduceException("the average is not finite")
-        self._observed_weight = runner.observed_weight
+        self._averaged_weight = runner.least_weight
 
 
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):

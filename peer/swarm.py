@@ -47,7 +47,7 @@ class StepOutcome:
     samples: int  # this peer's samples that were averaged in
     averaged: bool  # whether the step was taken
     group_size: int
-    group_samples: int | None
+    group_samples: int | None  # all samples that were averaged
     averaging_s: float
     lost_samples: int = 0
     lost_reason: str = ""
@@ -74,7 +74,7 @@ def required_group_size(averaging: int, attempts: int) -> int:
     return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
 
 
-class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
+class SwarmOptimizer(hivemind.Optimizer):
     """hivemind's optimizer for members only; see the module's docstring."""
 
     scheduled_grads: StepControl | None  # a round that was begun ahead of time
@@ -199,6 +199,9 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
             if control is not None and not control.done():
                 control.cancel()
             return None
+        if group.samples < self.target_batch_size:  # a peer was lost on the way; the others make the batch up
+            logger.warning("only %d samples were averaged for step %d", group.samples, self.local_epoch + 1)
+            return None
         self._load_averaged_gradients_into_optimizer_()
         return group
 
@@ -209,9 +212,9 @@ class SwarmOptimizer(hivemind.Optimizer):  # type: ignore[misc]
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                self._require_group()
                 if time.monotonic() > deadline or not (control.began_allreduce or self.tracker.ready_to_update_epoch):
                     raise
+                self._require_group()
 
     def _cancel_scheduled(self) -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():

@@ -40,15 +40,15 @@ class TorchBackend:
         """Add the gradient of (mean loss * samples); a loss that is not finite is dropped before it has one."""
         batch = to_device(batch, self.device)
         losses = compute_losses(self._model, batch, self._config)
-        total = float(losses.total)  # waits for the accelerator
+        total = float(losses.total.detach())  # waits for the accelerator
         finite = math.isfinite(total)
         if finite:
-            (losses.total * batch.samples).backward()
+            (losses.total * batch.samples).backward()  # type: ignore[no-untyped-call]
         return MicrobatchResult(
             samples=batch.samples,
             loss=total,
-            mlm_loss=float(losses.mlm),
-            sop_loss=None if losses.sop is None else float(losses.sop),
+            mlm_loss=float(losses.mlm.detach()),
+            sop_loss=None if losses.sop is None else float(losses.sop.detach()),
             finite=finite,
         )
 

@@ -1,0 +1,122 @@
+"""One real peer of a real swarm, as a process of its own: `python swarm_peer.py PLAN.json`.
+
+Tests start several, read one JSON object a line from their standard output, and stop them by closing standard input.
+The data is made up and fixed by (seed, step, part), so that a plain process can repeat what the swarm did.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from auth.credentials import Credentials
+from peer.backends.torch_backend import TorchBackend
+from peer.data.batches import Batch
+from peer.models import build_model
+from peer.run_config import RunConfig
+from peer.swarm import Swarm
+
+VOCABULARY = 120
+MASKED_PER_SAMPLE = 3
+LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one peer is to do."""
+
+    role: str  # "keeper" or "trainer"
+    config: dict[str, Any]
+    credentials_dir: str
+    initial_peers: list[str]
+    seed: int = 0
+    microbatches_per_step: int | None = None  # exactly so many, then wait; None: as many as there is time for
+    last_step: int | None = None  # say so and wait to be stopped once this step is done
+    microbatch_s: float = 0.0  # pretend that each takes so long
+    parameters_file: str = ""  # written on leaving
+
+
+def fixed_batch(samples: int, seed: int, step: int, part: int) -> Batch:
+    """A batch with the same number of masked positions in every sample, so that means over parts are means over all."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step * 1009 + part)
+    ids = torch.randint(5, VOCABULARY, (samples, LENGTH), generator=generator)
+    places = torch.stack([torch.randperm(LENGTH, generator=generator)[:MASKED_PER_SAMPLE] for _ in range(samples)])
+    positions = (places.sort(dim=1).values + torch.arange(samples)[:, None] * LENGTH).flatten()
+    return Batch(
+        input_ids=ids,
+        token_type_ids=torch.zeros_like(ids),
+        attention_mask=None,
+        masked_positions=positions,
+        masked_labels=torch.randint(5, VOCABULARY, (len(positions),), generator=generator),
+        sop_labels=torch.randint(0, 2, (samples,), generator=generator),
+    )
+
+
+def say(event: str, **facts: Any) -> None:
+    """One line for the test."""
+    print(json.dumps({"event": event, "time": time.time()} | facts), flush=True)  # noqa: T201
+
+
+def take_part(plan: Plan, stop: threading.Event) -> None:
+    """Join, train or keep until stopped, leave."""
+    config = RunConfig.from_mapping(plan.config)
+    model = build_model(config, VOCABULARY, 0)
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=Credentials(Path(plan.credentials_dir)),
+        initial_peers=plan.initial_peers,
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+    )
+    backend = TorchBackend(config, model, threads=1)
+    downloaded = plan.role == "trainer" and swarm.download_state()
+    say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded)
+    done_this_step = part = 0
+    while not stop.is_set():
+        quota = plan.microbatches_per_step
+        if plan.role == "trainer" and swarm.step != plan.last_step and (quota is None or done_this_step < quota):
+            result = backend.accumulate(fixed_batch(config.data.microbatch_size, plan.seed, swarm.step, part))
+            time.sleep(plan.microbatch_s)
+            swarm.begin_training()
+            swarm.add(result.samples)
+            done_this_step, part = done_this_step + 1, part + 1
+        else:
+            time.sleep(0.05)
+        if plan.last_step is not None and swarm.step >= plan.last_step:
+            continue
+        outcome = swarm.advance()
+        if outcome is not None:
+            say("step", **asdict(outcome))
+            done_this_step = part = 0
+    parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    save_file(parameters, plan.parameters_file)
+    say("left", step=swarm.step)
+    swarm.leave()
+
+
+def main() -> None:
+    """Read the plan, watch standard input for its end, take part."""
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(1)
+    stop = threading.Event()
+
+    def wait_for_end_of_input() -> None:
+        os.read(0, 1)  # not sys.stdin: a forked child would wait for ever for the lock that this thread holds
+        stop.set()
+
+    threading.Thread(target=wait_for_end_of_input, daemon=True).start()
+    take_part(Plan(**json.loads(Path(sys.argv[1]).read_text())), stop)
+
+
+if __name__ == "__main__":
+    main()
