@@ -19,7 +19,7 @@ import typer
 PACKAGES = ("auth", "peer", "coordinator", "dashboards")
 # command -> the module whose `app` holds it, and what the overview says about it
 COMMANDS = {
-    "demo": ("coordinator.demo_cli", "A whole run on this machine: coordinator, dashboard and two volunteers."),
+    "demo": ("coordinator.demo", "A whole run on this machine: coordinator, dashboard and two volunteers."),
     "join": ("peer.cli", "Take part in a run with this machine."),
     "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, members, revoke, status."),
 }
