@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from auth.errors import ManyhandsError, RequestError, RevokedError, UnreachableError
-from auth.tokens import AccessToken, RevocationList, verify_revocations
+from auth.tokens import AccessToken, verify_revocations
 from coordinator.ledger import Contribution
 from coordinator.run_services import RunServices
 from peer.protocol import control_pb2
@@ -54,6 +54,7 @@ class LiveSession:
     id: str
     token: AccessToken
     standing: Standing | None = None  # as it was last told
+    ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
         default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
     )
@@ -64,7 +65,10 @@ class LiveSession:
             self.outgoing.put_nowait(message)
 
     def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
-        """Let the writer send what is queued and `last`, then end the stream."""
+        """Let the writer send what is queued and `last`, then end the stream; the first end counts."""
+        if self.ended:
+            return
+        self.ended = True
         while self.outgoing.qsize() > QUEUE_MESSAGES - 2:
             self.outgoing.get_nowait()
         if last is not None:
@@ -78,7 +82,8 @@ class SessionHub:
     def __init__(self, services: RunServices) -> None:
         self._services = services
         self._live: dict[str, LiveSession] = {}  # by device
-        self._serial = -1
+        self._revocations_jwt = ""
+        self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = 0.0
         self._closing = False
 
@@ -105,10 +110,10 @@ class SessionHub:
 
     async def refresh(self) -> None:
         """Push what has changed in the store since the last call: revocations, and tokens that grow old."""
-        jwt, revocations = await asyncio.to_thread(self._read_revocations)
-        if revocations.serial > self._serial:
-            self._serial = revocations.serial
-            self._announce(jwt, revocations)
+        jwt = await asyncio.to_thread(self._services.membership.revocations_jwt)
+        if jwt != self._revocations_jwt:
+            self._announce(jwt)
+        self._send_revoked_away()
         now = self._services.clock()
         if self._live and now >= self._standings_due:
             self._standings_due = now + STANDING_EVERY_S
@@ -118,10 +123,17 @@ class SessionHub:
             if now >= token.issued_at + PUSH_TOKEN_AT * (token.expires_at - token.issued_at):
                 await self._renew(session)
 
-    def _announce(self, jwt: str, revocations: RevocationList) -> None:
+    def _announce(self, jwt: str) -> None:
+        services = self._services
+        self._revoked = verify_revocations(jwt, services.authority_public, services.config.run.name).peer_ids
+        self._revocations_jwt = jwt
         for session in self._live.values():
             session.push(control_pb2.CoordinatorMessage(revocations=jwt))
-            if session.token.peer_id in revocations.peer_ids:
+
+    def _send_revoked_away(self) -> None:
+        """Each time, not only when the list changes: a session may have been opened in the meantime."""
+        for session in self._live.values():
+            if session.token.peer_id in self._revoked:
                 error = RevokedError(f"{session.token.member} was removed from this run by its operator.")
                 notice = control_pb2.RevokedNotice(reason=str(error))
                 session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
@@ -142,8 +154,3 @@ class SessionHub:
             session.end(error)
         else:
             session.push(control_pb2.CoordinatorMessage(token=grant.token_jwt))
-
-    def _read_revocations(self) -> tuple[str, RevocationList]:
-        services = self._services
-        jwt = services.membership.revocations_jwt()
-        return jwt, verify_revocations(jwt, services.authority_public, services.config.run.name)

@@ -16,7 +16,15 @@ from auth.errors import ExpiredTokenError, RevokedError, UnreachableError
 from peer.control_client import ControlClient
 from peer.outbox import Outbox
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS
-from peer.session_stream import Greeting, PresenceSource, SessionHandlers, SessionStream, SessionTiming, pause
+from peer.session_stream import (
+    Greeting,
+    PresenceSource,
+    SessionHandlers,
+    SessionStream,
+    SessionTiming,
+    pause,
+    unless_stopped,
+)
 
 __all__ = ["Session", "SessionHandlers", "SessionTiming", "renewal_due_at", "retry_delay_s"]
 
@@ -85,7 +93,8 @@ class Session:
         call = self._client.open_session()
         stream = SessionStream(call, outbox, presence, handlers, self._timing)
         try:
-            await stream.greet(self._greeting())
+            if not await unless_stopped(stop, stream.greet(self._greeting())):
+                return
             handlers.on_connected(True)
             try:
                 await stream.converse(stop)

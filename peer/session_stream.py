@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,7 +215,19 @@ class SessionStream:
 
 async def pause(stop: asyncio.Event, delay_s: float) -> None:
     """Sleep, but no longer than until `stop` is set."""
-    try:
+    with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(stop.wait(), delay_s)
-    except asyncio.TimeoutError:
-        return
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, object]) -> bool:
+    """Do the work and return True, or drop it when `stop` is set and return False."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

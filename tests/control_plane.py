@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,13 +20,21 @@ from coordinator.run_services import RunServices, open_run_services
 from coordinator.store.models import Refusal
 from peer.control_client import ControlClient
 from peer.messages import Notice, StepReport
+from peer.outbox import Outbox
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from peer.session import SessionHandlers, SessionTiming
+from peer.session import Session, SessionHandlers, SessionTiming
 
 QUICK = SessionTiming(
-    send_every_s=0.02, presence_every_s=0.1, renew_check_s=0.02, retry_first_s=0.05, retry_most_s=0.2, farewell_s=5.0
+    handshake_s=60.0,
+    send_every_s=0.02,
+    presence_every_s=0.1,
+    renew_check_s=0.02,
+    retry_first_s=0.05,
+    retry_most_s=0.2,
+    farewell_s=5.0,
 )
+PRESENCE = control_pb2.Presence(step=4, own_samples=12, samples_per_second=3.5, state="training")
 TOKENIZER = b"pretend tokenizer " * 40_000  # more than one chunk
 
 
@@ -147,3 +156,52 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> 
             await asyncio.sleep(0.02)
 
     await asyncio.wait_for(poll(), timeout_s)
+
+
+class Member:
+    """One joined device: its outbox, what it heard, and its session while it runs."""
+
+    def __init__(self, client: ControlClient, credentials: Credentials, clock: SteppedClock, directory: Path) -> None:
+        self.client, self.credentials, self.clock = client, credentials, clock
+        self.outbox = Outbox(directory / "outbox.sqlite3", clock)
+        self.heard = Heard()
+        self.stop = asyncio.Event()
+        self.presence: control_pb2.Presence | None = PRESENCE
+        self.running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        session = Session(
+            self.client,
+            self.credentials,
+            clock=self.clock,
+            rng=random.Random(0),
+            hardware="8 cores",
+            software="0.1.0",
+            timing=QUICK,
+        )
+        handlers = self.heard.handlers(self.credentials)
+        self.running = asyncio.create_task(session.run(self.outbox, lambda: self.presence, handlers, self.stop))
+
+    async def leave(self) -> None:
+        self.stop.set()
+        assert self.running is not None
+        await asyncio.wait_for(self.running, 20)
+
+
+@asynccontextmanager
+async def joined(coordinator: TestCoordinator, directory: Path, name: str = "Ada") -> AsyncIterator[Member]:
+    """A member whose session has not started yet; it is ended with the block."""
+    async with connected(coordinator) as client:
+        credentials = await join_as(coordinator, client, directory / name, name)
+        member = Member(client, credentials, SteppedClock(), directory / name)
+        try:
+            yield member
+        finally:
+            if member.running is not None:
+                member.running.cancel()
+                await asyncio.gather(member.running, return_exceptions=True)
+            member.outbox.close()
+
+
+def samples_of(coordinator: TestCoordinator) -> dict[int, int]:
+    return {row.step: row.samples for row in coordinator.services.ledger.steps()}

@@ -1,0 +1,145 @@
+"""The coordinator's end of a session, against raw streams: who is let in, and what is taken from whom."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auth.errors import ExpiredTokenError, RequestError, TokenError, UnreachableError
+from auth.identity import DeviceKey, challenge_bytes
+from coordinator import session_stream as server_side
+from peer.protocol import control_pb2
+from peer.protocol.wire import report_to_wire
+from peer.session_stream import Greeting, SessionStream
+from tests.control_plane import QUICK, Heard, Member, a_report, eventually, joined, samples_of, serving
+
+
+async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
+    """A raw, welcomed session stream."""
+    call = member.client.open_session()
+    stream = SessionStream(call, member.outbox, lambda: None, member.heard.handlers(), QUICK)
+    signer = key or member.credentials.device_key
+    await stream.greet(Greeting("test", signer, member.credentials.token_jwt, "", ""))
+    return call
+
+
+async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
+    """The next message of a kind."""
+    while (message := await asyncio.wait_for(call.read(), 20)).WhichOneof("body") != kind:
+        continue
+    return message
+
+
+async def drained(call: Any) -> None:
+    """Read a stream to its end; raises why the coordinator ended it."""
+    reader = SessionStream(call, None, lambda: None, Heard().handlers(), QUICK)  # type: ignore[arg-type]
+    while await asyncio.wait_for(reader._read(), 20) is not None:
+        continue
+    raise UnreachableError("the stream ended in order")
+
+
+async def test_a_report_whose_acknowledgement_was_lost_is_counted_once(tmp_path: Path) -> None:
+    """It is sent again under its number in the next session, accepted again, and adds nothing."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        seq = member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        call = await greeted(member)
+        for _ in range(2):
+            wire = report_to_wire(seq, 0, time.time(), a_report(1))
+            await call.write(control_pb2.PeerMessage(report=wire))
+            assert (await next_of(call, "ack")).ack.accepted
+        call.cancel()
+        member.start()
+        await eventually(lambda: len(member.outbox) == 0)
+        assert samples_of(coordinator) == {1: 32}
+
+
+async def test_an_impossible_presence_is_dropped_and_the_session_goes_on(tmp_path: Path) -> None:
+    """One bad record never spoils the rest."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        member.presence = control_pb2.Presence(step=2**60, state="training", samples_per_second=float("nan"))
+        member.start()
+        await eventually(lambda: ("session", "bad-request") in coordinator.refusals())
+        member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        await eventually(lambda: samples_of(coordinator) == {1: 32})
+
+
+async def test_an_expired_token_is_refused_at_hello(tmp_path: Path) -> None:
+    """The coordinator opens no session on a token whose time is over, and records that."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        coordinator.clock.ahead_s = 3601.0
+        with pytest.raises(ExpiredTokenError):
+            await greeted(member)
+        assert coordinator.refusals() == [("session", "expired-token")]
+
+
+async def test_a_hello_signed_by_another_key_is_refused(tmp_path: Path) -> None:
+    """A token is no bearer secret: whoever shows it must hold the key that it names."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        thief = DeviceKey.load_or_create(tmp_path / "thief.key")
+        with pytest.raises(TokenError, match="signed"):
+            await greeted(member, thief)
+        assert coordinator.refusals() == [("session", "bad-token")]
+
+
+async def test_a_session_without_hello_is_refused(tmp_path: Path) -> None:
+    """Nothing is taken from a stream before it has said who it is."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        call = member.client.open_session()
+        await call.write(control_pb2.PeerMessage(report=report_to_wire(1, 0, time.time(), a_report(1))))
+        with pytest.raises(RequestError, match="hello"):
+            await drained(call)
+        assert samples_of(coordinator) == {}
+
+
+async def test_a_session_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent stream does not hold a place for ever."""
+    monkeypatch.setattr(server_side, "HANDSHAKE_TIMEOUT_S", 0.1)
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        with pytest.raises(RequestError, match="opened within"):
+            await drained(member.client.open_session())
+        assert coordinator.refusals() == [("session", "bad-request")]
+
+
+async def test_a_recorded_hello_cannot_be_used_again(tmp_path: Path) -> None:
+    """Each session has a nonce of its own, so an old signature opens nothing."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        first, second = member.client.open_session(), member.client.open_session()
+        nonce = (await first.read()).challenge.nonce
+        key = member.credentials.device_key
+        hello = control_pb2.Hello(
+            token=member.credentials.token_jwt,
+            signature=key.sign(challenge_bytes("session", "test", nonce, key.public_key)),
+        )
+        await second.write(control_pb2.PeerMessage(hello=hello))
+        with pytest.raises(TokenError):
+            await drained(second)
+        first.cancel()
+
+
+async def test_the_newest_session_of_a_device_counts(tmp_path: Path) -> None:
+    """A second session of the same device ends the first, so no device is here twice."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        first = await greeted(member)
+        second = await greeted(member)
+        with pytest.raises(RequestError, match="twice"):
+            await drained(first)
+        second.cancel()
+
+
+async def test_a_flood_of_messages_is_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its pace a session's messages wait unread: here two are taken at once, the third in a very long time."""
+    monkeypatch.setattr(server_side, "MESSAGES_AT_ONCE", 2.0)
+    monkeypatch.setattr(server_side, "MESSAGES_PER_SECOND", 1e-6)
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        call = await greeted(member)
+        for step in (1, 2, 3):
+            await call.write(control_pb2.PeerMessage(report=report_to_wire(step, 0, time.time(), a_report(step))))
+        for _ in range(2):
+            assert (await next_of(call, "ack")).ack.accepted
+        await asyncio.sleep(0.2)
+        assert sorted(samples_of(coordinator)) == [1, 2]
+        call.cancel()
