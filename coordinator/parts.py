@@ -19,7 +19,7 @@ from pathlib import Path
 
 from auth.errors import ManyhandsError
 from coordinator.directory import RunDirectory
-from peer.supervision import die_with_parent, end_group, lead_own_group
+from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _READY = "ready"
@@ -74,13 +74,6 @@ class PartProcess:
         theirs.close()
         self._process = process
 
-    def handles(self) -> list[Connection | int]:
-        """What to wait on for news from the process, by `multiprocessing.connection.wait`."""
-        if self._process is None:
-            return []
-        messages = [] if self._messages is None else [self._messages]
-        return [*messages, self._process.sentinel]
-
     def read(self) -> None:
         """Take in what the process has said."""
         while self._messages is not None and self._messages.poll():
@@ -93,9 +86,9 @@ class PartProcess:
                 self.ready = self.ready or message == _READY
                 self.error = message if isinstance(message, ManyhandsError) else self.error
 
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the process has ended, after waiting for that so long; its group may still live."""
-        return self._process is None or bool(multiprocessing.connection.wait([self._process.sentinel], timeout_s))
+    def has_ended(self) -> bool:
+        """Whether the process itself has ended; others of its group may still live."""
+        return self._process is None or has_ended(_pid(self._process))
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to the process, which ends its own children in order."""
@@ -106,9 +99,7 @@ class PartProcess:
         """Kill what is left of the process and its group; returns its exit code, None if it was not running."""
         if self._process is None:
             return None
-        pid = self._process.pid
-        assert pid is not None
-        end_group(pid)  # before it is reaped: until then its id is nobody else's
+        end_group(_pid(self._process))  # before it is reaped: until then its id is nobody else's
         self._process.kill()
         self._process.join()
         exit_code = self._process.exitcode
@@ -118,10 +109,16 @@ class PartProcess:
         return exit_code
 
 
+def _pid(process: multiprocessing.process.BaseProcess) -> int:
+    assert process.pid is not None  # it was started
+    return process.pid
+
+
 def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection) -> None:
     """Main function of a part's process; an error that a person can act on goes to the supervisor to tell."""
     lead_own_group()
     die_with_parent(parent_pid)
+    kill_forks_at_end()
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     try:
         part.main(directory, parent_pid, lambda: messages.send(_READY))

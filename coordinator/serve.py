@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from auth.errors import WorkerError
@@ -22,7 +21,7 @@ from coordinator.tables import say
 
 logger = logging.getLogger(__name__)
 PARTS = (SERVICE, KEEPER)
-POLL_S = 0.25
+POLL_S = 0.1
 STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
 STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
 MAX_FAILURES = 6  # in a row
@@ -55,7 +54,7 @@ class Supervisor:
                 for watched in self._watched:
                     if watched.tend():
                         self._on_ready(watched.process.part)
-                wait([handle for watched in self._watched for handle in watched.process.handles()], POLL_S)
+                time.sleep(POLL_S)
             self._stop()
         finally:
             for watched in self._watched:
@@ -65,9 +64,11 @@ class Supervisor:
         deadline = time.monotonic() + STOP_GRACE_S
         for watched in self._watched:
             watched.process.ask_to_stop()
-        for watched in self._watched:
-            if not watched.process.wait(max(0.0, deadline - time.monotonic())):
-                raise WorkerError(f"The {watched.process.part.name} did not stop within {STOP_GRACE_S:g} s: killed it.")
+        while not all(watched.process.has_ended() for watched in self._watched):
+            if time.monotonic() > deadline:
+                stuck = " and ".join(w.process.part.name for w in self._watched if not w.process.has_ended())
+                raise WorkerError(f"The {stuck} did not stop within {STOP_GRACE_S:g} s and had to be killed.")
+            time.sleep(POLL_S)
 
 
 class _Watched:
@@ -87,7 +88,7 @@ class _Watched:
         now = self._clock()
         if self._running:
             self.process.read()
-            if self.process.wait(0.0):
+            if self.process.has_ended():
                 self._bury(now)
         elif now >= self._start_at:
             self.process.start()

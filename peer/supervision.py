@@ -1,7 +1,7 @@
 """Process groups: how a parent ends a child with all that the child started, and a child ends when its parent is gone.
 
-hivemind forks a DHT process and starts the p2p daemon; both outlive their parent when it is killed, keep its identity
-and go on answering. So each child that uses hivemind leads a group of its own, which is ended as a whole, by its id.
+hivemind forks processes and starts the p2p daemon; all of them outlive a parent that is killed, keep its identity and
+its port, and go on answering. So each child that uses hivemind leads a group of its own, which is ended as a whole.
 """
 
 from __future__ import annotations
@@ -23,15 +23,32 @@ def lead_own_group() -> None:
 
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel send SIGTERM to this process when its parent ends, however it ends (Linux only)."""
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _signal_at_parents_end(signal.SIGTERM)
     if os.getppid() != parent_pid:  # it was gone already
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def kill_forks_at_end() -> None:
+    """Have the kernel kill the processes that this one forks from now on when it ends, however it ends (Linux only).
+
+    They must be forked by a thread that lives as long as the process: to the kernel that thread is the parent.
+    """
+    os.register_at_fork(after_in_child=lambda: _signal_at_parents_end(signal.SIGKILL))
+
+
+def has_ended(child_pid: int) -> bool:
+    """Whether a child has ended, without reaping it, so that its id and its group's are still nobody else's.
+
+    `multiprocessing`'s sentinel cannot tell: it is a pipe, which the child's own forks inherit and keep open.
+    """
+    try:
+        return os.waitid(os.P_PID, child_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # reaped already
+        return True
+
+
 def end_group(group_id: int) -> None:
-    """Kill every process of a group, at once; one that has none left is fine.
+    """Kill every process of a child's group, at once; one that has none left is fine.
 
     Call it before the leader is reaped: until then the kernel gives its id to nobody else.
     """
@@ -39,3 +56,8 @@ def end_group(group_id: int) -> None:
         raise ValueError(f"process group {group_id} is not a child's")
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group_id, signal.SIGKILL)
+
+
+def _signal_at_parents_end(number: signal.Signals) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
