@@ -1,0 +1,95 @@
+"""Samples per second and peak memory of one worker, against plain PyTorch and transformers' own ALBERT.
+
+    python benchmarks/trainer.py [--quick] [--json] [--threads N] [--model demo|base]
+
+Forward and backward passes over the same batches with the same threads; "demo" is the demo's model, "base" a 12-layer,
+768-wide ALBERT with 32,000 words at length 512. Memory is the whole process's, its libraries included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reporting import Figure, argument_parser, report
+from peer.run_config import BUILTIN_RUNS, RunConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+BASE = {
+    "model": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "tokenizer": {"vocab_size": 32_000},
+    "data": {"sequence_length": 512, "microbatch_size": 4},
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained and for how long."""
+
+    name: str
+    config: RunConfig
+    microbatches: int
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each variant of each model in its own process and compare."""
+    options = _parse(arguments)
+    figures = []
+    for model in _models(options):
+        outcomes = {name: _run(model, name, options.threads) for name in ("worker", "plain loop", "transformers")}
+        figures += _figures(model.name, outcomes)
+    report("trainer", figures, options.json)
+
+
+def _models(options: argparse.Namespace) -> list[Model]:
+    base = {**BASE, "data": {**BASE["data"], "microbatch_size": 1}} if options.quick else BASE
+    models = [
+        Model("demo", RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), 15 if options.quick else 60),
+        Model("base", RunConfig.from_mapping(base), 3 if options.quick else 6),
+    ]
+    return [model for model in models if options.model in (None, model.name)]
+
+
+def _run(model: Model, variant: str, threads: int) -> dict[str, Any]:
+    """The outcome of one variant, from a process that inherits nothing but the plan."""
+    plan = {
+        "variant": variant,
+        "config_json": model.config.to_json(),
+        "vocabulary": model.config.tokenizer.vocab_size,
+        "microbatches": model.microbatches,
+        "threads": threads,
+    }
+    command = [sys.executable, "-m", "benchmarks._trainer_variant", json.dumps(plan)]
+    finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    outcome: dict[str, Any] = json.loads(finished.stdout)
+    return outcome
+
+
+def _figures(model: str, outcomes: dict[str, dict[str, Any]]) -> list[Figure]:
+    ours = outcomes["worker"]
+    figures = []
+    for baseline in ("transformers", "plain loop"):
+        theirs = outcomes[baseline]
+        speeds, peaks = ("samples_per_second", "samples/s"), ("peak_mib", "MiB")
+        for what, (key, unit) in {"speed": speeds, "peak memory": peaks}.items():
+            figures.append(Figure(f"{model}: {what}", ours[key], unit, theirs[key], baseline))
+        differences = [abs(a - b) / abs(b) for a, b in zip(ours["losses"], theirs["losses"], strict=True)]
+        figures.append(Figure(f"{model}: largest relative difference of losses to {baseline}", max(differences), ""))
+    return figures
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argument_parser("Samples per second and peak memory of one worker.")
+    parser.add_argument("--threads", type=int, default=1, help="threads of every variant (default: 1)")
+    parser.add_argument("--model", choices=("demo", "base"), help="only this model (default: both)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
