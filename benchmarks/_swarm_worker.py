@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from auth.credentials import Credentials
-from benchmarks.trainer_swarm import Plan, demo_config
 from benchmarks._trainer_variant import random_batch
+from benchmarks.trainer_swarm import Plan, demo_config
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
 from peer.messages import Progress, StepReport
