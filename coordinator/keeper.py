@@ -46,7 +46,7 @@ from peer.swarm import Swarm
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
 STATUS_PERIOD_S = 1.0
-SURVIVORS_WAIT_S = 15.0  # how long peers that outlived the keeper get to be found, before steps are undone
+SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
 TOKEN_RENEWAL_SHARE = 2 / 3
 
 
@@ -88,10 +88,11 @@ class Keeper:
         self.swarm.leave()
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
-        """If the ledger is ahead of the checkpoint: find peers that trained on, else undo the lost steps."""
+        """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost."""
         recorded = self.ledger.last_step()
-        deadline = self.clock() + SURVIVORS_WAIT_S
-        while recorded > self.swarm.step and self.clock() < deadline and not should_stop():
+        resumed_at = self.swarm.step
+        deadline = self.clock() + (SURVIVORS_WAIT_S if recorded or resumed_at else 0.0)
+        while self.swarm.step == resumed_at and self.clock() < deadline and not should_stop():
             self.swarm.advance()
             time.sleep(POLL_S)
         if recorded > self.swarm.step and not should_stop():

@@ -11,20 +11,25 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.node import DHTNode
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, ProgressTracker
+from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 from hivemind.utils.timed_storage import ValueWithExpiration
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from auth.swarm_auth import RecordKey, SwarmAccess, checked_token, peers_key
 from auth.tokens import AccessToken
+from peer.sketch import SKETCH_SIZE, Sketch, drifted
 
 MAX_STEP = 2**40
 MAX_RATE = 1e7  # samples per second
+GREETING_PERIOD_S = 5.0
 
 
 class PeerRecord(BaseModel):
@@ -39,7 +44,7 @@ class PeerRecord(BaseModel):
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     training: bool  # takes part in averaging: has begun to accumulate, or is the keeper
     client_mode: bool
-    sketch: Annotated[tuple[float, ...], Field(max_length=64, strict=False)] = ()
+    sketch: Annotated[tuple[FiniteFloat, ...], Field(max_length=SKETCH_SIZE, strict=False)] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class SwarmView:
     trainers: int  # training peers, whatever their step
     averaging: int  # peers at `step` that will take part in the next averaging, keeper included
     rate: float  # samples per second of all trainers
-    keeper_sketch: tuple[float, ...] | None  # the keeper's at `step`
+    keepers: int
+    keeper_sketch: Sketch  # the keeper's at `step`; empty if it is elsewhere
 
 
 def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
@@ -80,7 +86,8 @@ def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
         trainers=len(trainers),
         averaging=len(current) + sum(record.step == step for record in keepers),
         rate=sum(record.rate for record in trainers),
-        keeper_sketch=None if keeper is None else keeper.sketch,
+        keepers=len(keepers),
+        keeper_sketch=() if keeper is None else keeper.sketch,
     )
 
 
@@ -100,15 +107,31 @@ def read_records(records: Any, check: Callable[[str], AccessToken | None]) -> li
     return known
 
 
+async def _greet(_dht: DHT, node: DHTNode, peer_ids: tuple[PeerID, ...]) -> None:
+    """Ping these peers, which makes them add this one to their routing tables; runs in the DHT's process."""
+    await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))
+
+
 class StepTracker(ProgressTracker):
     """hivemind's tracker over our records; see the module's docstring."""
 
-    def __init__(self, dht: DHT, *, access: SwarmAccess, key: RecordKey, role: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        dht: DHT,
+        *,
+        access: SwarmAccess,
+        key: RecordKey,
+        role: str,
+        keeper_ids: Iterable[PeerID] = (),
+        **kwargs: Any,
+    ) -> None:
         self._access = access
         self._role = role
         self._training = role == "keeper"
-        self._sketch: tuple[float, ...] = ()
-        self.view = SwarmView(0, 0, 0, 0, 0.0, None)
+        self._sketch: tuple[int, Sketch] = (-1, ())
+        self._keeper_ids = tuple(keeper_ids)
+        self._greeted_at = float("-inf")
+        self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
         super().__init__(dht, private_key=key, start=False, **kwargs)
         self.training_progress_key = peers_key(access.run)
         self._owner = RSASignatureValidator(key).local_public_key
@@ -125,9 +148,15 @@ class StepTracker(ProgressTracker):
         """The swarm's step as far as this peer knows."""
         return int(self.global_progress.epoch)
 
-    def set_sketch(self, sketch: tuple[float, ...]) -> None:
-        """The sketch of this peer's parameters at its current step; goes out with the next report."""
-        self._sketch = sketch
+    def set_sketch(self, step: int, sketch: Sketch) -> None:
+        """The sketch of this peer's parameters after `step`; goes out with the reports of that step."""
+        self._sketch = (step, sketch)
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the keeper's parameters after this very step are clearly others than this peer's."""
+        step, sketch = self._sketch
+        return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 
     def begin_training(self) -> None:
         """From now on the others wait for this peer when they average."""
@@ -156,7 +185,7 @@ class StepTracker(ProgressTracker):
             time=now,
             training=self._training,
             client_mode=self.client_mode,
-            sketch=self._sketch,
+            sketch=self._sketch[1] if self._sketch[0] == progress.epoch else (),
         )
 
     async def _progress_reporter(self) -> None:
@@ -172,8 +201,15 @@ class StepTracker(ProgressTracker):
     def _publish_quietly(self) -> None:
         try:
             self.publish()
+            self._greet_lost_keeper()
         except Exception:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
             time.sleep(min(1.0, self.heartbeat_s))
+
+    def _greet_lost_keeper(self) -> None:
+        """A keeper that was restarted knows nobody: let it know this peer, as at joining."""
+        if self._keeper_ids and self.view.keepers == 0 and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
+            self._greeted_at = get_dht_time()
+            self.dht.run_coroutine(partial(_greet, peer_ids=self._keeper_ids), return_future=True)
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
         """Turn the records (a dictionary of values with expirations) into hivemind's form; keeps the view beside it."""

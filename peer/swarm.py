@@ -22,6 +22,7 @@ import torch
 from hivemind.averaging.control import StepControl
 from hivemind.compression import CompressionBase, Float16Compression, NoCompression
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
@@ -31,6 +32,7 @@ from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager, S
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.progress import StepTracker
 from peer.run_config import RunConfig
+from peer.sketch import sketch_of
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -88,8 +90,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         config: RunConfig,
         model: torch.nn.Module,
         dht: hivemind.DHT,
+        keeper_ids: Sequence[PeerID],
     ) -> None:
-        self._access, self._key, self._role, self._config = access, key, role, config
+        self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         averaging = config.averaging
         compression: CompressionBase = Float16Compression() if averaging.compression == "float16" else NoCompression()
         super().__init__(
@@ -101,6 +104,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             scheduler=partial(build_scheduler, config),
             matchmaking_time=averaging.matchmaking_time_s,
             averaging_timeout=averaging.averaging_timeout_s,
+            next_chunk_timeout=averaging.averaging_timeout_s / 3,  # a busy peer is not a lost one
             load_state_timeout=STATE_DOWNLOAD_TIMEOUT_S,
             offload_optimizer=False,
             delay_state_averaging=False,
@@ -124,6 +128,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             access=self._access,
             key=self._key,
             role=self._role,
+            keeper_ids=self._keeper_ids,
             prefix=self.run_id,
             target_batch_size=target_batch_size,
             client_mode=self.client_mode,
@@ -227,8 +232,13 @@ class SwarmOptimizer(hivemind.Optimizer):
             with self.state_averager.state_lock:
                 self.state_averager.step(increment_epoch=True, optimizer_step=True)
             self.grad_averager.reset_accumulated_grads_()
-            self.tracker.update_epoch(new_epoch=self.state_averager.local_epoch)
+            self._begin_step()
         self.attempts = 0
+
+    def _begin_step(self) -> None:
+        """Tell the tracker where the state now stands; its updates must be paused."""
+        self.tracker.set_sketch(self.local_epoch, sketch_of(self.state_averager.main_parameters))
+        self.tracker.update_epoch(new_epoch=self.local_epoch)
 
     def drop_gradients(self) -> int:
         """Forget what was accumulated towards the next step; returns how many samples that were."""
@@ -245,9 +255,15 @@ class SwarmOptimizer(hivemind.Optimizer):
         )
         self.grad_averager.reset_accumulated_grads_()
         with self.tracker.pause_updates():
-            self.tracker.update_epoch(new_epoch=self.local_epoch)
+            self._begin_step()
         self.attempts = 0
         return bool(loaded)
+
+    def restore(self, step: int) -> None:
+        """Declare that parameters and optimizer hold the state after `step` global steps."""
+        self.state_averager.set_step(step)
+        with self.tracker.pause_updates():
+            self._begin_step()
 
     def shutdown(self) -> None:
         """Leave in order; rounds that others are forming with this peer are given up."""
@@ -307,9 +323,13 @@ class Swarm:
                 f"The swarm cannot be joined ({error}): check that this machine may open connections to "
                 f"{', '.join(initial_peers) or 'others'} and that the run is being served."
             ) from error
+        keeper_ids = [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers]
         donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
         access = SwarmAccess(credentials, config.run.name, donors, clock)
-        optimizer = SwarmOptimizer(access=access, key=key, role=token.role, config=config, model=model, dht=dht)
+        optimizer = SwarmOptimizer(
+            access=access, key=key, role=token.role, config=config, model=model, dht=dht, keeper_ids=keeper_ids
+        )
+        optimizer.restore(0)
         optimizer.tracker.publish()
         optimizer.tracker.start()
         return cls(dht, optimizer)
@@ -343,7 +363,7 @@ class Swarm:
         An outcome with `averaged` False has lost `lost_samples`, or none if the round will be tried again.
         """
         optimizer = self._optimizer
-        if optimizer.tracker.swarm_step > self.step:
+        if optimizer.tracker.swarm_step > self.step or optimizer.tracker.has_drifted:
             return self._catch_up()
         optimizer.prepare_averaging()
         if not optimizer.tracker.ready_to_update_epoch:
@@ -371,9 +391,7 @@ class Swarm:
 
     def restore(self, step: int) -> None:
         """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint)."""
-        self._optimizer.state_averager.set_step(step)
-        with self._optimizer.tracker.pause_updates():
-            self._optimizer.tracker.update_epoch(new_epoch=step)
+        self._optimizer.restore(step)
 
     def frozen_state(self) -> Any:
         """A context in which no global step changes the state."""

@@ -43,6 +43,8 @@ class Plan:
     microbatches_per_step: int | None = None  # exactly so many, then wait; None: as many as there is time for
     last_step: int | None = None  # say so and wait to be stopped once this step is done
     microbatch_s: float = 0.0  # pretend that each takes so long
+    spoil_after_step: int | None = None  # then change the parameters, as a fault would
+    port: int = 0  # to listen on; 0: any
     parameters_file: str = ""  # written on leaving
 
 
@@ -62,6 +64,14 @@ def fixed_batch(samples: int, seed: int, step: int, part: int) -> Batch:
     )
 
 
+def spoil(swarm: Swarm, model: torch.nn.Module) -> None:
+    """Change this peer's parameters a little, as if it had averaged with others than the rest."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    swarm.restore(swarm.step)  # takes the sketch anew
+
+
 def say(event: str, **facts: Any) -> None:
     """One line for the test."""
     print(json.dumps({"event": event, "time": time.time()} | facts), flush=True)  # noqa: T201
@@ -76,7 +86,7 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        host_maddrs=[f"/ip4/127.0.0.1/tcp/{plan.port}"],
     )
     backend = TorchBackend(config, model, threads=1)
     downloaded = plan.role == "trainer" and swarm.download_state()
@@ -98,6 +108,8 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         if outcome is not None:
             say("step", **asdict(outcome))
             done_this_step = part = 0
+            if outcome.averaged and outcome.step == plan.spoil_after_step:
+                spoil(swarm, model)
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
     say("left", step=swarm.step)

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -134,6 +135,9 @@ class SwarmFactory:
         self.directory = directory
         self.authority = AuthorityKey.generate()
         self.addresses: list[str] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.keeper_port = probe.getsockname()[1]
         self.peers: list[Peer] = []
 
     def credentials(self, name: str, role: Role) -> Credentials:
@@ -148,13 +152,14 @@ class SwarmFactory:
     def start(self, name: str, role: Role, config: dict[str, Any] = CONFIG, **options: Any) -> Peer:
         """Start a peer; the first keeper's address is where the others go."""
         directory = str(self.credentials(name, role).directory)
-        peer = Peer(Plan(role, config, directory, self.addresses, **options), self.directory, name)
+        known = [] if role == "keeper" else self.addresses  # the keeper is the first node
+        peer = Peer(Plan(role, config, directory, known, **options), self.directory, name)
         self.peers.append(peer)
         return peer
 
     def start_keeper(self, **options: Any) -> Peer:
-        """The keeper, ready to be joined."""
-        keeper = self.start("keeper", "keeper", **options)
+        """The keeper, ready to be joined; at the same address each time."""
+        keeper = self.start("keeper", "keeper", port=self.keeper_port, **options)
         self.addresses = keeper.joined()["addresses"]
         return keeper
 
@@ -264,3 +269,63 @@ def test_late_joiner_takes_the_keepers_state(swarm: SwarmFactory) -> None:
     together = [peer.stop() for peer in (early, late, keeper)]
     for parameters in together[1:]:
         assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+
+
+def test_restarted_keeper_takes_up_where_the_swarm_is(swarm: SwarmFactory) -> None:
+    """Training goes on without the keeper; when it is back, the peers greet it and it takes their state."""
+    keeper = swarm.start_keeper()
+    trainers = [swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatch_s=0.2) for seed in (1, 2)]
+    for trainer in trainers:
+        trainer.wait_for_step(2)
+    keeper.kill()
+    alone = trainers[0].wait_for(lambda said: said["event"] == "step" and said["group_size"] == 2)
+    keeper = swarm.start_keeper()
+    caught_up = keeper.wait_for_step(int(alone["step"]))
+    assert not caught_up["averaged"]
+    averaged = keeper.wait_for(lambda said: said["event"] == "step" and said["averaged"])
+    assert averaged["group_size"] == 3
+
+
+def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
+    """A peer whose parameters have become others notices it by the keeper's sketch and takes the keeper's state."""
+    keeper = swarm.start_keeper(last_step=6)
+    sound = swarm.start("sound", "trainer", seed=1, microbatch_s=0.2, last_step=6)
+    spoiled = swarm.start("spoiled", "trainer", seed=2, microbatch_s=0.2, last_step=6, spoil_after_step=2)
+    resync = spoiled.wait_for(lambda said: said["event"] == "step" and not said["averaged"] and said["step"] >= 2)
+    assert resync["lost_reason"] in {"", "out of sync"}
+    for peer in (sound, spoiled, keeper):
+        peer.wait_for_step(6)
+    together = [peer.stop() for peer in (sound, spoiled, keeper)]
+    for parameters in together[1:]:
+        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+
+
+def test_outsider_can_take_no_part(swarm: SwarmFactory) -> None:
+    """A plain hivemind peer that knows every address reads no record, joins no group, gets no state."""
+    keeper = swarm.start_keeper()
+    trainer = swarm.start("trainer", "trainer", seed=1, microbatch_s=0.2)
+    trainer.wait_for_step(1)
+    script = Path(__file__).with_name("outsider.py")
+    root = Path(__file__).parents[2]
+    attack = subprocess.run(
+        [sys.executable, str(script), RUN, *swarm.addresses],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        check=False,
+    )
+    assert attack.returncode == 0, attack.stderr[-2000:]
+    gained = json.loads(attack.stdout.splitlines()[-1])
+    assert gained == {
+        "records": 0,
+        "averagers": 0,
+        "ping_answered": False,
+        "join_group": ["PROTOCOL_VIOLATION"],
+        "aggregate_part": ["PROTOCOL_VIOLATION"],
+        "state_messages": 0,
+        "group": False,
+    }
+    trainer.wait_for_step(3)
+    assert keeper.process.poll() is None

@@ -1,0 +1,112 @@
+"""A plain hivemind peer that knows the swarm's addresses and tries everything: `python outsider.py RUN ADDRESS...`.
+
+Prints what it gained as one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.averaging import DecentralizedAverager
+from hivemind.averaging.control import StepControl
+from hivemind.compression import serialize_torch_tensor
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils import get_dht_time
+
+from auth.swarm_auth import peers_key
+from peer.averaging import SwarmGradientAverager, SwarmStateAverager
+
+PATIENCE_S = 10.0
+
+
+async def collect(stream: AsyncIterator[Any]) -> list[Any]:
+    """Everything that an answer consists of."""
+    return [message async for message in stream]
+
+
+async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str) -> dict[str, Any]:
+    """The three averaging RPCs, without asking the DHT for anything."""
+    gradients = SwarmGradientAverager.get_stub(p2p, keeper, namespace=f"{run}_grad_averager")
+    state = SwarmStateAverager.get_stub(p2p, keeper, namespace=f"{run}_state_averager")
+    join = averaging_pb2.JoinRequest(
+        schema_hash=b"x" * 20, expiration=get_dht_time() + 5, gather=b"", group_key=f"{run}_grad_averager.0b"
+    )
+    part = averaging_pb2.AveragingData(
+        code=averaging_pb2.PART_FOR_AVERAGING,
+        group_id=b"y" * 20,
+        tensor_part=serialize_torch_tensor(torch.ones(4)),
+        weight=1e9,
+    )
+
+    async def parts() -> AsyncIterator[averaging_pb2.AveragingData]:
+        yield part
+
+    answers = await asyncio.wait_for(collect(await gradients.rpc_join_group(join)), PATIENCE_S)
+    parts_answers = await asyncio.wait_for(collect(await gradients.rpc_aggregate_part(parts())), PATIENCE_S)
+    downloaded = await asyncio.wait_for(
+        collect(await state.rpc_download_state(averaging_pb2.DownloadRequest())), PATIENCE_S
+    )
+    return {
+        "join_group": [averaging_pb2.MessageCode.Name(answer.code) for answer in answers],
+        "aggregate_part": [averaging_pb2.MessageCode.Name(answer.code) for answer in parts_answers],
+        "state_messages": len(downloaded),
+    }
+
+
+def try_to_average(dht: hivemind.DHT, run: str) -> bool:
+    """The ordinary way: declare an averager under the run's name and look for a group."""
+    averager = DecentralizedAverager(
+        [torch.ones(4)], dht, start=True, prefix=f"{run}_grad_averager", min_matchmaking_time=2.0, request_timeout=1.0
+    )
+    try:
+        control = averager.step(timeout=PATIENCE_S, allow_retries=False, wait=False)
+        assert isinstance(control, StepControl)
+        return control.exception(2 * PATIENCE_S) is None
+    finally:
+        averager.shutdown()
+
+
+def count(found: Any) -> int:
+    """How many entries a look-up brought."""
+    return len(found.value) if found is not None and isinstance(found.value, dict) else 0
+
+
+def main(run: str, addresses: list[str]) -> None:
+    """Attack and report."""
+    dht = hivemind.DHT(
+        initial_peers=addresses,
+        start=True,
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        ensure_bootstrap_success=False,  # nobody answers its pings
+    )
+    keeper = PeerID.from_base58(addresses[0].rsplit("/p2p/", 1)[1])
+    gained: dict[str, Any] = {
+        "records": count(dht.get(peers_key(run), latest=True)),
+        "averagers": count(dht.get(f"{run}_grad_averager.0b", latest=True)),
+        "ping_answered": dht.run_coroutine(partial(ping, keeper=keeper)),
+    }
+
+    async def attack() -> dict[str, Any]:
+        return await call_directly(await dht.replicate_p2p(), keeper, run)
+
+    gained |= asyncio.run(attack())
+    gained["group"] = try_to_average(dht, run)
+    print(json.dumps(gained), flush=True)  # noqa: T201
+    dht.shutdown()
+
+
+async def ping(_dht: hivemind.DHT, node: Any, keeper: PeerID) -> bool:
+    """Whether the keeper answers this node's pings."""
+    return await node.protocol.call_ping(keeper) is not None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

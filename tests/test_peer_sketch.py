@@ -1,0 +1,51 @@
+"""Sketches tell equal parameters from different ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peer.sketch import DRIFT_TOLERANCE, SKETCH_SIZE, drifted, sketch_of
+
+
+def parameters(tensors: int = 3) -> list[torch.Tensor]:
+    """Some parameters, always the same."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(20, 30, generator=generator) for _ in range(tensors)]
+
+
+def test_equal_parameters_have_equal_sketches() -> None:
+    """The same bits give the same sketch, on every machine and in every process."""
+    assert sketch_of(parameters()) == sketch_of(parameters())
+    assert not drifted(sketch_of(parameters()), sketch_of(parameters()))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_learning_step_apart_is_drift(seed: int) -> None:
+    """Parameters that differ by a typical step (a hundredth of their size) are told apart."""
+    generator = torch.Generator().manual_seed(seed)
+    moved = [tensor + 0.01 * torch.randn(tensor.shape, generator=generator) for tensor in parameters()]
+    assert drifted(sketch_of(moved), sketch_of(parameters()))
+
+
+def test_rounding_is_no_drift() -> None:
+    """What other hardware's rounding changes stays below the tolerance."""
+    rounded = [tensor * (1 + 0.01 * DRIFT_TOLERANCE) for tensor in parameters()]
+    assert not drifted(sketch_of(rounded), sketch_of(parameters()))
+
+
+def test_swapped_values_are_drift() -> None:
+    """Sums that happen to agree do not hide a permutation: each value has its own sign."""
+    flipped = [tensor.flip(0) for tensor in parameters()]
+    assert drifted(sketch_of(flipped), sketch_of(parameters()))
+
+
+def test_missing_sketch_says_nothing() -> None:
+    """Without the keeper's sketch nobody discards its state."""
+    assert not drifted(sketch_of(parameters()), ())
+    assert not drifted((), sketch_of(parameters()))
+
+
+def test_many_tensors_fit_into_a_record() -> None:
+    """A model with more tensors than projections still has a sketch of bounded size."""
+    assert len(sketch_of(parameters(tensors=100))) == SKETCH_SIZE
