@@ -120,7 +120,7 @@ class SessionHub:
             self._push_standings(await asyncio.to_thread(self._services.ledger.contributions))
         for session in list(self._live.values()):
             token = session.token
-            if now >= token.issued_at + PUSH_TOKEN_AT * (token.expires_at - token.issued_at):
+            if not session.ended and now >= token.issued_at + PUSH_TOKEN_AT * (token.expires_at - token.issued_at):
                 await self._renew(session)
 
     def _announce(self, jwt: str) -> None:
