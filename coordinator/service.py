@@ -1,0 +1,68 @@
+"""The service process: the control plane (gRPC) and the dashboard (HTTP) over one store, in one event loop.
+
+It never forks and imports neither torch nor hivemind; the keeper is a process of its own, met only in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+
+from fastapi import FastAPI
+
+from auth.errors import ManyhandsError
+from coordinator.control_server import ControlServer, TlsFiles
+from coordinator.directory import RunDirectory
+from coordinator.run_services import RunServices, open_run_services
+from coordinator.web import WebState, create_app
+from coordinator.web_server import WebServer
+
+AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
+
+
+def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
+    """The web application over the service's own store."""
+    return create_app(WebState(directory, services))
+
+
+def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
+    """The process's main function: serve until SIGTERM or SIGINT; `ready` is called once both ports are open."""
+    asyncio.run(_serve_until_signal(directory, ready))
+
+
+async def run_service(
+    directory: RunDirectory, ready: Callable[[], None], stop: asyncio.Event, make_app: AppFactory = dashboard
+) -> None:
+    """Serve until `stop` is set, then end in order: peers are told to come back, and their stays are closed."""
+    settings = directory.settings
+    tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
+    with open_run_services(directory, time.time) as services:
+        control = await ControlServer.start(services, settings.bind_host, settings.control_port, tls)
+        try:
+            web = await WebServer.start(make_app(directory, services), settings.bind_host, settings.web_port)
+            try:
+                ready()
+                await _until_either(stop, web.serving)
+            finally:
+                await web.stop()
+        finally:
+            await control.stop()
+    if not stop.is_set():
+        raise ManyhandsError("The dashboard ended by itself; the log says why.")
+
+
+async def _serve_until_signal(directory: RunDirectory, ready: Callable[[], None]) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_service(directory, ready, stop)
+
+
+async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()

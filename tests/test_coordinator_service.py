@@ -1,0 +1,149 @@
+"""The service process: both ports open before it says so, a taken port named, and an end in order on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from auth.errors import PortTakenError, StorageError
+from auth.identity import TLS_NAME, DeviceKey
+from coordinator.control_server import SERVICE_NAME
+from coordinator.directory import RunDirectory, Settings
+from coordinator.membership import Membership
+from coordinator.service import run_service, serve
+from coordinator.store.engine import Sessions, open_engine
+from peer.control_client import ControlClient
+from peer.run_config import RunConfig
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listening.getsockname()[1] for listening in sockets]
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    control_port, web_port = free_ports(2)
+    settings = Settings(bind_host="127.0.0.1", control_port=control_port, web_port=web_port)
+    config = RunConfig.from_mapping({"run": {"name": "test"}})
+    return RunDirectory.create(tmp_path / "run", config, settings)
+
+
+@asynccontextmanager
+async def running(directory: RunDirectory) -> AsyncIterator[None]:
+    ready, stop = asyncio.Event(), asyncio.Event()
+    service = asyncio.create_task(run_service(directory, ready.set, stop))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({service, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    try:
+        if not service.done():
+            yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(service, 20)
+
+
+async def http_status(port: int, path: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    await writer.wait_closed()
+    return status
+
+
+async def health_of(directory: RunDirectory, service: str) -> int:
+    options = [("grpc.ssl_target_name_override", TLS_NAME)]
+    credentials = grpc.ssl_channel_credentials(directory.tls_cert_path.read_bytes())
+    address = f"127.0.0.1:{directory.settings.control_port}"
+    async with grpc.aio.secure_channel(address, credentials, options) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        return int(reply.status)
+
+
+def membership_of(directory: RunDirectory) -> Membership:
+    """What the operator's command opens, beside the running service."""
+    sessions = Sessions(open_engine(directory.database_url))
+    return Membership(sessions, directory.authority, "test", 3600, time.time)
+
+
+async def test_when_it_is_ready_both_planes_answer(directory: RunDirectory) -> None:
+    """The health service says SERVING for the server and for the control plane, and the dashboard is there."""
+    async with running(directory):
+        assert await health_of(directory, "") == SERVING
+        assert await health_of(directory, SERVICE_NAME) == SERVING
+        assert await http_status(directory.settings.web_port, "/healthz") == 200
+
+
+async def test_a_peer_joins_by_the_run_directorys_own_link(directory: RunDirectory, tmp_path: Path) -> None:
+    """The link that `init` printed and the code that `invite` printed are all a volunteer needs."""
+    code = membership_of(directory).invite("Ada")[0]
+    async with running(directory):
+        client = await ControlClient.connect(directory.join_link, time.time)
+        reply = await client.join(DeviceKey.load_or_create(tmp_path / "device.key"), code)
+        await client.close()
+        assert reply.member == "Ada"
+
+
+@pytest.mark.parametrize("port_of", ["control_port", "web_port"])
+async def test_a_taken_port_is_named_and_nothing_stays_open(directory: RunDirectory, port_of: str) -> None:
+    """Whichever of its ports is taken, the service ends at once, says which, and releases the other."""
+    port = getattr(directory.settings, port_of)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError, match=str(port)):
+        await asyncio.wait_for(run_service(directory, lambda: None, asyncio.Event()), 20)
+    async with running(directory):
+        assert await health_of(directory, "") == SERVING
+
+
+async def test_a_missing_certificate_is_named(directory: RunDirectory) -> None:
+    """The service does not start without its key pair, and says which file it misses."""
+    directory.tls_cert_path.unlink()
+    with pytest.raises(StorageError, match=r"tls\.crt"):
+        await run_service(directory, lambda: None, asyncio.Event())
+
+
+def _serve(path: Path, ready: Event) -> None:
+    serve(RunDirectory.open(path), ready.set)
+
+
+def test_sigterm_ends_the_process_in_order(directory: RunDirectory) -> None:
+    """A service that is told to stop exits 0 and leaves its ports to the next."""
+    spawn = multiprocessing.get_context("spawn")
+    ready = spawn.Event()
+    process = spawn.Process(target=_serve, args=(directory.path, ready))
+    process.start()
+    try:
+        while not ready.wait(0.1):
+            assert process.is_alive()
+        assert process.pid is not None
+        process.terminate()
+        process.join(20)
+        assert process.exitcode == 0
+        asyncio.run(_start_and_stop(directory))
+    finally:
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+async def _start_and_stop(directory: RunDirectory) -> None:
+    async with running(directory):
+        pass
