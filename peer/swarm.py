@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing as mp
+import threading
 import time
 from collections.abc import Sequence
 from concurrent import futures
@@ -121,6 +122,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             averager_opts={"request_timeout": min(3.0, averaging.matchmaking_time_s / 2)},
         )
         self.attempts = 0  # failed averagings of the current step
+        self.interrupted = threading.Event()  # told to leave: wait for nobody any more
 
     def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> StepTracker:
         return StepTracker(
@@ -217,7 +219,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                if time.monotonic() > deadline or not (control.began_allreduce or self.tracker.ready_to_update_epoch):
+                wanted = self.tracker.ready_to_update_epoch and not self.interrupted.is_set()
+                if time.monotonic() > deadline or not (control.began_allreduce or wanted):
                     raise
                 self._require_group()
 
@@ -416,6 +419,10 @@ class Swarm:
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             swarm_samples_per_second=tracker.view.rate,
         )
+
+    def interrupt(self) -> None:
+        """Let `advance` no longer wait for others, because this peer is about to leave; called from any thread."""
+        self._optimizer.interrupted.set()
 
     def leave(self) -> None:
         """Say goodbye and stop every process that `join` started."""

@@ -1,0 +1,272 @@
+"""The agent: a volunteer's side of the control plane, and the keeper of the worker that trains.
+
+It joins, fetches what the run needs, starts the worker, sends its reports, renews the token and shows what happens. A
+worker that dies or hangs is ended with all its processes and started again; the session goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from auth.credentials import Credentials
+from auth.errors import ManyhandsError, StorageError, WorkerError
+from auth.join_link import JoinLink
+from peer.control_client import ControlClient
+from peer.display import Connected, Display, PanelState, Standing
+from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, WorkerEvent, WorkerPlan
+from peer.outbox import Outbox
+from peer.protocol import control_pb2
+from peer.session import Session, SessionHandlers
+from peer.worker_process import WorkerMain, WorkerProcess, default_worker_main
+
+STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
+WATCHDOG_S = 900.0  # a worker that says nothing for so long hangs: longer than a slow download of the state
+FAILURE_WINDOW_S = 300.0
+MAX_FAILURES = 3  # within the window
+RESTART_DELAY_S = 2.0
+FAREWELL_S = 4.0
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What the person asked for."""
+
+    link: JoinLink
+    state_dir: Path
+    invite: str = ""
+    device: str = "auto"
+    threads: int | None = None
+    microbatch_size: int | None = None
+    max_hours: float | None = None
+    client_mode: bool = False
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+
+
+def restart_allowed(failures: list[float], now: float) -> bool:
+    """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
+    return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
+
+
+def software_version() -> str:
+    """This program's version, as the coordinator is told."""
+    try:
+        return version("manyhands")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (state_dir / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"Another `manyhands join` uses {state_dir}: stop it, or give this one a --state-dir of its own."
+                ) from error
+            yield
+    except OSError as error:
+        raise StorageError(f"Cannot use the directory {state_dir} ({error.strerror}).") from error
+
+
+class Agent:
+    """One device's stay in a run, from joining to leaving."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        open_display: Callable[[PanelState], Display],
+        clock: Callable[[], float],
+        worker_main: WorkerMain = default_worker_main,
+    ) -> None:
+        self._options, self._open_display, self._clock, self._worker_main = options, open_display, clock, worker_main
+        self._credentials = Credentials(options.state_dir)
+        self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
+        self._stop = asyncio.Event()
+        self._stop_reason = ""
+        self._presence = control_pb2.Presence(state="starting")
+        self._era = 0
+        self._display: Display | None = None
+
+    def stop(self, reason: str) -> None:
+        """Leave in order; the second time, leave at once."""
+        if self._stop.is_set():
+            os._exit(130)  # the worker's group dies with this process
+        self._stop_reason = reason
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Take part until stopped; raises `ManyhandsError` for what a person must mend."""
+        options = self._options
+        client = await ControlClient.connect(options.link, self._clock)
+        try:
+            reply = await client.join(self._credentials.device_key, options.invite, software=software_version())
+            self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
+            self._era = reply.era
+            tokenizer_dir = options.state_dir / "tokenizer"
+            await client.fetch_files(reply, tokenizer_dir)
+            self._display = self._open_display(PanelState(run=options.link.run, member=reply.member))
+            try:
+                await self._take_part(client, self._plan(reply, tokenizer_dir))
+            finally:
+                self._display.close()
+        finally:
+            await client.close()
+            self._outbox.close()
+
+    def _plan(self, reply: control_pb2.JoinReply, tokenizer_dir: Path) -> WorkerPlan:
+        options = self._options
+        return WorkerPlan(
+            run_config_json=reply.run_config_json,
+            credentials_dir=str(options.state_dir),
+            tokenizer_dir=str(tokenizer_dir),
+            data_dir=str(options.state_dir / "data"),
+            initial_peers=tuple(reply.initial_peers),
+            device=options.device,
+            threads=options.threads,
+            microbatch_size=options.microbatch_size,
+            client_mode=options.client_mode,
+            host_maddrs=options.listen,
+        )
+
+    async def _take_part(self, client: ControlClient, plan: WorkerPlan) -> None:
+        """Training and session side by side; when either ends, the other ends in order."""
+        session = Session(
+            client,
+            self._credentials,
+            clock=self._clock,
+            rng=random.Random(),
+            hardware=f"{plan.device}, {os.cpu_count()} cores",
+            software=software_version(),
+        )
+        session_stop = asyncio.Event()
+        talking = asyncio.create_task(session.run(self._outbox, lambda: self._presence, self._handlers(), session_stop))
+        training = asyncio.create_task(self._keep_training(plan))
+        deadline = asyncio.create_task(self._stop_after_hours())
+        try:
+            await asyncio.wait({talking, training}, return_when=asyncio.FIRST_COMPLETED)
+            if talking.done():  # revoked, say: there is nothing more to train for
+                self._stop.set()
+                await asyncio.wait({training})
+            session_stop.set()
+            await asyncio.wait({talking}, timeout=FAREWELL_S)
+        finally:
+            for task in talking, training, deadline:
+                task.cancel()
+            results = await asyncio.gather(talking, training, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _stop_after_hours(self) -> None:
+        if self._options.max_hours is not None:
+            await asyncio.sleep(self._options.max_hours * 3600)
+            self._stop_reason = "the hours are over"
+            self._stop.set()
+
+    async def _keep_training(self, plan: WorkerPlan) -> None:
+        """Run workers one after another until told to stop; raises what the last one failed with."""
+        failures: list[float] = []
+        while not self._stop.is_set():
+            failure = await self._run_worker(plan)
+            if failure is None or self._stop.is_set():
+                return
+            failures.append(self._clock())
+            if not restart_allowed(failures, self._clock()):
+                raise _error_of(failure)
+            self._show(Notice("warning", f"{failure.text} Starting again."))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), RESTART_DELAY_S * len(failures))
+
+    async def _run_worker(self, plan: WorkerPlan) -> Failed | None:
+        """One worker from start to end; None if it ended in order."""
+        worker = WorkerProcess(plan, self._worker_main)
+        worker.start()
+        stopping = asyncio.create_task(self._stop_worker(worker))
+        last: WorkerEvent | None = None
+        try:
+            while True:
+                try:
+                    event = await asyncio.wait_for(worker.next_event(), WATCHDOG_S)
+                except asyncio.TimeoutError:
+                    return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
+                if event is None:
+                    break
+                last = event
+                self._handle(event)
+        finally:
+            stopping.cancel()
+            worker.end()
+        if isinstance(last, Stopped | Failed):
+            return last if isinstance(last, Failed) else None
+        return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
+
+    async def _stop_worker(self, worker: WorkerProcess) -> None:
+        await self._stop.wait()
+        self._presence = control_pb2.Presence(step=self._presence.step, state="stopping")
+        worker.ask_to_stop(self._stop_reason)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
+        worker.end()
+
+    def _handle(self, event: WorkerEvent) -> None:
+        match event:
+            case StepReport():
+                self._outbox.put(event, self._era, self._clock())
+            case Ready():
+                self._presence = control_pb2.Presence(step=event.step, state="training")
+            case Progress():
+                self._presence = control_pb2.Presence(
+                    step=event.step,
+                    own_samples=event.own_samples,
+                    samples_per_second=event.samples_per_second,
+                    state="training",
+                )
+        self._show(event)
+
+    def _show(self, event: WorkerEvent | Connected | Standing) -> None:
+        if self._display is not None:
+            self._display.show(event)
+
+    def _handlers(self) -> SessionHandlers:
+        return SessionHandlers(
+            on_token=self._credentials.store_token,
+            on_revocations=self._credentials.store_revocations,
+            on_notice=self._show,
+            on_standing=lambda standing: self._show(Standing(standing.own_samples, standing.rank, standing.members)),
+            on_revoked=lambda reason: self._show(Notice("error", f"This device was revoked: {reason}")),
+            on_connected=lambda up: self._show(Connected(up)),
+        )
+
+
+def _error_of(failure: Failed) -> ManyhandsError:
+    """The worker's failure as the error whose exit code it named."""
+    classes: list[type[ManyhandsError]] = [ManyhandsError]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    chosen = next((kind for kind in classes if kind.code == failure.code), WorkerError)
+    return chosen(failure.text)
+
+
+async def run_agent(agent: Agent) -> None:
+    """Run with Ctrl-C and SIGTERM as requests to leave in order."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)
+    try:
+        await agent.run()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

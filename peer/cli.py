@@ -1,0 +1,83 @@
+"""The volunteer's commands: `manyhands join`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from platformdirs import user_data_dir
+
+from auth.errors import ConfigError
+from auth.join_link import JoinLink
+from peer.agent import Agent, AgentOptions, only_one, run_agent
+from peer.display import open_display
+
+INVITE_VARIABLE = "MANYHANDS_INVITE"
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+def default_state_dir(link: JoinLink) -> Path:
+    """Where this device keeps its identity and place in the run's data, apart for each run."""
+    return Path(user_data_dir("manyhands")) / f"{link.run}-{link.fingerprint[:16]}"
+
+
+def find_invite(given: str, known_device: bool) -> str:
+    """The invite code: as given, from the environment, or asked for where somebody can answer."""
+    invite = given or os.environ.get(INVITE_VARIABLE, "")
+    if not invite and not known_device and sys.stdin.isatty():
+        return str(typer.prompt("Invite code", default="", show_default=False, hide_input=True))
+    return invite
+
+
+@app.command("join", epilog="Example: manyhands join 'manyhands://host:7443/run#sha256=...'")
+def join(
+    link: Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")],
+    invite: Annotated[
+        str,
+        typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked."),
+    ] = "",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
+    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
+    max_hours: Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Where this device's key and data are kept; default: the user's data directory.")
+    ] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
+    ] = None,
+    client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Plain lines, or one JSON object a line.")
+    ] = "text",
+    no_panel: Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")] = False,
+) -> None:
+    """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
+    parsed = JoinLink.parse(link)
+    directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
+    if listen and client_mode:
+        raise ConfigError("`--listen` and `--client-mode` exclude each other: give one of them.")
+    with only_one(directory):
+        options = AgentOptions(
+            link=parsed,
+            state_dir=directory,
+            invite=find_invite(invite, known_device=(directory / "token.jwt").exists()),
+            device=device,
+            threads=threads,
+            microbatch_size=microbatch,
+            max_hours=max_hours,
+            client_mode=client_mode,
+            listen=tuple(listen) if listen else AgentOptions.listen,
+        )
+        display = partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
+        asyncio.run(_join(options, display))
+
+
+async def _join(options: AgentOptions, display: partial) -> None:  # type: ignore[type-arg]
+    await run_agent(Agent(options, display, time.time))

@@ -1,0 +1,226 @@
+"""What the person at the terminal sees: a live panel, or plain or JSON lines where there is no terminal.
+
+`PanelState` is what is known, `reduce_state` how an event changes it; both are pure. The displays only render.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, WorkerEvent
+
+REFRESHES_PER_SECOND = 4
+PROGRESS_LINE_EVERY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The line to the coordinator is up, or lost."""
+
+    up: bool
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the coordinator has counted for this member."""
+
+    own_samples: int
+    rank: int
+    members: int
+
+
+DisplayEvent = WorkerEvent | Connected | Standing
+
+
+@dataclass(frozen=True)
+class PanelState:
+    """All that the panel shows."""
+
+    run: str
+    member: str
+    phase: str = "starting"
+    device: str = ""
+    step: int = 0
+    own_samples: int = 0
+    swarm_samples: int = 0
+    target_batch_size: int = 0
+    peers: int = 0
+    samples_per_second: float = 0.0
+    eta_s: float | None = None
+    loss: float | None = None
+    last_group: int = 0
+    last_averaging_s: float | None = None
+    contributed: int = 0  # samples averaged in during this stay
+    lost: int = 0
+    standing: Standing | None = None
+    connected: bool = True
+    notice: str = ""
+
+
+def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
+    """The state after an event."""
+    match event:
+        case Ready():
+            return replace(state, phase="training", device=event.device, step=event.step)
+        case Progress():
+            loss = state.loss if event.loss is None else event.loss
+            return replace(
+                state,
+                step=event.step,
+                own_samples=event.own_samples,
+                swarm_samples=event.swarm_samples,
+                target_batch_size=event.target_batch_size,
+                peers=event.peers,
+                samples_per_second=event.samples_per_second,
+                eta_s=event.eta_s,
+                loss=loss,
+            )
+        case StepReport():
+            return replace(
+                state,
+                step=event.step,
+                own_samples=0,
+                swarm_samples=0,
+                loss=state.loss if event.loss is None else event.loss,
+                last_group=event.group_size,
+                last_averaging_s=event.averaging_s,
+                contributed=state.contributed + event.samples,
+                lost=state.lost + event.lost_samples,
+            )
+        case Notice():
+            return replace(state, notice=event.text)
+        case Stopped():
+            return replace(state, phase="stopped")
+        case Failed():
+            return replace(state, phase="restarting", notice=event.text)
+        case Connected():
+            return replace(state, connected=event.up)
+        case Standing():
+            return replace(state, standing=event)
+
+
+def describe(event: DisplayEvent) -> str | None:
+    """One plain line for an event; None for what comes too often to be a line."""
+    match event:
+        case Ready():
+            return f"Training on {event.device} from global step {event.step}."
+        case StepReport():
+            loss = "" if event.loss is None else f", loss {event.loss:.3f}"
+            lost = f", {event.lost_samples} samples lost ({event.lost_reason})" if event.lost_samples else ""
+            return (
+                f"Step {event.step}: {event.samples} of {event.group_samples} samples{loss}, "
+                f"averaged with {event.group_size - 1} in {event.averaging_s:.1f} s{lost}."
+            )
+        case Progress():
+            return (
+                f"Towards step {event.step + 1}: {event.swarm_samples} of {event.target_batch_size} samples, "
+                f"{event.samples_per_second:.1f} of them a second from here, {event.peers} peers."
+            )
+        case Notice():
+            return event.text
+        case Stopped():
+            return f"Left the swarm in order: {event.reason}."
+        case Failed():
+            return event.text
+        case Connected():
+            return None if event.up else "The coordinator does not answer; training goes on, reports are kept."
+        case Standing():
+            return None
+
+
+class Display(Protocol):
+    """Shows events until closed."""
+
+    def show(self, event: DisplayEvent) -> None:
+        """Take in one event."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class LineDisplay:
+    """Plain or JSON lines; progress only now and then."""
+
+    def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
+        self._stream, self._as_json, self._clock = stream, as_json, clock
+        self._progress_at = float("-inf")
+
+    def show(self, event: DisplayEvent) -> None:
+        """Print the event's line, if it has one."""
+        if isinstance(event, Progress):
+            if self._clock() < self._progress_at + PROGRESS_LINE_EVERY_S:
+                return
+            self._progress_at = self._clock()
+        if self._as_json:
+            print(json.dumps({"event": type(event).__name__} | asdict(event)), file=self._stream, flush=True)
+        elif (line := describe(event)) is not None:
+            print(line, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+
+class PanelDisplay:
+    """A live panel in the terminal."""
+
+    def __init__(self, state: PanelState, console: Console) -> None:
+        self._state = state
+        self._live = Live(render(state), console=console, refresh_per_second=REFRESHES_PER_SECOND)
+        self._live.start()
+
+    def show(self, event: DisplayEvent) -> None:
+        """Draw the panel anew."""
+        self._state = reduce_state(self._state, event)
+        self._live.update(render(self._state))
+
+    def close(self) -> None:
+        """Leave the last panel on the screen and give the cursor back."""
+        self._live.stop()
+
+
+def render(state: PanelState) -> Panel:
+    """The panel for a state."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    batch = Table.grid(padding=(0, 1))
+    eta = "" if state.eta_s is None else f"about {state.eta_s:.0f} s left"
+    batch.add_row(
+        ProgressBar(total=max(1, state.target_batch_size), completed=state.swarm_samples, width=30),
+        f"{state.swarm_samples} of {state.target_batch_size} samples {eta}",
+    )
+    standing = state.standing
+    place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
+    averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
+    rows: list[tuple[str, str | Table]] = [
+        ("global step", str(state.step)),
+        ("global batch", batch),
+        ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
+        ("this machine", f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"),
+        ("contributed", f"{state.contributed} samples{place}"),
+        ("peers", str(state.peers)),
+        ("last averaging", averaging),
+        ("coordinator", "connected" if state.connected else "not answering; reports are kept"),
+        ("", state.notice),
+    ]
+    for name, value in rows:
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
+    return Panel(table, title=Text(f"{state.run}: {state.member}, {state.phase}"), expand=False)
+
+
+def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:
+    """The panel on a terminal that wants one, else lines on standard output."""
+    if panel and not as_json and sys.stdout.isatty():
+        return PanelDisplay(state, Console())
+    return LineDisplay(sys.stdout, as_json, clock)

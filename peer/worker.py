@@ -1,0 +1,148 @@
+"""The worker: the process that trains. It joins the swarm, takes the keeper's state, runs the loop and leaves.
+
+hivemind forks, so the order matters: the DHT node and the averagers are started before the accelerator is touched and
+before the data path starts its threads. The process never imports gRPC; it talks to its agent through a pipe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from hivemind.utils.logging import use_hivemind_log_handler
+
+from auth.credentials import Credentials
+from auth.errors import ManyhandsError, WorkerError
+from peer.backends.torch_backend import TorchBackend
+from peer.data.batches import open_batches
+from peer.data.tokenizers import load_special_ids, load_tokenizer
+from peer.hardware import count_gpus, describe_device, pick_device, pick_threads
+from peer.messages import Failed, Notice, Ready, Stopped, WorkerEvent, WorkerPlan
+from peer.models import build_model
+from peer.run_config import RunConfig
+from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
+from peer.swarm import Swarm
+from peer.trainer import train
+
+LOG_FILE = "worker.log"
+MAX_LOG_BYTES = 5_000_000
+STATE_RETRY_S = 2.0
+STATE_NOTICE_EVERY = 15  # retries
+
+
+def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """Main function of the spawned process; whatever goes wrong becomes one `Failed` message."""
+    lead_own_group()
+    die_with_parent(parent_pid)
+    kill_forks_at_end()
+    _write_output_to(Path(plan.data_dir) / LOG_FILE)
+    try:
+        Worker(plan, pipe.send).run(pipe)
+    except ManyhandsError as error:
+        traceback.print_exc()
+        pipe.send(Failed(error.code, error.exit_code, str(error)))
+    except Exception as error:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
+        traceback.print_exc()
+        text = f"The training process failed ({type(error).__name__}: {error}); details are in {LOG_FILE}."
+        pipe.send(Failed(WorkerError.code, WorkerError.exit_code, text))
+
+
+class Worker:
+    """One stay in the swarm."""
+
+    def __init__(self, plan: WorkerPlan, send: Callable[[WorkerEvent], None]) -> None:
+        self._plan = plan
+        self._send = send
+        self._stop = threading.Event()
+        self._swarm: Swarm | None = None
+
+    def run(self, pipe: Connection) -> None:
+        """Join, train until told to stop, leave."""
+        threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
+        plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
+        config = RunConfig.from_json(plan.run_config_json)
+        credentials = Credentials(Path(plan.credentials_dir))
+        device = pick_device(plan.device, count_gpus())
+        torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
+        vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
+        model = build_model(config, vocabulary, load_special_ids(tokenizer_dir).pad)
+        self._swarm = swarm = Swarm.join(
+            config=config,
+            model=model,
+            credentials=credentials,
+            initial_peers=plan.initial_peers,
+            host_maddrs=plan.host_maddrs,
+            client_mode=plan.client_mode,
+        )
+        try:
+            if self._take_state(swarm):
+                threads = pick_threads(plan.threads)
+                backend = TorchBackend(config, model, device, threads)
+                peer_id = credentials.device_key.peer_id
+                microbatch_size = plan.microbatch_size or config.data.microbatch_size
+                seed = device_seed(peer_id)
+                with open_batches(config, tokenizer_dir, Path(plan.data_dir), seed, microbatch_size) as batches:
+                    self._send(Ready(peer_id, swarm.step, describe_device(device, threads)))
+                    train(
+                        backend,
+                        batches,
+                        swarm,
+                        self._send,
+                        self._stop.is_set,
+                        time.monotonic,
+                        target_batch_size=config.averaging.target_batch_size,
+                    )
+        finally:
+            swarm.leave()
+        self._send(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
+
+    def _take_state(self, swarm: Swarm) -> bool:
+        """Wait until the keeper gives its state; false if told to stop before."""
+        attempts = 0
+        while not self._stop.is_set():
+            if swarm.download_state():
+                return True
+            if attempts % STATE_NOTICE_EVERY == 0:
+                self._send(Notice("warning", "Waiting for the keeper, which gives the run's state to joining peers."))
+            attempts += 1
+            self._stop.wait(STATE_RETRY_S)
+        return False
+
+    def _listen(self, pipe: Connection) -> None:
+        """The agent's only message is `Stop`; an agent that is gone means the same."""
+        try:
+            pipe.recv()
+        except (EOFError, OSError):
+            logging.getLogger(__name__).info("the agent is gone")
+        self._stop.set()
+        if self._swarm is not None:
+            self._swarm.interrupt()
+
+
+def device_seed(peer_id: str) -> int:
+    """A number that is this device's for ever: it reads the run's data in an order of its own."""
+    return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:4], "big")
+
+
+def _write_output_to(path: Path) -> None:
+    """Send everything that this process and those it forks print (hivemind's stack traces too) to a bounded file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.exists() and path.stat().st_size > MAX_LOG_BYTES
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for stream in 1, 2:
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    use_hivemind_log_handler("nowhere")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger("hivemind").setLevel(logging.WARNING)

@@ -1,0 +1,97 @@
+"""The agent's handle on its worker: spawned, listened to, and always ended with its whole process group."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from peer.messages import Stop, WorkerEvent, WorkerPlan
+from peer.supervision import end_group, has_ended
+
+POLL_S = 0.1
+WorkerMain = Callable[[WorkerPlan, Connection, int], None]
+
+
+def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """The real worker."""
+    from peer.worker import run_worker  # torch and hivemind: in the spawned process only
+
+    run_worker(plan, pipe, parent_pid)
+
+
+class WorkerProcess:
+    """One spawned worker; its events arrive in order, then None when it has ended."""
+
+    def __init__(self, plan: WorkerPlan, main: WorkerMain = default_worker_main) -> None:
+        self._plan, self._main = plan, main
+        self._events: asyncio.Queue[WorkerEvent | None] = asyncio.Queue()
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+
+    def start(self) -> None:
+        """Spawn the process and listen to it; call it on the event loop."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=self._main, args=(self._plan, theirs, os.getpid()), name="worker")
+        self._process.start()
+        theirs.close()
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._listen, args=(loop, self._pipe, self.pid), daemon=True).start()
+
+    async def next_event(self) -> WorkerEvent | None:
+        """The next event; None once the worker has ended and everything it said was read."""
+        return await self._events.get()
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Let the worker leave the swarm in order; one that is gone already is fine."""
+        if self._pipe is not None:
+            try:
+                self._pipe.send(Stop(reason))
+            except OSError:
+                return
+
+    async def ended(self) -> None:
+        """Wait until the process itself has ended."""
+        while self._process is not None and not has_ended(self.pid):  # noqa: ASYNC110 - the kernel sets no event
+            await asyncio.sleep(POLL_S)
+
+    def end(self) -> None:
+        """Kill what is left of the worker and of all that it started."""
+        if self._process is None:
+            return
+        end_group(self.pid)  # before it is reaped: until then its id is nobody else's
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._process = None
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id, which is its group's too."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
+        """Hand events to the loop; the worker's forks hold the pipe's other end, so its end is no sign of anything."""
+        while True:
+            try:
+                while not pipe.poll(POLL_S) and not has_ended(pid):
+                    pass
+                event = pipe.recv() if pipe.poll(0) else None
+            except (EOFError, OSError):  # closed by either side
+                event = None
+            try:
+                loop.call_soon_threadsafe(self._events.put_nowait, event)
+            except RuntimeError:  # the loop is closed: nobody listens any more
+                return
+            if event is None:
+                return
