@@ -6,19 +6,25 @@ A name counts as documented where it stands in backquotes or in a code block, so
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from pydantic import BaseModel
 
 from auth.errors import ManyhandsError
 from coordinator.directory import Settings
+from coordinator.web import api, pages
+from manyhands import COMMANDS, build_app
 from peer.run_config import RunConfig, Source
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDE = ROOT / "docs" / "operators.md"
 CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
 ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -94,6 +100,22 @@ def test_every_environment_variable_is_documented() -> None:
     assert {name for name in names if not is_documented(name)} == set()
 
 
+def test_every_route_is_documented() -> None:
+    """The operator's guide lists each path that the web port serves."""
+    paths = {route.path for router in (api.router, pages.router) for route in router.routes}
+    assert paths
+    assert {path for path in paths if f"`{path}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+
+
+def test_every_metric_is_documented() -> None:
+    """The operator's guide explains each metric by the name under which Prometheus stores it."""
+    source = (ROOT / "coordinator" / "web" / "metrics.py").read_text(encoding="utf-8")
+    found = re.findall(r'(CounterMetricFamily)?\("(manyhands_\w+)"', source)
+    names = {name + ("_total" if counter else "") for counter, name in found}
+    assert names
+    assert {name for name in names if not is_documented(name)} == set()
+
+
 def test_every_make_target_in_the_documents_exists() -> None:
     """Whoever types `make ...` as the documents say finds that target."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -108,3 +130,58 @@ def test_every_path_in_the_readme_exists() -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
     mapped = re.findall(r"`([\w.-]+/[\w./-]*)`", text)
     assert [path for path in (*links, *mapped) if not (ROOT / path).exists()] == []
+
+
+@cache
+def commands() -> dict[str, Any]:
+    """`manyhands coordinator init` -> its click command, for every command that does something."""
+
+    def walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+        children = getattr(command, "commands", {})
+        for name, child in children.items():
+            yield from walk(f"{path} {name}", child)
+        if not children:
+            yield path, command
+
+    return dict(walk("manyhands", typer.main.get_command(build_app(COMMANDS))))
+
+
+def long_options(command: Any) -> set[str]:
+    """`--port` and the like; `--help` needs no explanation."""
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
+
+
+def section_on(command: str) -> str:
+    """The part of the guides under the heading that names the command."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    found = re.search(rf"^#+ [^\n]*`{command}`.*?(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    return found.group() if found else ""
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_and_option_is_documented(command: str) -> None:
+    """Each command has a section in the guides, and each of its options stands in it."""
+    section = section_on(command)
+    assert section
+    assert {option for option in long_options(commands()[command]) if f"`{option}" not in section} == set()
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_shows_an_example(command: str) -> None:
+    """`--help` of each command ends with something to copy."""
+    assert command in (commands()[command].epilog or "") + (commands()[command].help or "")
+
+
+def typed_commands() -> list[str]:
+    """Each `manyhands ...` that the documents tell a person to type."""
+    lines = (line.removeprefix(".venv/bin/") for line in shell_commands())
+    return sorted({line for line in lines if line.startswith("manyhands ")})
+
+
+@pytest.mark.parametrize("line", typed_commands())
+def test_every_command_in_the_documents_exists_with_its_options(line: str) -> None:
+    """Whoever copies a command from the documents does not get a usage error."""
+    words = shlex.split(line)
+    command = max((path for path in commands() if words[: len(path.split())] == path.split()), key=len)
+    typed = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert typed <= long_options(commands()[command])
