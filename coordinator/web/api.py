@@ -1,0 +1,116 @@
+"""The public JSON API, version 1: what the page itself uses, readable by everybody, written by nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from coordinator.web.live import LiveSnapshot
+from coordinator.web.snapshot import Snapshot
+from peer.run_config import RunConfig
+
+MAX_STEPS_PER_PAGE = 20_000
+router = APIRouter(prefix="/api/v1", tags=["run"])
+
+
+def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[str, Any]:
+    """Everything but the curve: names and numbers, times in Unix seconds."""
+    swarm, checkpoint = snapshot.swarm, snapshot.checkpoint
+    total = snapshot.samples
+    losses = [row.loss for row in snapshot.steps if row.loss is not None]
+    return {
+        "run": {
+            "name": config.run.name,
+            "description": config.run.description,
+            "language": config.run.language,
+            "target_batch_size": config.averaging.target_batch_size,
+            "join_link": join_link,
+        },
+        "progress": {
+            "step": swarm.step if swarm else 0,
+            "samples_accumulated": swarm.samples_accumulated if swarm else 0,
+            "target_batch_size": config.averaging.target_batch_size,
+            "eta_s": swarm.eta_s if swarm else None,
+            "samples_per_second": swarm.samples_per_second if swarm else 0.0,
+            "peers": swarm.peers if swarm else 0,
+            "updated_at": swarm.updated_at if swarm else None,
+        },
+        "online": {
+            "devices": len(snapshot.online),
+            "members": len({session.member for session in snapshot.online}),
+        },
+        "totals": {
+            "steps": snapshot.steps[-1].step if snapshot.steps else 0,
+            "samples": total,
+            "members": len(snapshot.contributions),
+        },
+        "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None},
+        "contributions": [
+            {
+                "member": row.member,
+                "samples": row.samples,
+                "share": row.samples / total if total else 0.0,
+                "devices": row.devices,
+                "online": row.online,
+                "samples_per_second": row.samples_per_second,
+                "last_seen_at": row.last_seen_at,
+            }
+            for row in snapshot.contributions
+        ],
+        "checkpoint": None
+        if checkpoint is None
+        else {
+            "step": checkpoint.step,
+            "size_bytes": checkpoint.size_bytes,
+            "manifest_sha256": checkpoint.manifest_sha256,
+            "created_at": checkpoint.created_at,
+        },
+        "era": snapshot.era,
+        "stale": snapshot.stale,
+        "taken_at": snapshot.taken_at,
+    }
+
+
+def _live(request: Request) -> LiveSnapshot:
+    live: LiveSnapshot = request.app.state.live
+    return live
+
+
+def _overview(request: Request, snapshot: Snapshot) -> dict[str, Any]:
+    state = request.app.state
+    return overview_of(snapshot, state.config, state.join_link)
+
+
+@router.get("/overview")
+async def overview(request: Request) -> dict[str, Any]:
+    """Where the run stands."""
+    return _overview(request, _live(request).current)
+
+
+@router.get("/steps")
+async def steps(
+    request: Request,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above this one.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_STEPS_PER_PAGE)] = MAX_STEPS_PER_PAGE,
+) -> dict[str, Any]:
+    """The loss curve, one entry per global step, as columns."""
+    snapshot = _live(request).current
+    rows = [row for row in snapshot.steps if row.step > after][:limit]
+    return {
+        "era": snapshot.era,
+        "step": [row.step for row in rows],
+        "loss": [row.loss for row in rows],
+        "samples": [row.samples for row in rows],
+        "devices": [row.devices for row in rows],
+        "completed_at": [row.completed_at for row in rows],
+    }
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def events(request: Request) -> AsyncIterator[ServerSentEvent]:
+    """The overview again and again, as server-sent events named `overview`."""
+    async for snapshot in _live(request).updates():
+        yield ServerSentEvent(event="overview", data=_overview(request, snapshot))

@@ -1,0 +1,56 @@
+"""Prometheus metrics, drawn from the snapshot at each scrape; no label has unbounded values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinator.web.snapshot import Snapshot
+
+
+class SnapshotCollector(Collector):
+    """Turns the newest snapshot into metrics."""
+
+    def __init__(self, current: Callable[[], Snapshot]) -> None:
+        self._current = current
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: there is no snapshot yet."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        snapshot = self._current()
+        swarm = snapshot.swarm
+        losses = [row.loss for row in snapshot.steps if row.loss is not None]
+        yield _gauge("manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0)
+        yield _gauge("manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0)
+        yield _gauge("manyhands_devices_online", "Devices with an open session.", len(snapshot.online))
+        yield _gauge("manyhands_stale", "1 while the keeper is silent.", int(snapshot.stale))
+        yield _gauge(
+            "manyhands_batch_samples",
+            "Samples accumulated towards the next global step.",
+            swarm.samples_accumulated if swarm else 0,
+        )
+        if losses:
+            yield _gauge("manyhands_loss", "Training loss of the newest global step.", losses[-1])
+        if snapshot.checkpoint is not None:
+            yield _gauge("manyhands_checkpoint_step", "Step of the newest checkpoint.", snapshot.checkpoint.step)
+        samples = CounterMetricFamily("manyhands_samples", "Samples averaged in, since the run began.")
+        samples.add_metric([], snapshot.samples)
+        yield samples
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def metrics_text(current: Callable[[], Snapshot]) -> Callable[[], bytes]:
+    """A function that renders the metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(SnapshotCollector(current))
+    return lambda: generate_latest(registry)

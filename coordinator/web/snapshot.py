@@ -1,0 +1,68 @@
+"""One immutable picture of the run; page, JSON, events and metrics all come from it, so they never disagree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.ledger import Contribution, Ledger, StepRow
+from coordinator.presence import (
+    CheckpointRow,
+    OnlineSession,
+    SwarmView,
+    checkpoints,
+    online_sessions,
+    read_swarm_status,
+)
+from coordinator.run_services import RunServices
+
+STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it may be silent for a few
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The run at a moment."""
+
+    taken_at: float  # Unix seconds
+    steps: tuple[StepRow, ...]
+    contributions: tuple[Contribution, ...]
+    online: tuple[OnlineSession, ...]
+    swarm: SwarmView | None
+    checkpoint: CheckpointRow | None
+    era: int
+    refresh_failed: bool = False  # the store did not answer since: what is here is old
+
+    @property
+    def stale(self) -> bool:
+        """Whether the picture is known not to be up to date."""
+        return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
+
+    @property
+    def samples(self) -> int:
+        """All samples that were averaged in."""
+        return sum(row.samples for row in self.steps)
+
+
+def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
+    """Read the store; of the steps only what may have changed since `before`."""
+    now = services.clock()
+    newest = checkpoints(services.sessions)
+    era = services.ledger.current_era()
+    return Snapshot(
+        taken_at=now,
+        steps=_steps(services.ledger, before if before is not None and before.era == era else None),
+        contributions=tuple(services.ledger.contributions()),
+        online=tuple(online_sessions(services.sessions, now)),
+        swarm=read_swarm_status(services.sessions),
+        checkpoint=newest[0] if newest else None,
+        era=era,
+    )
+
+
+LATE_STEPS = 200  # reports may come late; those of older steps are read when the service starts anew
+
+
+def _steps(ledger: Ledger, before: Snapshot | None) -> tuple[StepRow, ...]:
+    if before is None or len(before.steps) <= LATE_STEPS:
+        return tuple(ledger.steps())
+    settled = before.steps[:-LATE_STEPS]
+    return (*settled, *ledger.steps(after=settled[-1].step))

@@ -1,0 +1,75 @@
+// The loss curve by Plotly, which is loaded after the page: until then the server's own drawing stands in its place.
+
+const SMOOTHING_STEPS = 20;
+let library;
+
+function loadPlotly() {
+  library ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = "/plotly.min.js";
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("the charts' library did not load"));
+    document.head.append(script);
+  });
+  return library;
+}
+
+// The mean over the last steps, weighted by samples; steps without a loss are passed over.
+export function smoothed(curve, width) {
+  return curve.loss.map((_, index) => {
+    let sum = 0;
+    let samples = 0;
+    for (let at = Math.max(0, index - width + 1); at <= index; at++) {
+      if (curve.loss[at] === null) continue;
+      sum += curve.loss[at] * curve.samples[at];
+      samples += curve.samples[at];
+    }
+    return samples ? sum / samples : null;
+  });
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function layout() {
+  const axis = { gridcolor: color("--line"), zeroline: false, linecolor: color("--line") };
+  return {
+    margin: { l: 52, r: 12, t: 8, b: 44 },
+    height: 340,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, sans-serif", color: color("--muted"), size: 13 },
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: color("--card"), bordercolor: color("--line"), font: { color: color("--text") } },
+    showlegend: false,
+    xaxis: { ...axis, title: { text: "global step" }, rangemode: "nonnegative", tickformat: "d" },
+    yaxis: { ...axis, title: { text: "loss" } },
+  };
+}
+
+export async function drawCurve(element, curve, smooth) {
+  if (!curve.step.length) return;
+  const plotly = await loadPlotly();
+  const few = curve.step.length < 200;
+  const hover = "%{y:.3f}, %{customdata} samples<extra></extra>";
+  const traces = [
+    {
+      x: curve.step,
+      y: curve.loss,
+      customdata: curve.samples,
+      hovertemplate: hover,
+      mode: few ? "lines+markers" : "lines",
+      marker: { size: 5 },
+      line: { color: color("--accent"), width: smooth ? 1 : 2 },
+      opacity: smooth ? 0.35 : 1,
+    },
+  ];
+  if (smooth) {
+    const line = { color: color("--accent"), width: 2.5 };
+    traces.push({ x: curve.step, y: smoothed(curve, SMOOTHING_STEPS), mode: "lines", line, hoverinfo: "skip" });
+  }
+  element.querySelector("#curve")?.remove();
+  await plotly.react(element, traces, layout(), { responsive: true, displaylogo: false, displayModeBar: false });
+  element.dataset.steps = String(curve.step.length);
+}

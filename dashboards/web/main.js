@@ -1,0 +1,143 @@
+// The page: one stream of overviews fills the numbers; the curve is fetched in pieces as steps complete.
+
+import { drawCurve } from "./chart.js";
+import * as format from "./format.js";
+
+const $ = (id) => document.getElementById(id);
+const curve = { era: 0, step: [], loss: [], samples: [] };
+const RECHECKED_STEPS = 20; // late reports still change the newest steps
+let fetching = false;
+let drawnKey = "";
+
+// What peers could have written reaches the page as text only.
+function text(id, value) {
+  const node = $(id);
+  if (node.textContent !== value) node.textContent = value;
+}
+
+function showState(state, label, banner = "") {
+  $("state").dataset.state = state;
+  text("state", label);
+  text("banner", banner);
+  $("banner").hidden = !banner;
+}
+
+function showBatch(progress) {
+  const { samples_accumulated: samples, target_batch_size: target } = progress;
+  text("next-step", format.count(progress.step + 1));
+  text("batch-samples", `${format.count(samples)} samples`);
+  text("batch-target", `of ${format.count(target)}`);
+  const waiting = progress.peers === 0 ? "waiting for peers" : "";
+  text("eta", progress.eta_s === null ? waiting : `about ${format.duration(progress.eta_s)} left`);
+  $("fill").style.transform = `translateX(${100 * (Math.min(1, samples / target) - 1)}%)`;
+  $("bar").setAttribute("aria-valuemax", String(target));
+  $("bar").setAttribute("aria-valuenow", String(Math.min(samples, target)));
+}
+
+function contributionItem(row) {
+  const item = document.createElement("li");
+  item.dataset.online = String(row.online > 0);
+  const line = document.createElement("p");
+  line.className = "row";
+  const who = document.createElement("span");
+  who.className = "who";
+  who.textContent = row.member;
+  const what = document.createElement("span");
+  what.className = "muted";
+  const now = row.online ? `${format.perSecond(row.samples_per_second)}/s now` : "offline";
+  what.textContent = `${format.large(row.samples)} samples, ${format.share(row.share)}, ${now}`;
+  line.append(who, what);
+  const bar = document.createElement("div");
+  bar.className = "share";
+  const fill = document.createElement("div");
+  fill.style.width = `${100 * row.share}%`;
+  bar.append(fill);
+  item.append(line, bar);
+  return item;
+}
+
+function showContributions(rows) {
+  const given = rows.filter((row) => row.samples > 0 || row.online > 0);
+  $("no-contributions").hidden = given.length > 0;
+  $("contributions").replaceChildren(...given.map(contributionItem));
+}
+
+function showCheckpoint(checkpoint) {
+  $("no-checkpoint").hidden = checkpoint !== null;
+  $("checkpoint").hidden = checkpoint === null;
+  if (checkpoint === null) return;
+  text("checkpoint-step", format.count(checkpoint.step));
+  text("checkpoint-time", format.moment(checkpoint.created_at));
+  text("checkpoint-size", format.size(checkpoint.size_bytes));
+  text("checkpoint-digest", checkpoint.manifest_sha256);
+}
+
+function show(overview) {
+  const { run, progress, online, totals } = overview;
+  document.title = totals.steps ? `${run.name}, step ${totals.steps} - manyhands` : `${run.name} - manyhands`;
+  text("run-name", run.name);
+  text("run-description", run.description);
+  text("join", `manyhands join '${run.join_link}'`);
+  showBatch(progress);
+  text("loss", format.loss(overview.loss.last));
+  text("peers", format.count(progress.peers));
+  text("rate", format.perSecond(progress.samples_per_second));
+  text("samples", format.large(totals.samples));
+  text("members", format.count(online.members));
+  showContributions(overview.contributions);
+  showCheckpoint(overview.checkpoint);
+  if (overview.stale) {
+    const silent = "The keeper has not been heard of for a while: the numbers may be old. Training may well go on.";
+    showState("stale", "keeper silent", progress.updated_at === null ? "" : silent);
+  } else {
+    showState("live", totals.steps ? "live" : "waiting for the first global step");
+  }
+}
+
+function merge(page) {
+  if (page.era !== curve.era) Object.assign(curve, { era: page.era, step: [], loss: [], samples: [] });
+  const first = page.step[0];
+  const kept = first === undefined ? curve.step.length : curve.step.filter((step) => step < first).length;
+  for (const column of ["step", "loss", "samples"]) {
+    curve[column].length = kept;
+    curve[column].push(...page[column]);
+  }
+}
+
+async function updateCurve(overview) {
+  if (fetching) return;
+  fetching = true;
+  try {
+    const last = curve.step.at(-1) ?? 0;
+    const after = overview.era === curve.era ? Math.max(0, last - RECHECKED_STEPS) : 0;
+    const answer = await fetch(`/api/v1/steps?after=${after}`);
+    if (answer.ok) merge(await answer.json());
+    await redraw();
+  } finally {
+    fetching = false;
+  }
+}
+
+async function redraw(force = false) {
+  const key = JSON.stringify([curve.era, curve.step.length, curve.loss.slice(-RECHECKED_STEPS), $("smooth").checked]);
+  if (key === drawnKey && !force) return;
+  await drawCurve($("chart"), curve, $("smooth").checked);
+  drawnKey = key;
+}
+
+function listen() {
+  const source = new EventSource("/api/v1/events");
+  source.addEventListener("overview", (event) => {
+    const overview = JSON.parse(event.data);
+    show(overview);
+    updateCurve(overview).catch((error) => console.warn("the curve could not be drawn:", error));
+  });
+  source.addEventListener("error", () => {
+    showState("disconnected", "reconnecting", "The connection to the coordinator is lost; reconnecting.");
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+  });
+}
+
+$("smooth").addEventListener("change", () => redraw());
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(true));
+listen();
