@@ -240,6 +240,10 @@ class Agent:
         if self._display is not None:
             self._display.show(event)
 
+    def _on_connected(self, up: bool) -> None:
+        if up or not self._stop.is_set():  # the goodbye closes the line, too
+            self._show(Connected(up))
+
     def _handlers(self) -> SessionHandlers:
         return SessionHandlers(
             on_token=self._credentials.store_token,
@@ -247,7 +251,7 @@ class Agent:
             on_notice=self._show,
             on_standing=lambda standing: self._show(Standing(standing.own_samples, standing.rank, standing.members)),
             on_revoked=lambda reason: self._show(Notice("error", f"This device was revoked: {reason}")),
-            on_connected=lambda up: self._show(Connected(up)),
+            on_connected=self._on_connected,
         )
 
 
