@@ -44,7 +44,7 @@ from peer.run_config import RunConfig
 from peer.swarm import Swarm
 
 logger = logging.getLogger(__name__)
-POLL_S = 0.1
+POLL_S = 0.03  # a full batch waits for the keeper so long at most
 STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
 TOKEN_RENEWAL_SHARE = 2 / 3
