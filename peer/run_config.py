@@ -124,9 +124,7 @@ class Schedule(Section):
     @model_validator(mode="after")
     def _warmup_below_total(self) -> Schedule:
         if self.warmup_steps >= self.total_steps:
-            raise ValueError(
-                f"`warmup_steps` ({self.warmup_steps}) must be below `total_steps` ({self.total_steps})"
-            )
+            raise ValueError(f"`warmup_steps` ({self.warmup_steps}) must be below `total_steps` ({self.total_steps})")
         return self
 
 

@@ -89,6 +89,7 @@ def save_tokenizer(tokenizer: Tokenizer, config: RunConfig, out_dir: Path) -> No
     content = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # what every version of transformers knows
         "model_max_length": config.model.max_position_embeddings,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         **{f"{role}_token": name for role, name in names.items()},
     }
     try:

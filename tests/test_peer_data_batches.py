@@ -1,0 +1,198 @@
+"""The whole data path: from a run's documents to an endless stream of masked batches."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from auth.errors import ConfigError
+from peer.data.batches import STATE_FILE, Batch, open_batches
+from peer.data.tokenizers import load_special_ids, prepare_tokenizer
+from peer.run_config import RunConfig
+
+WORDS = [first + second + third for first in "bdgkm" for second in "aeiou" for third in "lnrst"]
+LENGTH = 32
+BATCHES_OF_SEVERAL_CHUNKS = 2500  # the place moves on when the stream takes up its next chunk of documents
+
+
+def document(number: int) -> str:
+    """Six sentences; its words tell it from all others."""
+    names = [WORDS[number % len(WORDS)], WORDS[number // len(WORDS)]]
+    return " ".join(f"{WORDS[(number * 7 + i) % 125].title()} {' '.join(names)} {WORDS[i]}." for i in range(6))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of 3000 short documents and a tokenizer trained on it."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "corpus.txt").write_text("\n\n".join(map(document, range(3000))), encoding="utf-8")
+    prepare_tokenizer(config_for(folder), folder / "tokenizer")
+    return folder
+
+
+def config_for(folder: Path, **objective: Any) -> RunConfig:
+    """A run on that corpus."""
+    return RunConfig.from_mapping(
+        {
+            "objective": objective,
+            "tokenizer": {"vocab_size": 300},
+            "data": {
+                "sources": [{"kind": "text", "path": str(folder / "corpus.txt")}],
+                "sequence_length": LENGTH,
+            },
+        }
+    )
+
+
+def first_batches(folder: Path, state: Path, count: int, seed: int = 1, **objective: Any) -> list[Batch]:
+    """The first batches of a device's session."""
+    config = config_for(folder, **objective)
+    with open_batches(config, folder / "tokenizer", state, seed, microbatch_size=8) as batches:
+        return list(islice(batches, count))
+
+
+def unmasked(batch: Batch) -> torch.Tensor:
+    """The batch's ids as they were before masking."""
+    ids = batch.input_ids.clone().view(-1)
+    ids[batch.masked_positions] = batch.masked_labels
+    return ids.view_as(batch.input_ids)
+
+
+def rows(batches: list[Batch]) -> list[tuple[int, ...]]:
+    """All samples, unmasked."""
+    return [tuple(row) for batch in batches for row in unmasked(batch).tolist()]
+
+
+def test_a_batch_has_the_shapes_it_promises(folder: Path, tmp_path: Path) -> None:
+    """All tensors are int64, every sample is full, and the labels are those of masked tokens."""
+    (batch,) = first_batches(folder, tmp_path, 1)
+    assert batch.samples == 8
+    assert batch.attention_mask is None
+    assert batch.sop_labels is not None
+    tensors = [batch.input_ids, batch.token_type_ids, batch.masked_positions, batch.masked_labels, batch.sop_labels]
+    assert {tensor.dtype for tensor in tensors} == {torch.int64}
+    assert batch.input_ids.shape == batch.token_type_ids.shape == (8, LENGTH)
+    assert len(batch.masked_positions) == len(batch.masked_labels) == 8 * round(0.15 * (LENGTH - 3))
+    assert batch.sop_labels.shape == (8,)
+
+
+def test_every_sample_is_a_pair_without_padding(folder: Path, tmp_path: Path) -> None:
+    """[CLS] A [SEP] B [SEP], both segments non-empty, and the segment ids change after the first [SEP]."""
+    special = load_special_ids(folder / "tokenizer")
+    for batch in first_batches(folder, tmp_path, 5):
+        ids = unmasked(batch)
+        assert (ids[:, 0] == special.cls).all()
+        assert (ids[:, -1] == special.sep).all()
+        assert (ids == special.sep).sum(dim=1).tolist() == [2] * 8
+        assert not (ids == special.pad).any()
+        first_sep = (ids == special.sep).int().argmax(dim=1)
+        assert (first_sep > 1).all()
+        assert (first_sep < LENGTH - 2).all()
+        assert (batch.token_type_ids.sum(dim=1) == LENGTH - 1 - first_sep).all()
+
+
+def test_masked_language_modelling_alone_has_one_segment(folder: Path, tmp_path: Path) -> None:
+    """Without sentence order there are no labels for it and no second segment."""
+    (batch,) = first_batches(folder, tmp_path, 1, name="mlm")
+    assert batch.sop_labels is None
+    assert not batch.token_type_ids.any()
+
+
+def test_two_devices_read_different_samples(folder: Path, tmp_path: Path) -> None:
+    """Nobody repeats at the same time what another peer does."""
+    one = set(rows(first_batches(folder, tmp_path / "one", 10, seed=1)))
+    two = set(rows(first_batches(folder, tmp_path / "two", 10, seed=2)))
+    assert len(one & two) == 0
+
+
+def test_a_device_that_returns_does_not_start_again(folder: Path, tmp_path: Path) -> None:
+    """The second session goes on with the documents of the last batch, not with those of the first."""
+    first = first_batches(folder, tmp_path, BATCHES_OF_SEVERAL_CHUNKS)
+    second = first_batches(folder, tmp_path, 20)
+    assert json.loads((tmp_path / STATE_FILE).read_text())["batches"] >= BATCHES_OF_SEVERAL_CHUNKS
+    assert len(set(rows(first[:100])) & set(rows(second))) == 0
+
+
+def test_a_killed_device_goes_on_too(folder: Path, tmp_path: Path) -> None:
+    """The place is on disk while the stream is in use, so that `kill -9` does not send a device back to the start."""
+    code = (
+        "import os, sys; from itertools import islice; from pathlib import Path\n"
+        "from peer.data.batches import open_batches; from peer.run_config import RunConfig\n"
+        "folder, state, config, count = sys.argv[1:]\n"
+        "batches = open_batches(RunConfig.from_json(config), Path(folder) / 'tokenizer', Path(state), 1, 8)\n"
+        "list(islice(batches, int(count))); os.kill(os.getpid(), 9)\n"
+    )
+    arguments = [str(folder), str(tmp_path), config_for(folder).to_json(), str(BATCHES_OF_SEVERAL_CHUNKS)]
+    assert subprocess.run([sys.executable, "-c", code, *arguments], check=False).returncode == -9
+    assert json.loads((tmp_path / STATE_FILE).read_text())["documents"]["drawn"] > [0]
+
+
+def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) -> None:
+    """After a change of the sources or of the device's identity, reading starts anew, without complaint."""
+    expected = rows(first_batches(folder, tmp_path / "fresh", 3, seed=2))
+    first_batches(folder, tmp_path / "used", 400, seed=1)
+    assert rows(first_batches(folder, tmp_path / "used", 3, seed=2)) == expected
+
+
+def test_a_damaged_place_is_ignored_and_said(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is no position costs a volunteer nothing but the place."""
+    (tmp_path / STATE_FILE).write_text('{"version": 1}', encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        assert len(first_batches(folder, tmp_path, 1)) == 1
+    assert "Ignoring the damaged stream position" in caplog.text
+
+
+def test_a_disk_that_is_full_stops_no_training(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A place that cannot be saved is said, and the batches come all the same."""
+    (tmp_path / "state").touch()  # where a folder should be
+    assert len(first_batches(folder, tmp_path / "state", 2)) == 2
+    assert "Cannot save the place in the data" in caplog.text
+
+
+def test_masks_are_drawn_anew_after_a_return(folder: Path, tmp_path: Path) -> None:
+    """A device that reads the same documents again does not see the same masks."""
+    first = first_batches(folder, tmp_path, 1)
+    first_batches(folder, tmp_path, 2)
+    again = first_batches(folder, tmp_path, 1)
+    assert first[0].input_ids.tolist() != again[0].input_ids.tolist()
+
+
+def test_a_tiny_corpus_is_read_again_and_again(folder: Path, tmp_path: Path) -> None:
+    """A corpus shorter than one sample still fills batches."""
+    (tmp_path / "corpus.txt").write_text(document(1), encoding="utf-8")
+    config = config_for(tmp_path)
+    with open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches:
+        assert next(batches).samples == 8
+
+
+def test_a_corpus_without_text_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Sources that hold nothing but blanks end in one sentence, not in an endless search."""
+    (tmp_path / "corpus.txt").write_text(" \n\n \n", encoding="utf-8")
+    config = config_for(tmp_path)
+    with (
+        pytest.raises(ConfigError, match="no text|no documents"),
+        open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches,
+    ):
+        next(batches)
+
+
+def test_the_time_that_training_waits_is_counted(folder: Path, tmp_path: Path) -> None:
+    """The stream reports how long its consumer stood still, by the clock it was given."""
+    ticks = iter(range(1000))
+    config = config_for(folder)
+    with open_batches(config, folder / "tokenizer", tmp_path, 1, 8, clock=lambda: float(next(ticks))) as batches:
+        next(batches)
+        next(batches)
+        assert batches.wait_s == 2.0
