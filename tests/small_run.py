@@ -1,0 +1,61 @@
+"""A complete run that is made within a second: a few sentences, a tiny tokenizer, free ports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.directory import RunDirectory
+from coordinator.ports import free_ports
+from coordinator.runs import create_run, make_settings
+from peer.run_config import RunConfig
+
+HOST = "127.0.0.1"
+TARGET_BATCH_SIZE = 32
+SENTENCES = (
+    "Many hands make light work. Whoever has an hour to spare may lend it to the others.",
+    "The batch is filled by all who are here. Nobody waits for those who have left.",
+    "A river is many small streams. Each brings what it has and none is asked for more.",
+)
+
+
+def small_config(directory: Path) -> RunConfig:
+    """A run over a text file of its own in `directory`."""
+    text = directory / "documents.txt"
+    text.write_text("\n\n".join(f"{sentence} Number {n}." for n in range(40) for sentence in SENTENCES))
+    return RunConfig.from_mapping(
+        {
+            "run": {"name": "small"},
+            "model": {
+                "embedding_size": 16,
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "max_position_embeddings": 64,
+            },
+            "tokenizer": {"vocab_size": 120},
+            "data": {
+                "sources": [{"kind": "text", "path": str(text)}],
+                "sequence_length": 32,
+                "microbatch_size": 4,
+            },
+            "schedule": {"warmup_steps": 1, "total_steps": 1000},
+            "averaging": {
+                "target_batch_size": TARGET_BATCH_SIZE,
+                "matchmaking_time_s": 1.5,
+                "averaging_timeout_s": 20.0,
+                "statistics_expiration_s": 30.0,
+                "progress_refresh_s": 0.15,
+            },
+            "checkpoints": {"every_steps": 5, "keep": 2},
+        }
+    )
+
+
+def make_small_run(directory: Path) -> RunDirectory:
+    """Make it in `directory`/run, to be served to this machine only."""
+    control_port, web_port, swarm_port = free_ports(HOST, 3)
+    settings = make_settings(
+        public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+    )
+    return create_run(directory / "run", small_config(directory), settings)

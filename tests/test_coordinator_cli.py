@@ -1,0 +1,184 @@
+"""The operator's commands, each on a real run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from auth.errors import ConfigError, ManyhandsError
+from auth.identity import DeviceKey
+from auth.join_link import JoinLink
+from coordinator.cli import app
+from coordinator.directory import RunDirectory
+from coordinator.presence import record_checkpoint, write_swarm_status
+from coordinator.runs import open_run
+from peer.data.tokenizers import load_tokenizer
+from peer.messages import StepReport
+from tests.small_run import make_small_run, small_config
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return make_small_run(tmp_path).path
+
+
+def call(*arguments: object) -> Result:
+    """Run a command; an error of ours is raised as it is for the front door to tell."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, ManyhandsError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> None:
+    """A member with a device that has done one global step."""
+    key = DeviceKey.load_or_create(key_path)
+    with open_run(run_dir, clock=lambda: NOW) as run:
+        grant = run.membership.join(key.public_key, run.membership.invite(name)[0])
+        report = StepReport(
+            step=1,
+            samples=samples,
+            loss=8.5,
+            mlm_loss=None,
+            sop_loss=None,
+            group_size=2,
+            group_samples=samples,
+            averaging_s=0.5,
+            samples_per_second=100.0,
+        )
+        assert run.ledger.record(grant.device_id, None, 1, 0, report, NOW).accepted
+
+
+def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:
+    """`init` writes configuration, settings, keys and a trained tokenizer, and prints the link that names them."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(small_config(tmp_path).to_yaml())
+    result = call("init", tmp_path / "new", "--config", run_file, "--host", "example.org", "--web-port", 8181)
+    run = RunDirectory.open(tmp_path / "new")
+    assert run.config.run.name == "small"
+    assert (run.settings.public_host, run.settings.web_port) == ("example.org", 8181)
+    assert str(run.join_link) in result.output
+    assert load_tokenizer(run.tokenizer_dir).get_vocab_size() > 50
+    assert str(tmp_path / "new") in result.output  # the next command can be pasted
+
+
+def test_init_says_when_only_this_machine_can_join(tmp_path: Path) -> None:
+    """Without --host the operator is told that nobody else can join."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(small_config(tmp_path).to_yaml())
+    assert "--host" in call("init", tmp_path / "new", "--config", run_file).output
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ({"runn": {}}, [], "runn"),
+        ({"data": {"sources": [{"kind": "text", "path": "/does/not/exist"}]}}, [], "/does/not/exist"),
+        ({}, ["--web-port", "7443"], "7443"),
+        ({}, ["--swarm-port", "0"], "swarm_port"),
+        ({}, ["--host", "two words"], "public_host"),
+    ],
+)
+def test_init_leaves_nothing_after_a_mistake(
+    tmp_path: Path, content: dict[str, object], options: list[str], words: str
+) -> None:
+    """A wrong run file or option is one sentence that names it, and no directory is made."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=words):
+        call("init", tmp_path / "new", "--config", run_file, *options)
+    assert sorted(tmp_path.iterdir()) == [run_file]
+
+
+def test_init_refuses_a_directory_with_a_run(run_dir: Path) -> None:
+    """A run is never overwritten."""
+    link = RunDirectory.open(run_dir).join_link
+    with pytest.raises(ConfigError, match="not empty"):
+        call("init", run_dir)
+    assert RunDirectory.open(run_dir).join_link == link
+
+
+def test_invite_prints_codes_that_admit_once_each(run_dir: Path, tmp_path: Path) -> None:
+    """Each printed code admits one device under the invited name, and the printed command carries link and code."""
+    invited = json.loads(call("invite", run_dir, "ada", "--devices", 2, "--json").output)
+    codes = [entry["code"] for entry in invited["invites"]]
+    assert len(set(codes)) == 2
+    with open_run(run_dir) as run:
+        for number, code in enumerate(codes):
+            key = DeviceKey.load_or_create(tmp_path / f"{number}.key")
+            assert run.membership.join(key.public_key, code).member == "ada"
+        link = str(run.directory.join_link)
+    assert JoinLink.parse(invited["join_link"]) == JoinLink.parse(link)
+    assert invited["invites"][0]["command"] == f"manyhands join '{link}' --invite {codes[0]}"
+
+
+def test_invite_for_people_shows_the_same_command(run_dir: Path) -> None:
+    """Without --json the line to send to the volunteer stands by itself."""
+    lines = call("invite", run_dir, "ada").output.splitlines()
+    assert lines[1].startswith("manyhands join 'manyhands://")
+    assert lines[1].endswith(lines[0].removeprefix("Invite code: "))
+
+
+def test_members_lists_what_everybody_gave(run_dir: Path, tmp_path: Path) -> None:
+    """Names, devices, open invites and samples, for scripts and for people."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    call("invite", run_dir, "[red]bob[/red]")
+    (ada, bob) = sorted(json.loads(call("members", run_dir, "--json").output), key=lambda row: -row["samples"])
+    assert (ada["name"], ada["devices"], ada["samples"], ada["open_invites"]) == ("ada", 1, 20, 0)
+    assert (bob["devices"], bob["samples"], bob["open_invites"]) == (0, 0, 1)
+    assert "[red]bob[/red]" in call("members", run_dir).output  # shown, not read as markup
+
+
+def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
+    """After `revoke` the member's device is on the signed list, and the reason is kept."""
+    join_and_report(run_dir, tmp_path / "key", "mallory", 20)
+    result = json.loads(call("revoke", run_dir, "mallory", "--reason", "sends garbage", "--json").output)
+    assert result == {"member": "mallory", "devices_revoked": 1}
+    with open_run(run_dir) as run:
+        assert run.membership.revocation_serial() == 1
+    assert "sends garbage" in call("members", run_dir).output
+
+
+def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> None:
+    """Step, loss, what the keeper sees, and the newest checkpoint's path."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    with open_run(run_dir) as run:
+        write_swarm_status(
+            run.sessions,
+            step=1,
+            samples_accumulated=7,
+            target_batch_size=32,
+            peers=2,
+            samples_per_second=12.5,
+            eta_s=2.0,
+            addresses=(),
+            now=NOW,
+        )
+        record_checkpoint(run.sessions, step=1, path="/c/step-1", size_bytes=5, manifest_sha256="0" * 64, now=NOW)
+    status = json.loads(call("status", run_dir, "--json").output)
+    expected = {"run": "small", "step": 1, "loss": 8.5, "samples_accumulated": 7, "target_batch_size": 32, "peers": 2}
+    assert expected.items() <= status.items()
+    assert status["checkpoint"] == "/c/step-1"
+    assert "/c/step-1" in call("status", run_dir).output
+
+
+def test_status_of_a_new_run_has_no_numbers_yet(run_dir: Path) -> None:
+    """Before anything happened, unknown things are unknown, not zero."""
+    status = json.loads(call("status", run_dir, "--json").output)
+    assert status["step"] == 0
+    assert status["loss"] is None
+    assert status["peers"] is None
+    assert status["online"] == []
+
+
+def test_serve_cannot_leave_both_parts_out(run_dir: Path) -> None:
+    """--service-only and --keeper-only together are a mistake, not an idle process."""
+    with pytest.raises(ConfigError, match="exclude each other"):
+        call("serve", run_dir, "--service-only", "--keeper-only")
