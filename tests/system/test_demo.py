@@ -1,0 +1,68 @@
+"""`manyhands demo` as a person runs it: everything real, from the documents to the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AlbertForPreTraining, AutoTokenizer
+
+from peer.run_config import BUILTIN_RUNS, RunConfig
+
+STEPS = 4
+TIMEOUT_S = 240
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """The summary of a demo that ended by itself after some steps."""
+    directory = tmp_path_factory.mktemp("demo") / "run"
+    command = [sys.executable, "-m", "manyhands", "demo", "--steps", str(STEPS), "--json", "--dir", str(directory)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr[-2000:]
+    assert "Dashboard: http://127.0.0.1:" in stderr
+    summary: dict[str, object] = json.loads(stdout)
+    return summary
+
+
+def test_summary_says_what_happened(finished: dict[str, object]) -> None:
+    """All steps, a falling loss, samples of both members, and each step's batch full but hardly more than full."""
+    target = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").averaging.target_batch_size
+    assert finished["steps"] >= STEPS  # type: ignore[operator]
+    assert finished["last_loss"] < finished["first_loss"]  # type: ignore[operator]
+    assert finished["target_batch_size"] == target
+    by_member = finished["samples_by_member"]
+    by_step = finished["samples_by_step"]
+    assert isinstance(by_member, dict)
+    assert isinstance(by_step, dict)
+    assert len(by_member) == 2
+    assert all(samples > 0 for samples in by_member.values())
+    assert all(samples >= target for samples in by_step.values())
+    assert sum(by_member.values()) == sum(by_step.values())
+
+
+def test_checkpoint_loads_in_plain_transformers(finished: dict[str, object]) -> None:
+    """The checkpoint that the summary names gives its own probe loss, to 1e-5, and its tokenizer loads."""
+    path = Path(str(finished["checkpoint"]))
+    manifest = json.loads((path / "manifest.json").read_text())
+    model = AlbertForPreTraining.from_pretrained(path).eval()
+    with torch.no_grad():
+        loss = float(model(**load_file(path / "probe.safetensors")).loss)
+    assert loss == pytest.approx(manifest["probe_loss"], abs=1e-5)
+    assert manifest["step"] == finished["steps"]
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    assert len(tokenizer("many hands make light work")["input_ids"]) > 2
