@@ -142,9 +142,7 @@ def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) ->
     assert rows(first_batches(folder, tmp_path / "used", 3, seed=2)) == expected
 
 
-def test_a_damaged_place_is_ignored_and_said(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file that is no position costs a volunteer nothing but the place."""
     (tmp_path / STATE_FILE).write_text('{"version": 1}', encoding="utf-8")
     with caplog.at_level(logging.WARNING):
@@ -152,9 +150,7 @@ def test_a_damaged_place_is_ignored_and_said(
     assert "Ignoring the damaged stream position" in caplog.text
 
 
-def test_a_disk_that_is_full_stops_no_training(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_is_full_stops_no_training(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A place that cannot be saved is said, and the batches come all the same."""
     (tmp_path / "state").touch()  # where a folder should be
     assert len(first_batches(folder, tmp_path / "state", 2)) == 2
