@@ -1,6 +1,6 @@
 """The error tree of manyhands: one class for each thing a person can be told to mend.
 
-Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exit_code` (a contract: scripts rely on it).
+Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exit_code` (a contract: scripts use it).
 `auth` is the lowest package, so the root lives here; each package adds its own leaves to this tree:
 
     ManyhandsError                  1

@@ -178,7 +178,7 @@ def test_a_corpus_without_text_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text(" \n\n \n", encoding="utf-8")
     config = config_for(tmp_path)
     with (
-        pytest.raises(ConfigError, match="no text|no documents"),
+        pytest.raises(ConfigError, match=r"no text|no documents"),
         open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches,
     ):
         next(batches)

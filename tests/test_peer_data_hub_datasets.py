@@ -77,5 +77,5 @@ def test_a_missing_column_is_one_sentence(dataset: Source) -> None:
 def test_a_missing_dataset_is_one_sentence(tmp_path: Path) -> None:
     """The message names the dataset."""
     missing = Source(kind="hub", path=str(tmp_path / "missing"))
-    with pytest.raises(ConfigError, match="Cannot open the dataset `.*missing`"):
+    with pytest.raises(ConfigError, match=r"Cannot open the dataset `.*missing`"):
         HubDocuments(missing, seed=1, buffer_size=4)
