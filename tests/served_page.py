@@ -1,0 +1,145 @@
+"""A dashboard over a made-up run: a real store, a real uvicorn server in a thread, real members."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from auth.identity import DeviceKey
+from coordinator.directory import RunDirectory, Settings
+from coordinator.presence import open_session, record_checkpoint, touch_session, write_swarm_status
+from coordinator.run_services import RunServices, open_run_services
+from coordinator.web import WebState, create_app
+from coordinator.web_server import WebServer
+from peer.messages import StepReport
+from peer.run_config import RunConfig
+
+TARGET = 100
+
+
+@dataclass
+class FakeRun:
+    """A run that tests fill as peers and keeper would."""
+
+    directory: RunDirectory
+    services: RunServices
+    devices: dict[str, str]  # member's name -> device id
+
+    def add_member(self, name: str) -> str:
+        """A member with one device that is online; returns the device's id."""
+        key = DeviceKey.load_or_create(self.directory.path / f"key-{len(self.devices)}")
+        code = self.services.membership.invite(name)[0]
+        device = self.services.membership.join(key.public_key, code).device_id
+        self.devices[name] = device
+        session = open_session(self.services.sessions, device, "cpu", "0.1.0", self.services.clock())
+        touch_session(
+            self.services.sessions,
+            session,
+            step=0,
+            own_samples=5,
+            samples_per_second=2.5,
+            state="training",
+            now=self.services.clock(),
+        )
+        return device
+
+    def add_step(self, step: int, loss: float) -> None:
+        """Every member contributes its share of a step, and the keeper follows."""
+        self.keeper_says(step)
+        share = TARGET // len(self.devices) + 1
+        for device in self.devices.values():
+            report = StepReport(
+                step=step,
+                samples=share,
+                loss=loss,
+                mlm_loss=loss,
+                sop_loss=None,
+                group_size=len(self.devices) + 1,
+                group_samples=share * len(self.devices),
+                averaging_s=0.1,
+                samples_per_second=2.5,
+            )
+            now = self.services.clock()
+            assert self.services.ledger.record(device, None, step, 0, report, now).accepted
+
+    def keeper_says(self, step: int, samples: int = 40, now: float | None = None) -> None:
+        """The keeper's status row."""
+        write_swarm_status(
+            self.services.sessions,
+            step=step,
+            samples_accumulated=samples,
+            target_batch_size=TARGET,
+            peers=len(self.devices),
+            samples_per_second=5.0,
+            eta_s=12.0,
+            addresses=["/ip4/127.0.0.1/tcp/1/p2p/Qm"],
+            now=self.services.clock() if now is None else now,
+        )
+
+    def add_checkpoint(self, step: int) -> None:
+        """A recorded checkpoint."""
+        record_checkpoint(
+            self.services.sessions,
+            step=step,
+            path="checkpoints/step",
+            size_bytes=6_300_000,
+            manifest_sha256="ab" * 32,
+            now=self.services.clock(),
+        )
+
+
+@contextmanager
+def fake_run(directory: Path, clock: Callable[[], float] = time.time) -> Iterator[FakeRun]:
+    """An empty run."""
+    config = RunConfig.from_mapping(
+        {
+            "run": {"name": "test-run", "description": "A run for tests."},
+            "averaging": {"target_batch_size": TARGET},
+            "data": {"microbatch_size": 4},
+        }
+    )
+    created = RunDirectory.create(directory / "run", config, Settings(bind_host="127.0.0.1"))
+    with open_run_services(created, clock) as services:
+        yield FakeRun(created, services, {})
+
+
+class PageServer:
+    """The dashboard's server, in a thread of its own so that a browser can be driven from the test."""
+
+    def __init__(self, run: FakeRun) -> None:
+        self.port = 0  # any, at the first start
+        self._run = run
+        self.start()
+
+    def start(self) -> None:
+        """Serve, again on the same port."""
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    async def _serve(self) -> None:
+        app = create_app(WebState(self._run.directory, self._run.services))
+        server = await WebServer.start(app, "127.0.0.1", self.port)
+        self.port = server.port
+        self._ready.set()
+        await self._stop.wait()
+        await server.stop()
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def close(self) -> None:
+        """Stop serving and wait until the port is free."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,210 @@
+"""The dashboard's server: what it says, how it is cached, what it never does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+from starlette.testclient import TestClient
+
+from coordinator.web import WebState, create_app
+from coordinator.web.api import events
+from coordinator.web.live import LiveSnapshot
+from coordinator.web.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
+from tests.served_page import TARGET, FakeRun, fake_run
+
+
+@dataclass
+class Clock:
+    """A clock that a test turns."""
+
+    now: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The run's clock."""
+    return Clock()
+
+
+@pytest.fixture
+def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+    """An empty run."""
+    with fake_run(tmp_path, clock) as made:
+        yield made
+
+
+@pytest.fixture
+def client(run: FakeRun) -> Iterator[TestClient]:
+    """A run with two members, three steps and a checkpoint, served."""
+    for name in ("ada", "grace"):
+        run.add_member(name)
+    for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
+        run.add_step(step, loss)
+    run.add_checkpoint(3)
+    with TestClient(create_app(WebState(run.directory, run.services))) as made:
+        yield made
+
+
+def test_overview_tells_where_the_run_stands(client: TestClient, run: FakeRun) -> None:
+    """Progress, totals, contributions and the newest checkpoint, as the store has them."""
+    overview = client.get("/api/v1/overview").json()
+    assert overview["run"]["name"] == "test-run"
+    assert overview["run"]["join_link"] == str(run.directory.join_link)
+    assert overview["progress"]["samples_accumulated"] == 40
+    assert overview["progress"]["step"] == 3
+    assert overview["totals"] == {"steps": 3, "samples": 6 * (TARGET // 2 + 1), "members": 2}
+    assert overview["loss"] == {"first": 9.0, "last": 7.0}
+    assert overview["online"] == {"devices": 2, "members": 2}
+    assert [row["share"] for row in overview["contributions"]] == [0.5, 0.5]
+    assert overview["checkpoint"]["step"] == 3
+    assert overview["stale"] is False
+
+
+def test_steps_come_in_columns_and_pages(client: TestClient) -> None:
+    """One point a step, above a given one and at most so many."""
+    steps = client.get("/api/v1/steps").json()
+    assert (steps["step"], steps["loss"]) == ([1, 2, 3], [9.0, 8.0, 7.0])
+    assert client.get("/api/v1/steps", params={"after": 1, "limit": 1}).json()["step"] == [2]
+    assert client.get("/api/v1/steps", params={"after": -1}).status_code == 422
+
+
+def test_run_without_data_says_so(run: FakeRun) -> None:
+    """Before the first step there are no numbers, but a page and a curve that say so."""
+    with TestClient(create_app(WebState(run.directory, run.services))) as client:
+        overview = client.get("/api/v1/overview").json()
+        assert overview["loss"] == {"first": None, "last": None}
+        assert overview["checkpoint"] is None
+        assert overview["stale"] is True
+        assert "Waiting for the first global step" in client.get("/curve.svg").text
+
+
+def test_silent_keeper_makes_the_page_stale(client: TestClient, run: FakeRun, clock: Clock) -> None:
+    """When the keeper has not written for a while, a snapshot says that it may be old."""
+    assert not take_snapshot(run.services, None).stale
+    clock.now += STALE_AFTER_S + 1
+    assert take_snapshot(run.services, None).stale
+
+
+def test_later_snapshot_has_the_new_steps(client: TestClient, run: FakeRun) -> None:
+    """A snapshot that builds on the one before equals one that is taken anew."""
+    before = take_snapshot(run.services, None)
+    for step in range(4, 260):
+        run.add_step(step, 5.0)
+    middle = take_snapshot(run.services, before)
+    run.add_step(260, 4.0)
+    assert take_snapshot(run.services, middle).steps == take_snapshot(run.services, None).steps
+    run.services.ledger.roll_back(100)
+    assert take_snapshot(run.services, middle).steps[-1].step == 100
+
+
+async def test_failed_refresh_keeps_the_last_good_snapshot(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the store does not answer, what was read before stays, marked as stale; afterwards it goes on."""
+    monkeypatch.setattr("coordinator.web.live.REFRESH_S", 0.01)
+    run.add_member("ada")
+    run.add_step(1, 9.0)
+    failing = False
+
+    def take(before: Snapshot | None) -> Snapshot:
+        if failing:
+            raise OperationalError("SELECT", {}, Exception("disk gone"))
+        return take_snapshot(run.services, before)
+
+    live = LiveSnapshot(take)
+    async with live.refreshing():
+        updates = live.updates()
+        assert not (await anext(updates)).stale
+        failing = True
+        while not (snapshot := await anext(updates)).stale:
+            pass
+        assert [row.loss for row in snapshot.steps] == [9.0]
+        failing = False
+        while (await anext(updates)).stale:
+            pass
+
+
+async def test_events_send_the_overview(client: TestClient) -> None:
+    """The stream's first event is the current overview."""
+
+    class Request:
+        app = client.app
+
+    event = await anext(aiter(events(Request())))  # type: ignore[arg-type]
+    assert event.event == "overview"
+    assert event.data["totals"]["steps"] == 3
+
+
+def test_every_answer_has_the_security_headers(client: TestClient) -> None:
+    """Scripts come from here only; nobody may frame the page or guess types."""
+    for path in ("/", "/api/v1/overview", "/static/main.js", "/nowhere"):
+        headers = client.get(path).headers
+        assert "script-src 'self';" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_page_and_files_are_cached_by_etag(client: TestClient) -> None:
+    """A second request for an unchanged file costs no bytes."""
+    for path in ("/", "/static/style.css", "/plotly.min.js"):
+        first = client.get(path)
+        again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+        assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+def test_plotly_comes_from_its_wheel_compressed(client: TestClient) -> None:
+    """The charts' library is served from here, gzipped to well under its size."""
+    with client.stream("GET", "/plotly.min.js") as answer:
+        raw = b"".join(answer.iter_raw())
+    assert answer.headers["content-encoding"] == "gzip"
+    script = gzip.decompress(raw)
+    assert b"Plotly" in script
+    assert len(raw) < len(script) / 2
+
+
+def test_only_the_pages_own_files_are_served(client: TestClient) -> None:
+    """No path leads to another file."""
+    for name in ("nothing.js", "..%2F__init__.py", "%2e%2e/%2e%2e/settings.yaml"):
+        assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_health_and_readiness(client: TestClient, run: FakeRun) -> None:
+    """Healthy means that the process answers, ready that the store does, too."""
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").status_code == 200
+
+    class Broken:
+        def __call__(self) -> None:
+            raise OperationalError("SELECT 1", {}, Exception("gone"))
+
+    client.app.state.sessions = Broken()  # type: ignore[attr-defined]
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def test_metrics_follow_prometheus_conventions(client: TestClient) -> None:
+    """Counters end in _total, the run's numbers are there, and no member's name is a label."""
+    text = client.get("/metrics").text
+    assert "manyhands_global_step 3.0" in text
+    assert f"manyhands_samples_total {float(6 * (TARGET // 2 + 1))}" in text
+    assert "manyhands_loss 7.0" in text
+    assert "ada" not in text
+
+
+def test_hostile_name_stays_data(run: FakeRun) -> None:
+    """A member's name is JSON text, whatever it spells, and never part of the server-drawn page."""
+    name = "<img src=x onerror=alert(1)>"
+    run.add_member(name)
+    run.add_step(1, 9.0)
+    with TestClient(create_app(WebState(run.directory, run.services))) as client:
+        answer = client.get("/api/v1/overview")
+        assert json.loads(answer.text)["contributions"][0]["member"] == name
+        assert answer.headers["content-type"] == "application/json"
+        assert name not in client.get("/").text + client.get("/curve.svg").text

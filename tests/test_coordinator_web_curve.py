@@ -1,0 +1,47 @@
+"""The server-drawn curve keeps its shape when it is made smaller."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree as ET
+
+from coordinator.web.curve import MAX_POINTS, decimate, draw_curve
+
+WAVE = [(float(x), math.sin(x / 30) + (5.0 if x == 700 else 0.0)) for x in range(2000)]
+
+
+def test_short_curves_are_left_alone() -> None:
+    """Nothing is left out that fits."""
+    assert decimate(WAVE[:50], 100) == WAVE[:50]
+
+
+def test_long_curves_keep_ends_and_peaks() -> None:
+    """At most so many points, the first and last among them, and the one outlier that matters."""
+    few = decimate(WAVE, 100)
+    assert len(few) == 100
+    assert (few[0], few[-1]) == (WAVE[0], WAVE[-1])
+    assert WAVE[700] in few
+    assert few == sorted(few)
+
+
+def test_drawing_is_valid_and_bounded() -> None:
+    """The SVG parses, holds one line of bounded length, and a title that says what it shows."""
+    drawn = draw_curve(WAVE, "loss & <more>")
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    line = root.find("{http://www.w3.org/2000/svg}polyline")
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert line is not None
+    assert title is not None
+    assert title.text == "loss & <more>"
+    assert len(line.attrib["points"].split()) == MAX_POINTS
+
+
+def test_single_and_equal_points_can_be_drawn() -> None:
+    """One step, or a loss that does not move, is no division by zero."""
+    for points in ([(1.0, 9.0)], [(1.0, 2.0), (2.0, 2.0)]):
+        assert "nan" not in draw_curve(points, "loss")
+
+
+def test_empty_curve_says_that_it_waits() -> None:
+    """Before the first step the picture says so."""
+    assert "Waiting" in draw_curve([], "loss")
