@@ -1,0 +1,166 @@
+"""The agent against a real control plane, with stand-ins for the worker in really spawned processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from auth.errors import RevokedError, StorageError, SwarmError, WorkerError
+from peer import agent as agent_module
+from peer.agent import FAILURE_WINDOW_S, MAX_FAILURES, Agent, AgentOptions, only_one, restart_allowed
+from peer.display import DisplayEvent, PanelState
+from peer.messages import Notice, Ready, Stopped
+from peer.worker_process import WorkerMain
+from tests import worker_mains
+from tests.control_plane import TestCoordinator, serving
+
+TIMEOUT_S = 60.0
+
+
+class Recorder:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.state: PanelState | None = None
+        self.events: list[DisplayEvent] = []
+        self.closed = False
+
+    def open(self, state: PanelState) -> Recorder:
+        """As `open_display` does."""
+        self.state = state
+        return self
+
+    def show(self, event: DisplayEvent) -> None:
+        """Remember."""
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Remember that, too."""
+        self.closed = True
+
+
+def make_agent(
+    coordinator: TestCoordinator, directory: Path, main: WorkerMain, invite: str | None = None
+) -> tuple[Agent, Recorder]:
+    """An agent with a fresh invite."""
+    recorder = Recorder()
+    code = coordinator.invite("ada") if invite is None else invite
+    options = AgentOptions(link=coordinator.link, state_dir=directory, invite=code)
+    return Agent(options, recorder.open, time.time, main), recorder
+
+
+async def eventually(true: object) -> None:
+    """Wait for what other tasks and processes do."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -> None:
+    """Joined by invite, the worker's reports reach the ledger; told to stop, worker and session end in order."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        running = asyncio.create_task(agent.run())
+        ledger = coordinator.services.ledger
+        await eventually(lambda: [row.step for row in ledger.steps()] == [1, 2])
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert [row.samples for row in ledger.steps()] == [10, 10]
+        assert shown.state == PanelState(run="test", member="ada")
+        assert any(isinstance(event, Stopped) for event in shown.events)
+        assert shown.closed
+
+
+async def test_second_stay_needs_no_invite(tmp_path: Path) -> None:
+    """A device that joined is known by its key afterwards."""
+    async with serving(tmp_path) as coordinator:
+        for invite in (None, ""):
+            agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, invite)
+            running = asyncio.create_task(agent.run())
+            await eventually(lambda shown=shown: any(isinstance(event, Ready) for event in shown.events))
+            agent.stop("test")
+            await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that dies without a word is replaced, and the person is told."""
+    monkeypatch.setattr(agent_module, "RESTART_DELAY_S", 0.01)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_once)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        assert any(isinstance(event, Notice) and "Starting again" in event.text for event in shown.events)
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("main", "error"),
+    [(worker_mains.dies_at_once, WorkerError), (worker_mains.fails_with_swarm_error, SwarmError)],
+)
+async def test_gives_up_on_a_worker_that_keeps_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: WorkerMain, error: type[Exception]
+) -> None:
+    """After some failures in a short time the agent ends with the error that the worker named."""
+    monkeypatch.setattr(agent_module, "RESTART_DELAY_S", 0.01)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", main)
+        with pytest.raises(error):
+            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+        assert sum(isinstance(event, Notice) for event in shown.events) == MAX_FAILURES - 1
+
+
+async def test_hanging_worker_does_not_hold_the_agent_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that ignores `Stop` is killed, and the agent leaves all the same."""
+    monkeypatch.setattr(agent_module, "STOP_GRACE_S", 0.5)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.ignores_stop)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_revoked_device_stops(tmp_path: Path) -> None:
+    """When the member is revoked the worker is stopped and the reason reaches the person."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: coordinator.services.ledger.steps())
+        coordinator.services.membership.revoke("ada", "a test")
+        with pytest.raises(RevokedError, match="removed from this run"):
+            await asyncio.wait_for(running, TIMEOUT_S)
+        assert any(isinstance(event, Stopped) for event in shown.events)
+
+
+async def test_reports_wait_for_an_absent_coordinator(tmp_path: Path) -> None:
+    """While the coordinator is away reports are kept; when it is back they are counted, once each."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        port = coordinator.server.port
+        await coordinator.server.stop()
+        await coordinator.serve_again(port)
+        await eventually(lambda: [row.samples for row in coordinator.services.ledger.steps()] == [10, 10])
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+
+
+def test_one_agent_per_identity(tmp_path: Path) -> None:
+    """A second agent on the same directory is refused in one sentence; afterwards the place is free."""
+    with only_one(tmp_path), pytest.raises(StorageError, match="--state-dir"), only_one(tmp_path):
+        pass
+    with only_one(tmp_path):
+        pass
+
+
+def test_failures_count_only_while_recent() -> None:
+    """Three failures in the window are too many, three in a week are not."""
+    assert restart_allowed([0.0, 1.0], now=1.0)
+    assert not restart_allowed([0.0, 1.0, 2.0], now=2.0)
+    assert restart_allowed([0.0, FAILURE_WINDOW_S, 2 * FAILURE_WINDOW_S], now=2 * FAILURE_WINDOW_S)

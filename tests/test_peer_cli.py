@@ -1,0 +1,46 @@
+"""`manyhands join`'s options; joining itself is tested with real processes in tests/system."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from auth.errors import ConfigError
+from auth.join_link import JoinLink
+from peer.cli import INVITE_VARIABLE, app, default_state_dir, find_invite
+
+LINK = JoinLink("example.org", 7443, "demo", "ab" * 32)
+
+
+def test_help_explains_every_option_with_an_example() -> None:
+    """The help names each option and ends with a command to copy."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output)
+    for option in ("--invite", "--device", "--threads", "--microbatch", "--max-hours", "--state-dir", "--log-format"):
+        assert option in text
+    assert "Example: manyhands join" in text
+
+
+def test_listening_and_client_mode_exclude_each_other(tmp_path: Path) -> None:
+    """A peer that accepts no connections cannot be told where to listen."""
+    arguments = [str(LINK), "--state-dir", str(tmp_path), "--client-mode", "--listen", "/ip4/127.0.0.1/tcp/0"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_runs_do_not_share_an_identity() -> None:
+    """Each run, and each coordinator of a run of that name, has a directory of its own."""
+    other = JoinLink("example.org", 7443, "demo", "cd" * 32)
+    assert default_state_dir(LINK) != default_state_dir(other)
+    assert default_state_dir(LINK).name.startswith("demo-")
+
+
+def test_invite_comes_from_option_then_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given on the command line wins; a known device needs none."""
+    monkeypatch.setenv(INVITE_VARIABLE, "from-environment")
+    assert find_invite("given", known_device=False) == "given"
+    assert find_invite("", known_device=False) == "from-environment"
+    monkeypatch.delenv(INVITE_VARIABLE)
+    assert find_invite("", known_device=True) == ""

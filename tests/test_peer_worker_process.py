@@ -1,0 +1,67 @@
+"""The agent's handle on its worker, with really spawned processes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import psutil
+import pytest
+
+from peer.messages import Ready, StepReport, Stopped, WorkerEvent, WorkerPlan
+from peer.worker_process import WorkerMain, WorkerProcess
+from tests import worker_mains
+
+
+def plan_in(directory: Path) -> WorkerPlan:
+    """A plan of which the stand-ins use only the data directory."""
+    return WorkerPlan("{}", str(directory), str(directory), str(directory / "data"), ())
+
+
+async def events_of(worker: WorkerProcess) -> list[WorkerEvent]:
+    """Everything until the end."""
+    events = []
+    while (event := await worker.next_event()) is not None:
+        events.append(event)
+    return events
+
+
+async def test_events_arrive_in_order_and_then_the_end(tmp_path: Path) -> None:
+    """What the worker says comes as it was said; asked to stop, it ends."""
+    worker = WorkerProcess(plan_in(tmp_path), worker_mains.trains_until_stopped)
+    worker.start()
+    worker.ask_to_stop("enough")
+    events = await asyncio.wait_for(events_of(worker), 60)
+    assert [type(event) for event in events] == [Ready, StepReport, StepReport, Stopped]
+    await asyncio.wait_for(worker.ended(), 60)
+    worker.end()
+
+
+@pytest.mark.parametrize("main", [worker_mains.dies_at_once])
+async def test_dead_worker_is_an_end_without_words(tmp_path: Path, main: WorkerMain) -> None:
+    """A worker that is killed says nothing, and the agent learns that at once."""
+    worker = WorkerProcess(plan_in(tmp_path), main)
+    worker.start()
+    assert await asyncio.wait_for(events_of(worker), 60) == []
+    worker.end()
+
+
+async def test_whole_group_is_ended(tmp_path: Path) -> None:
+    """A worker that hangs is killed together with the processes that it has started."""
+    worker = WorkerProcess(plan_in(tmp_path), worker_mains.ignores_stop)
+    worker.start()
+    assert isinstance(await asyncio.wait_for(worker.next_event(), 60), Ready)
+    grandchild = psutil.Process(int((tmp_path / "data" / worker_mains.GRANDCHILD_FILE).read_text()))
+    worker.end()
+    grandchild.wait(timeout=30)
+    assert not grandchild.is_running()
+
+
+async def test_ending_twice_is_fine(tmp_path: Path) -> None:
+    """An ended worker can be ended and asked to stop again."""
+    worker = WorkerProcess(plan_in(tmp_path), worker_mains.dies_at_once)
+    worker.start()
+    await asyncio.wait_for(events_of(worker), 60)
+    worker.end()
+    worker.end()
+    worker.ask_to_stop("again")

@@ -1,0 +1,74 @@
+"""Stand-ins for the worker's main function, each run in a really spawned process by the tests of agent and handle."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from peer.messages import Failed, Ready, StepReport, Stopped, WorkerPlan
+from peer.supervision import lead_own_group
+
+GRANDCHILD_FILE = "grandchild.pid"
+
+
+def report(step: int) -> StepReport:
+    """A plausible report."""
+    return StepReport(
+        step=step,
+        samples=10,
+        loss=5.0,
+        mlm_loss=5.0,
+        sop_loss=None,
+        group_size=2,
+        group_samples=10,
+        averaging_s=0.1,
+        samples_per_second=3.0,
+    )
+
+
+def trains_until_stopped(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Two steps, then waits for the agent's `Stop` and leaves in order."""
+    lead_own_group()
+    pipe.send(Ready("Qm", 0, "cpu (1 thread)"))
+    for step in (1, 2):
+        pipe.send(report(step))
+    pipe.recv()
+    pipe.send(Stopped("told to stop"))
+
+
+def dies_at_once(_plan: WorkerPlan, _pipe: Connection, _parent_pid: int) -> None:
+    """Ends without a word, as an out-of-memory kill does."""
+    lead_own_group()
+    os._exit(9)
+
+
+def fails_with_swarm_error(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Cannot reach the swarm."""
+    lead_own_group()
+    pipe.send(Failed("swarm", 16, "The swarm cannot be joined."))
+
+
+def dies_once(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """The first worker dies, the second trains."""
+    marker = Path(plan.data_dir) / "died"
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    if not marker.exists():
+        marker.touch()
+        dies_at_once(plan, pipe, parent_pid)
+    trains_until_stopped(plan, pipe, parent_pid)
+
+
+def ignores_stop(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Hangs, with a child of its own, whatever it is told."""
+    lead_own_group()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    directory = Path(plan.data_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / GRANDCHILD_FILE).write_text(str(child.pid))
+    pipe.send(Ready("Qm", 0, "cpu (1 thread)"))
+    while True:
+        time.sleep(60)
