@@ -38,6 +38,7 @@ from peer.sketch import sketch_of
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
 STATE_DOWNLOAD_TIMEOUT_S = 600.0
+RETRY_S = 0.1
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
 
@@ -189,10 +190,12 @@ class SwarmOptimizer(hivemind.Optimizer):
         Alone in the swarm the peer's own mean gradient is the average.
         """
         if self.tracker.view.averaging <= 1:
+            samples = int(self.grad_averager.local_samples_accumulated)
+            if samples < self.target_batch_size:  # the others have just moved on, or this is the keeper
+                return None
             self._cancel_scheduled()
             self.grad_averager.load_accumulators_into_averager_()
             self._load_averaged_gradients_into_optimizer_()
-            samples = self.grad_averager.local_samples_accumulated
             return AveragedGroup(size=1, samples=samples)
         control, self.scheduled_grads = self.scheduled_grads, None
         if control is not None and (control.triggered or control.done()):
@@ -369,17 +372,16 @@ class Swarm:
         if optimizer.tracker.swarm_step > self.step or optimizer.tracker.has_drifted:
             return self._catch_up()
         optimizer.prepare_averaging()
-        if not optimizer.tracker.ready_to_update_epoch:
-            return None
         began = time.perf_counter()
-        samples = int(optimizer.grad_averager.local_samples_accumulated)
-        group = optimizer.average()
-        averaging_s = time.perf_counter() - began
-        if group is None:
-            optimizer.attempts += 1
-            return None
-        optimizer.take_step()
-        return StepOutcome(self.step, samples, True, group.size, group.samples, averaging_s)
+        while optimizer.tracker.ready_to_update_epoch and not optimizer.interrupted.is_set():
+            samples = int(optimizer.grad_averager.local_samples_accumulated)
+            group = optimizer.average()
+            if group is not None:
+                optimizer.take_step()
+                return StepOutcome(self.step, samples, True, group.size, group.samples, time.perf_counter() - began)
+            optimizer.attempts += 1  # the batch is full: further samples would help nobody, so try again at once
+            time.sleep(RETRY_S)
+        return None
 
     def _catch_up(self) -> StepOutcome:
         lost = self._optimizer.drop_gradients()

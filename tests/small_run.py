@@ -10,7 +10,7 @@ from coordinator.runs import create_run, make_settings
 from peer.run_config import RunConfig
 
 HOST = "127.0.0.1"
-TARGET_BATCH_SIZE = 32
+TARGET_BATCH_SIZE = 4096  # so that a step of this tiny model takes about a second, as no step is faster in earnest
 SENTENCES = (
     "Many hands make light work. Whoever has an hour to spare may lend it to the others.",
     "The batch is filled by all who are here. Nobody waits for those who have left.",
@@ -37,7 +37,7 @@ def small_config(directory: Path) -> RunConfig:
             "data": {
                 "sources": [{"kind": "text", "path": str(text)}],
                 "sequence_length": 32,
-                "microbatch_size": 4,
+                "microbatch_size": 32,
             },
             "schedule": {"warmup_steps": 1, "total_steps": 1000},
             "averaging": {

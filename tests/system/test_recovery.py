@@ -1,0 +1,205 @@
+"""A whole run, through the command line, while its processes are killed, revoked and told to leave.
+
+Each test starts a coordinator with its keeper and two volunteers (some ten processes that import torch) and trains
+steps of about two seconds; that, and starting everything a second time, is why they take over a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AlbertForPreTraining
+
+from auth.errors import RevokedError
+from coordinator.checkpoints import newest_verified
+from coordinator.directory import RunDirectory
+from coordinator.ledger import Ledger
+from coordinator.membership import Membership
+from coordinator.presence import read_swarm_status
+from coordinator.store.engine import Sessions, open_engine
+from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run
+
+TIMEOUT_S = 180.0
+NAMES = ("ada", "grace")
+
+
+class Command:
+    """A running `manyhands` command and everything that it has started."""
+
+    def __init__(self, log_path: Path, *arguments: str, invite: str = "") -> None:
+        self.log_path = log_path
+        with log_path.open("a") as log:
+            self.process = psutil.Popen(
+                [sys.executable, "-m", "manyhands", *arguments],
+                env=os.environ | {"MANYHANDS_INVITE": invite},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def family(self) -> list[psutil.Process]:
+        """The command and its descendants."""
+        with suppress(psutil.NoSuchProcess):
+            return [self.process, *self.process.children(recursive=True)]
+        return []
+
+    def kill(self) -> None:
+        """SIGKILL to all of them, as a power cut would."""
+        family = self.family()
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=30)
+
+    def terminate(self) -> tuple[int, list[psutil.Process]]:
+        """SIGTERM; returns the exit code and which of its processes are left afterwards."""
+        family = self.family()
+        self.process.send_signal(signal.SIGTERM)
+        exit_code = self.process.wait(timeout=60)
+        _, left = psutil.wait_procs(family, timeout=10)
+        return exit_code, left
+
+
+class Site:
+    """The run's directory, its coordinator and its volunteers on this machine."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.run: RunDirectory = make_small_run(base)
+        sessions = Sessions(open_engine(self.run.database_url))
+        self.sessions = sessions
+        self.ledger = Ledger(sessions, TARGET_BATCH_SIZE)
+        self.membership = Membership(sessions, self.run.authority, self.run.config.run.name, 3600, time.time)
+        self.commands: list[Command] = []
+
+    def start(self, name: str, *arguments: str, invite: str = "") -> Command:
+        """Start a command that is ended with the test."""
+        command = Command(self.base / f"{name}.log", *arguments, invite=invite)
+        self.commands.append(command)
+        return command
+
+    def serve(self) -> Command:
+        """The coordinator; returns once the keeper has said where the swarm stands."""
+        began = time.time()
+        command = self.start("serve", "coordinator", "serve", str(self.run.path))
+
+        def up() -> bool:
+            status = read_swarm_status(self.sessions)
+            return status is not None and status.updated_at > began
+
+        self.wait_until(up)
+        return command
+
+    def join(self, name: str, first: bool) -> Command:
+        """A volunteer, by invite the first time."""
+        options = ["--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
+        invite = self.membership.invite(name)[0] if first else ""
+        state_dir = str(self.base / name)
+        return self.start(name, "join", str(self.run.join_link), "--state-dir", state_dir, *options, invite=invite)
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        """Wait for what the processes do."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not true():
+            if time.monotonic() > deadline:
+                logs = {path.name: path.read_text()[-800:] for path in self.base.glob("*.log")}
+                pytest.fail(json.dumps(logs, indent=1))
+            time.sleep(0.2)
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until both volunteers' reports of a step have arrived."""
+        self.wait_until(lambda: any(row.step >= step and row.devices == len(NAMES) for row in self.ledger.steps()))
+
+    def assert_ledger_is_right(self) -> None:
+        """Each step once, none missing, each with a full batch, and the members' samples add up to the steps'."""
+        rows = self.ledger.steps()
+        last = self.ledger.last_step()
+        settled = [row for row in rows if row.step < last]  # of the newest some report may be on its way
+        assert [row.step for row in settled] == list(range(1, last))
+        assert all(TARGET_BATCH_SIZE <= row.samples <= 2 * TARGET_BATCH_SIZE for row in settled)
+
+    def close(self) -> None:
+        """Kill whatever is left."""
+        for command in self.commands:
+            command.kill()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A fresh run."""
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def service_of(serve: Command, port: int) -> psutil.Process:
+    """The coordinator's process that listens on this port."""
+    for process in serve.family():
+        with suppress(psutil.AccessDenied, psutil.NoSuchProcess):
+            if any(item.status == "LISTEN" and item.laddr.port == port for item in process.net_connections("tcp")):
+                return process
+    raise AssertionError(f"no process of the coordinator listens on {port}")
+
+
+def test_everything_is_killed_and_comes_back(site: Site) -> None:
+    """After `kill -9` of all processes the run resumes from its checkpoint, and the ledger has each step once."""
+    commands = [site.serve(), *(site.join(name, first=True) for name in NAMES)]
+    site.wait_for_step(6)
+    site.wait_until(lambda: newest_verified(site.run.checkpoints_dir) is not None)
+    for command in commands:
+        command.kill()
+    checkpoint = newest_verified(site.run.checkpoints_dir)
+    assert checkpoint is not None
+    reached = site.ledger.last_step()
+
+    site.serve()
+    status = read_swarm_status(site.sessions)
+    assert status is not None
+    assert status.step == checkpoint.manifest.step
+    for name in NAMES:
+        site.join(name, first=False)
+    site.wait_for_step(reached + 2)
+    site.assert_ledger_is_right()
+    assert site.ledger.current_era() == (1 if reached > checkpoint.manifest.step else 0)
+
+
+def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: Site) -> None:
+    """Training outlives the service; no report is lost; revoked, a command ends with 11, and told to leave, with 0."""
+    serve = site.serve()
+    ada, grace = (site.join(name, first=True) for name in NAMES)
+    site.wait_for_step(2)
+    before = site.ledger.last_step()
+    service_of(serve, site.run.settings.control_port).kill()
+    site.wait_for_step(before + 3)
+    site.assert_ledger_is_right()
+
+    site.start("revoke", "coordinator", "revoke", str(site.run.path), "grace", "--reason", "a test").process.wait(60)
+    assert grace.process.wait(timeout=60) == RevokedError.exit_code
+    reached = site.ledger.last_step()
+    site.wait_until(lambda: site.ledger.last_step() >= reached + 2)  # alone, without grace
+
+    exit_code, left = ada.terminate()
+    assert (exit_code, left) == (0, [])
+    exit_code, left = serve.terminate()
+    assert (exit_code, left) == (0, [])
+
+    checkpoint = newest_verified(site.run.checkpoints_dir)
+    assert checkpoint is not None
+    assert checkpoint.manifest.step >= reached + 2  # written on leaving
+    model = AlbertForPreTraining.from_pretrained(checkpoint.path).eval()
+    with torch.no_grad():
+        loss = float(model(**load_file(checkpoint.path / "probe.safetensors")).loss)
+    assert loss == pytest.approx(checkpoint.manifest.probe_loss, abs=1e-5)
