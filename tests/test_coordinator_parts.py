@@ -1,0 +1,100 @@
+"""The handle on a part of the coordinator, with really spawned processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from auth.errors import PortTakenError
+from coordinator.parts import Part, PartProcess
+from tests import part_mains
+
+TIMEOUT_S = 60.0
+
+
+@contextmanager
+def started(directory: Path, main: Callable[..., None]) -> Iterator[PartProcess]:
+    """A running part, ended with the test."""
+    process = PartProcess(Part("stand-in", main), directory)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_ready(process: PartProcess) -> bool:
+    """Whether it has said so by now."""
+    process.read()
+    return process.ready
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process of this id runs any more (a zombie does not)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_part_says_ready_and_ends_when_asked(tmp_path: Path) -> None:
+    """A part that serves is known to be ready, and SIGTERM ends it."""
+    with started(tmp_path, part_mains.runs) as process:
+        wait_until(lambda: is_ready(process))
+        assert not process.has_ended()
+        process.ask_to_stop()
+        wait_until(process.has_ended)
+        assert process.end() == -signal.SIGTERM
+
+
+def test_part_tells_why_it_cannot_start(tmp_path: Path) -> None:
+    """An error that a person can act on arrives as itself, and its exit code with it."""
+    with started(tmp_path, part_mains.fails) as process:
+        wait_until(process.has_ended)
+        assert process.end() == PortTakenError.exit_code
+        assert isinstance(process.error, PortTakenError)
+        assert str(process.error) == "Port 7443 is taken."
+        assert not process.ready
+
+
+def test_killed_part_is_noticed_though_its_fork_holds_its_pipes(tmp_path: Path) -> None:
+    """`kill -9` of a part is seen at once, and a process that it had forked goes with it."""
+    with started(tmp_path, part_mains.forks) as process:
+        wait_until(lambda: is_ready(process))
+        fork = psutil.Process(int((tmp_path / part_mains.FORK_FILE).read_text()))
+        os.kill(fork.ppid(), signal.SIGKILL)
+        wait_until(process.has_ended)
+        wait_until(lambda: is_gone(fork.pid))
+
+
+def test_end_takes_the_whole_group(tmp_path: Path) -> None:
+    """Ending a part ends what it has started, and it can be started again."""
+    with started(tmp_path, part_mains.forks) as process:
+        wait_until(lambda: is_ready(process))
+        fork = int((tmp_path / part_mains.FORK_FILE).read_text())
+        assert process.end() == -signal.SIGKILL
+        wait_until(lambda: is_gone(fork))
+        process.start()
+        assert not process.ready
+        wait_until(lambda: is_ready(process))
+
+
+def test_ending_what_does_not_run_is_fine(tmp_path: Path) -> None:
+    """A part that was never started, or has been ended, has nothing to end."""
+    process = PartProcess(Part("stand-in", part_mains.runs), tmp_path)
+    assert process.end() is None
+    assert process.has_ended()
