@@ -63,6 +63,15 @@ def choose_settings(web_port: int | None) -> Settings:
     )
 
 
+def answers(url: str) -> bool:
+    """Whether a web server of ours is up."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310  # our own http address
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
 def member_names(count: int) -> list[str]:
     """The volunteers' names."""
     return [NAMES[number] if number < len(NAMES) else f"volunteer-{number + 1}" for number in range(count)]
@@ -71,10 +80,19 @@ def member_names(count: int) -> list[str]:
 class Demo:
     """One demo over an open run: start, follow, stop; `kill` leaves none of its processes in any case."""
 
-    def __init__(self, run: OpenRun, tell: Callable[[str], None], should_stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        run: OpenRun,
+        tell: Callable[[str], None],
+        should_stop: Callable[[], bool],
+        start_command: Callable[..., CommandProcess] = CommandProcess,
+        dashboard_answers: Callable[[str], bool] = answers,
+    ) -> None:
         self._run = run
         self._tell = tell
         self._should_stop = should_stop
+        self._start_command = start_command
+        self._dashboard_answers = dashboard_answers
         self._logs = run.directory.path / "logs"
         self._began = time.monotonic()
         self._first_step = 0
@@ -88,8 +106,8 @@ class Demo:
         directory = self._run.directory
         started_at = time.time()
         serve = ["coordinator", "serve", str(directory.path)]
-        self._coordinator = CommandProcess("the coordinator", serve, self._logs / "coordinator.log")
-        self._wait_for("the dashboard", lambda: _answers(dashboard_url(directory.settings) + "healthz"))
+        self._coordinator = self._start_command("the coordinator", serve, self._logs / "coordinator.log")
+        self._wait_for("the dashboard", lambda: self._dashboard_answers(dashboard_url(directory.settings) + "healthz"))
         self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
         self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
         self._first_step = self._run.ledger.last_step()  # only now: the keeper may have returned to a checkpoint
@@ -129,7 +147,7 @@ class Demo:
         """What came of it; see `summarize` for the keys."""
         newest = checkpoints(self._run.sessions)[:1]
         return summarize(
-            self._follower.told,
+            self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
             {row.member: row.samples for row in self._run.ledger.contributions()},
             self._run.directory.config.averaging.target_batch_size,
             time.monotonic() - self._began,
@@ -143,7 +161,9 @@ class Demo:
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         # Never in its arguments, which everybody on the machine can read.
-        return CommandProcess(name, arguments, self._logs / f"{name}.log", {"MANYHANDS_INVITE": code} if code else {})
+        return self._start_command(
+            name, arguments, self._logs / f"{name}.log", {"MANYHANDS_INVITE": code} if code else {}
+        )
 
     def _wait_for(self, what: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -168,11 +188,3 @@ class Demo:
     def _keeper_wrote_since(self, then: float) -> bool:
         status = read_swarm_status(self._run.sessions)
         return status is not None and status.updated_at >= then
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310  # our own http address
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
