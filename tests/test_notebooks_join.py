@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,10 @@ from tests.small_run import TARGET_BATCH_SIZE, make_small_run
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "join.ipynb"
 TIMEOUT_S = 120.0
+STAND_IN = """
+import os, sys
+print(sys.prefix, *sys.argv[1:], end=f", invite of {len(os.environ['MANYHANDS_INVITE'])} letters")
+"""
 
 
 @pytest.fixture
@@ -106,6 +111,28 @@ async def test_one_cell_joins_trains_and_leaves(
     assert "Thank you!" in text
     assert code not in text
     assert [row.member for row in ledger.contributions() if row.samples] == ["nora"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+async def test_cell_installs_into_an_environment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it joins with was installed beside the host's packages, not among them, and got link and invite."""
+    wheel = tmp_path / "manyhands-0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("manyhands.py", STAND_IN)
+        archive.writestr("manyhands-0.dist-info/METADATA", "Metadata-Version: 2.1\nName: manyhands\nVersion: 0\n")
+        archive.writestr(
+            "manyhands-0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("manyhands-0.dist-info/RECORD", "")
+    for name, value in {"INSTALL": str(wheel), "LINK": "a link", "INVITE": "a code", "OPTIONS": ""}.items():
+        monkeypatch.setenv(f"MANYHANDS_{name}", value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+    await client.async_execute()
+    assert f"{tmp_path / '.manyhands-venv'} join a link --no-panel, invite of 6 letters" in printed(notebook)
+    assert "a code" not in printed(notebook)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
