@@ -18,7 +18,7 @@ from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import open_run
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
-from tests.small_run import make_small_run, small_config
+from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 
 NOW = 1_800_000_000.0
 
@@ -154,7 +154,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
             run.sessions,
             step=1,
             samples_accumulated=7,
-            target_batch_size=32,
+            target_batch_size=TARGET_BATCH_SIZE,
             peers=2,
             samples_per_second=12.5,
             eta_s=2.0,
@@ -163,7 +163,14 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
         )
         record_checkpoint(run.sessions, step=1, path="/c/step-1", size_bytes=5, manifest_sha256="0" * 64, now=NOW)
     status = json.loads(call("status", run_dir, "--json").output)
-    expected = {"run": "small", "step": 1, "loss": 8.5, "samples_accumulated": 7, "target_batch_size": 32, "peers": 2}
+    expected = {
+        "run": "small",
+        "step": 1,
+        "loss": 8.5,
+        "samples_accumulated": 7,
+        "target_batch_size": TARGET_BATCH_SIZE,
+        "peers": 2,
+    }
     assert expected.items() <= status.items()
     assert status["checkpoint"] == "/c/step-1"
     assert "/c/step-1" in call("status", run_dir).output

@@ -74,7 +74,7 @@ def test_error_is_one_sentence_and_its_own_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_stranger_in_place_of_our_package_is_refused(tmp_path: Path) -> None:
-    """A package `auth` from elsewhere is named and nothing of it is run."""
+    """A package `auth` that lies in the way is named and nothing of it is run."""
     stranger = tmp_path / "auth"
     stranger.mkdir()
     (stranger / "__init__.py").write_text("raise SystemExit('a stranger ran')")
