@@ -1,27 +1,19 @@
 """One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
 
-`Swarm` is what the trainer and the keeper use. Below it stands `SwarmOptimizer`, hivemind's optimizer with three
-changes: a step begins on samples really reported, a failed averaging never becomes a step on local gradients, and a
-peer that fell behind takes the state of a trusted donor (the keeper).
+`Swarm` is what the trainer and the keeper use; below it stands `peer.swarm_optimizer`.
 """
 
 from __future__ import annotations
 
-import logging
 import multiprocessing as mp
-import threading
 import time
 from collections.abc import Sequence
-from concurrent import futures
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hivemind
 import torch
-from hivemind.averaging.control import StepControl
-from hivemind.compression import CompressionBase, Float16Compression, NoCompression
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
@@ -29,18 +21,11 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
-from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager, SwarmStateAverager
-from peer.optim import build_optimizer, build_scheduler, parameter_groups
-from peer.progress import StepTracker
 from peer.run_config import RunConfig
-from peer.sketch import sketch_of
+from peer.swarm_optimizer import SwarmOptimizer
 
-logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
-STATE_DOWNLOAD_TIMEOUT_S = 600.0
 RETRY_S = 0.1
-FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
-NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
 
 
 @dataclass(frozen=True)
@@ -68,215 +53,6 @@ class SwarmProgress:
     eta_s: float | None
     samples_per_second: float  # this peer's
     swarm_samples_per_second: float
-
-
-def required_group_size(averaging: int, attempts: int) -> int:
-    """How many peers a group needs: all who are at this step at first, after repeated failure more than half of them.
-
-    More than half, so that two groups can never take the same step apart from each other.
-    """
-    return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
-
-
-class SwarmOptimizer(hivemind.Optimizer):
-    """hivemind's optimizer for members only; see the module's docstring."""
-
-    scheduled_grads: StepControl | None  # a round that was begun ahead of time
-
-    def __init__(
-        self,
-        *,
-        access: SwarmAccess,
-        key: RecordKey,
-        role: str,
-        config: RunConfig,
-        model: torch.nn.Module,
-        dht: hivemind.DHT,
-        keeper_ids: Sequence[PeerID],
-    ) -> None:
-        self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
-        averaging = config.averaging
-        compression: CompressionBase = Float16Compression() if averaging.compression == "float16" else NoCompression()
-        super().__init__(
-            dht=dht,
-            run_id=config.run.name,
-            target_batch_size=averaging.target_batch_size,
-            params=parameter_groups(model, config),
-            optimizer=partial(build_optimizer, config),
-            scheduler=partial(build_scheduler, config),
-            matchmaking_time=averaging.matchmaking_time_s,
-            averaging_timeout=averaging.averaging_timeout_s,
-            next_chunk_timeout=averaging.averaging_timeout_s / 3,  # a busy peer is not a lost one
-            load_state_timeout=STATE_DOWNLOAD_TIMEOUT_S,
-            offload_optimizer=False,
-            delay_state_averaging=False,
-            average_state_every=NEVER,
-            shutdown_timeout=2.0,
-            client_mode=dht.client_mode,
-            grad_compression=compression,
-            reuse_grad_buffers=True,
-            tracker_opts={
-                "min_refresh_period": averaging.progress_refresh_s,
-                "max_refresh_period": max(1.0, 2 * averaging.progress_refresh_s),
-                "metadata_expiration": averaging.statistics_expiration_s,
-            },
-            averager_opts={"request_timeout": min(3.0, averaging.matchmaking_time_s / 2)},
-        )
-        self.attempts = 0  # failed averagings of the current step
-        self.interrupted = threading.Event()  # told to leave: wait for nobody any more
-
-    def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> StepTracker:
-        return StepTracker(
-            self.dht,
-            access=self._access,
-            key=self._key,
-            role=self._role,
-            keeper_ids=self._keeper_ids,
-            prefix=self.run_id,
-            target_batch_size=target_batch_size,
-            client_mode=self.client_mode,
-            **kwargs,
-        )
-
-    def _make_state_averager(self, **kwargs: Any) -> SwarmStateAverager:
-        return SwarmStateAverager(
-            dht=self.dht,
-            access=self._access,
-            prefix=f"{self.run_id}_state_averager",
-            min_matchmaking_time=self.matchmaking_time,
-            allreduce_timeout=self.allreduce_timeout,
-            shutdown_timeout=self.shutdown_timeout,
-            next_chunk_timeout=self.next_chunk_timeout,
-            client_mode=self.client_mode,
-            start=True,
-            **kwargs,
-        )
-
-    def _make_gradient_averager(self, factory: Any, reuse_grad_buffers: bool, **kwargs: Any) -> SwarmGradientAverager:
-        assert factory is None
-        assert reuse_grad_buffers
-        return SwarmGradientAverager(
-            dht=self.dht,
-            access=self._access,
-            prefix=f"{self.run_id}_grad_averager",
-            parameters=self.state_averager.main_parameters,
-            min_matchmaking_time=self.matchmaking_time,
-            request_timeout=min(3.0, self.matchmaking_time / 2),
-            allreduce_timeout=self.allreduce_timeout,
-            shutdown_timeout=self.shutdown_timeout,
-            next_chunk_timeout=self.next_chunk_timeout,
-            client_mode=self.client_mode,
-            start=True,
-            warn=False,
-            **kwargs,
-        )
-
-    def add(self, samples: int) -> None:
-        """Count samples whose gradients were added to `.grad` and tell the swarm."""
-        self.grad_averager.accumulate_grads_(samples)
-        self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
-
-    def prepare_averaging(self) -> None:
-        """Look for a group ahead of time when the batch will soon be full."""
-        self._require_group()
-        self._maybe_schedule_gradient_averaging()
-
-    def _require_group(self) -> None:
-        self.grad_averager.required_group_size = required_group_size(self.tracker.view.averaging, self.attempts)
-
-    def average(self) -> AveragedGroup | None:
-        """Average gradients with everybody at this step; None if it failed (then nothing has changed).
-
-        Alone in the swarm the peer's own mean gradient is the average.
-        """
-        if self.tracker.view.averaging <= 1:
-            samples = int(self.grad_averager.local_samples_accumulated)
-            if samples < self.target_batch_size:  # the others have just moved on, or this is the keeper
-                return None
-            self._cancel_scheduled()
-            self.grad_averager.load_accumulators_into_averager_()
-            self._load_averaged_gradients_into_optimizer_()
-            return AveragedGroup(size=1, samples=samples)
-        control, self.scheduled_grads = self.scheduled_grads, None
-        if control is not None and (control.triggered or control.done()):
-            control = None
-        try:
-            control = control or self.grad_averager.schedule_step(timeout=self.averaging_timeout)
-            self.grad_averager.step(control=control, reset_accumulators=False, wait=False)
-            group = self._await_group(control)
-        except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
-            logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
-            if control is not None and not control.done():
-                control.cancel()
-            return None
-        if group.samples < self.target_batch_size:  # a peer was lost on the way; the others make the batch up
-            logger.warning("only %d samples were averaged for step %d", group.samples, self.local_epoch + 1)
-            return None
-        self._load_averaged_gradients_into_optimizer_()
-        return group
-
-    def _await_group(self, control: StepControl) -> AveragedGroup:
-        """The round's result; gives up when the batch is no longer full, because a peer that filled it has gone."""
-        deadline = time.monotonic() + self.averaging_timeout
-        while True:
-            try:
-                return control.result(GROUP_POLL_S)
-            except futures.TimeoutError:
-                wanted = self.tracker.ready_to_update_epoch and not self.interrupted.is_set()
-                if time.monotonic() > deadline or not (control.began_allreduce or wanted):
-                    raise
-                self._require_group()
-
-    def _cancel_scheduled(self) -> None:
-        if self.scheduled_grads is not None and not self.scheduled_grads.done():
-            self.scheduled_grads.cancel()
-        self.scheduled_grads = None
-
-    def take_step(self) -> None:
-        """Apply the averaged gradient: one optimizer step, the next global step begins."""
-        with self.tracker.pause_updates():
-            with self.state_averager.state_lock:
-                self.state_averager.step(increment_epoch=True, optimizer_step=True)
-            self.grad_averager.reset_accumulated_grads_()
-            self._begin_step()
-        self.attempts = 0
-
-    def _begin_step(self) -> None:
-        """Tell the tracker where the state now stands; its updates must be paused."""
-        self.tracker.set_sketch(self.local_epoch, sketch_of(self.state_averager.main_parameters))
-        self.tracker.update_epoch(new_epoch=self.local_epoch)
-
-    def drop_gradients(self) -> int:
-        """Forget what was accumulated towards the next step; returns how many samples that were."""
-        lost = int(self.grad_averager.local_samples_accumulated)
-        self.grad_averager.reset_accumulated_grads_()
-        self.tracker.report_local_progress(self.local_epoch, 0)
-        return lost
-
-    def download_state(self) -> bool:
-        """Take parameters, optimizer and step from a donor; false if none had a state as new as this peer's."""
-        self._cancel_scheduled()
-        loaded = self.state_averager.load_state_from_peers(
-            minimum_step=self.local_epoch, timeout=self.load_state_timeout
-        )
-        self.grad_averager.reset_accumulated_grads_()
-        with self.tracker.pause_updates():
-            self._begin_step()
-        self.attempts = 0
-        return bool(loaded)
-
-    def restore(self, step: int) -> None:
-        """Declare that parameters and optimizer hold the state after `step` global steps."""
-        self.state_averager.set_step(step)
-        with self.tracker.pause_updates():
-            self._begin_step()
-
-    def shutdown(self) -> None:
-        """Leave in order; rounds that others are forming with this peer are given up."""
-        self._cancel_scheduled()
-        self.tracker.shutdown(self.shutdown_timeout)
-        self.state_averager.shutdown()
-        self.grad_averager.shutdown()
 
 
 class Swarm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.swarm import FULL_GROUP_ATTEMPTS, required_group_size
+from peer.swarm_optimizer import FULL_GROUP_ATTEMPTS, required_group_size
 
 
 @pytest.mark.parametrize("averaging", [1, 2, 3, 10])
