@@ -21,8 +21,13 @@ from auth.errors import ManyhandsError
 from coordinator.directory import RunDirectory
 from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _READY = "ready"
+
+
+def log_to_stderr() -> None:
+    """What an operator wants to read; not how the database's tables were looked through."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    log_to_stderr()
     try:
         part.main(directory, parent_pid, lambda: messages.send(_READY))
     except ManyhandsError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from auth.errors import WorkerError
 from coordinator.directory import RunDirectory, Settings
-from coordinator.parts import KEEPER, LOG_FORMAT, SERVICE, Part, PartProcess
+from coordinator.parts import KEEPER, SERVICE, Part, PartProcess, log_to_stderr
 from coordinator.ports import Listener, check_ports
 from coordinator.stopping import StopRequest
 from coordinator.store.engine import migrate, open_engine
@@ -130,12 +130,12 @@ def dashboard_url(settings: Settings) -> str:
 
 def serve_run(path: Path, parts: Sequence[Part] = PARTS) -> None:
     """Serve a run until a signal asks to stop."""
+    log_to_stderr()
     directory = RunDirectory.open(path)
     check_ports(listeners(directory, parts))
     engine = open_engine(directory.database_url)
     migrate(engine)  # before two processes would do it at once
     engine.dispose()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
 
     def announce(part: Part) -> None:
         if part is SERVICE:
