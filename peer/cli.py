@@ -28,8 +28,9 @@ def default_state_dir(link: JoinLink) -> Path:
 
 
 def find_invite(given: str, known_device: bool) -> str:
-    """The invite code: as given, from the environment, or asked for where somebody can answer."""
-    invite = given or os.environ.get(INVITE_VARIABLE, "")
+    """The invite code: as given, from the environment (which the worker will inherit without it), or asked for."""
+    invite = os.environ.pop(INVITE_VARIABLE, "")
+    invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(typer.prompt("Invite code", default="", show_default=False, hide_input=True))
     return invite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -38,9 +39,9 @@ def test_runs_do_not_share_an_identity() -> None:
 
 
 def test_invite_comes_from_option_then_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given on the command line wins; a known device needs none."""
-    monkeypatch.setenv(INVITE_VARIABLE, "from-environment")
-    assert find_invite("given", known_device=False) == "given"
-    assert find_invite("", known_device=False) == "from-environment"
-    monkeypatch.delenv(INVITE_VARIABLE)
+    """What is given on the command line wins; a known device needs none; no child process inherits the code."""
+    for given, expected in (("given", "given"), ("", "from-environment")):
+        monkeypatch.setenv(INVITE_VARIABLE, "from-environment")
+        assert find_invite(given, known_device=False) == expected
+        assert INVITE_VARIABLE not in os.environ
     assert find_invite("", known_device=True) == ""
