@@ -16,7 +16,7 @@ import torch
 
 from auth.errors import ConfigError
 from peer.data.documents import DocumentStream, Position, open_documents
-from peer.data.encoding import encode_documents
+from peer.data.encoding import Encoder
 from peer.data.masking import Masker
 from peer.data.packing import Packer
 from peer.data.prefetch import Prefetched
@@ -133,13 +133,14 @@ class SampleMaker:
     """From documents to unmasked samples to batches, as the run's objective wants them."""
 
     def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
-        self._tokenizer = load_tokenizer(tokenizer_dir)
+        tokenizer = load_tokenizer(tokenizer_dir)
+        self._encoder = Encoder(tokenizer)
         self._special: SpecialIds = load_special_ids(tokenizer_dir)
         self._pairs = config.objective.name == "mlm+sop"
         self._special_places = 3 if self._pairs else 2  # [CLS] and [SEP]s in each sample
         self._rng = rng
         self._packer = Packer(config.data.sequence_length - self._special_places, 0.5 if self._pairs else 0.0, rng)
-        self._masker = Masker(self._tokenizer.get_vocab_size(), self._special, config.objective.mask_probability)
+        self._masker = Masker(tokenizer.get_vocab_size(), self._special, config.objective.mask_probability)
 
     @property
     def carried_tokens(self) -> int:
@@ -148,7 +149,7 @@ class SampleMaker:
 
     def samples(self, documents: list[str]) -> Samples:
         """All samples that these documents, and tokens left over before, fill."""
-        packed = self._packer.pack(encode_documents(self._tokenizer, documents))
+        packed = self._packer.pack(self._encoder.encode(documents))
         return pair_samples(packed, self._special) if self._pairs else single_samples(packed, self._special)
 
     def batch(self, samples: Samples) -> Batch:

@@ -1,7 +1,9 @@
-"""Documents to chunks of token ids; every text goes through the tokenizer exactly once.
+"""Documents to chunks of token ids; every text goes through the tokenizer at most once.
 
-Tokenizing is nearly all the work of the data path. Many sentences go to the tokenizer in one call, so that it uses all
-cores and computes no character offsets, and packing works on the ids alone.
+Tokenizing is nearly all the work of the data path, and nearly all words of a text have come before. Where a tokenizer
+treats words apart from each other, as those do that begin by splitting at white space, only new words go to it, many in
+one call so that it uses all cores, and the ids of the others are remembered. A tokenizer that does not is given whole
+sentences. Packing works on the ids alone.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from peer.data.sentences import split_sentences
+from peer.data.word_memory import WordMemory, encode_texts, is_plain
+
+PROBED_SENTENCES = 500
 
 
 @dataclass(frozen=True)
@@ -26,17 +31,51 @@ class EncodedChunk:
     document_ends: NDArray[np.int64]  # (documents,) rising; each is a sentence's end as well
 
 
-def encode_documents(tokenizer: Tokenizer, documents: Sequence[str]) -> EncodedChunk:
-    """Tokenize documents sentence by sentence in one batch; what has no tokens leaves no trace."""
-    by_document = [split_sentences(document) for document in documents]
-    encodings = tokenizer.encode_batch_fast(list(chain.from_iterable(by_document)), add_special_tokens=False)
-    ids = [encoding.ids for encoding in encodings]
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    all_ends = np.cumsum(lengths)
-    tokens = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
-    sentences_so_far = [count for count in accumulate(map(len, by_document)) if count]
-    last_sentences = np.array(sentences_so_far, np.int64) - 1
-    return EncodedChunk(tokens, _rising(all_ends), _rising(all_ends[last_sentences]))
+class Encoder:
+    """Tokenizes documents sentence by sentence; the ids are those that the tokenizer gives for each whole sentence."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._memory = WordMemory(tokenizer)
+        self._words_are_independent: bool | None = None  # unknown before there is text to try
+
+    def encode(self, documents: Sequence[str]) -> EncodedChunk:
+        """The documents as one chunk; what has no tokens leaves no trace."""
+        by_document = [split_sentences(document) for document in documents]
+        sentences = list(chain.from_iterable(by_document))
+        tokens, lengths = self._encode_sentences(sentences)
+        all_ends = np.cumsum(lengths)
+        sentences_so_far = [count for count in accumulate(map(len, by_document)) if count]
+        last_sentences = np.array(sentences_so_far, np.int64) - 1
+        return EncodedChunk(tokens, _rising(all_ends), _rising(all_ends[last_sentences]))
+
+    def _encode_sentences(self, sentences: list[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """All sentences' tokens (tokens,) and how many each has (sentences,)."""
+        if self._words_are_independent is None and sentences:
+            self._words_are_independent = words_are_independent(self._tokenizer, sentences[:PROBED_SENTENCES])
+        if not self._words_are_independent:
+            return encode_texts(self._tokenizer, sentences)
+        words = [words_of(sentence) for sentence in sentences]
+        tokens, word_lengths = self._memory.encode(list(chain.from_iterable(words)))
+        token_ends = np.concatenate([[0], np.cumsum(word_lengths)])  # before the first word, after each
+        word_ends = np.cumsum(np.fromiter(map(len, words), np.int64, len(words)))
+        return tokens, np.diff(token_ends[word_ends], prepend=0)
+
+
+def words_of(sentence: str) -> list[str]:
+    """What can be tokenized apart: a sentence's words, or all of it where it holds any but plain spaces."""
+    text = sentence.replace("\n", " ").replace("\r", " ").replace("\t", " ")
+    return text.split() if is_plain(text) else [sentence]
+
+
+def words_are_independent(tokenizer: Tokenizer, sentences: list[str]) -> bool:
+    """Whether each of these sentences has the tokens of its words, one after the other."""
+    words = [words_of(sentence) for sentence in sentences]
+    whole, lengths = encode_texts(tokenizer, sentences)
+    apart, word_lengths = encode_texts(tokenizer, list(chain.from_iterable(words)))
+    owners = np.repeat(np.arange(len(words)), list(map(len, words)))
+    lengths_apart = np.bincount(owners, word_lengths, minlength=len(words))
+    return np.array_equal(whole, apart) and np.array_equal(lengths, lengths_apart)
 
 
 def _rising(ends: NDArray[np.int64]) -> NDArray[np.int64]:
