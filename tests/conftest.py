@@ -1,4 +1,4 @@
-"""Rules for the whole suite: one thread per process, and where nothing may be skipped, a skip is a failure."""
+"""Rules for the whole suite: one thread per process, time for every example, no skip where none is allowed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
 
 
 def pytest_configure() -> None:
-    """Keep torch to one thread before any test module imports it: the swarm tests start several peers on few cores."""
+    """Keep torch to one thread before any test module imports it: the swarm tests start several peers on few cores.
+
+    Hypothesis may take its time as well.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    settings.register_profile("manyhands", deadline=None)  # a busy machine is no failure
+    settings.load_profile("manyhands")
 
 
 @pytest.hookimpl(wrapper=True)
