@@ -6,8 +6,10 @@ local_files.py     plain text and JSON Lines on this machine
 hub_datasets.py    Hugging Face datasets, streamed
 sentences.py       where one sentence ends and the next begins
 tokenizers.py      the run's tokenizer: train, import, load
-encoding.py        documents -> chunks of token ids, each text tokenized once
+encoding.py        documents -> chunks of token ids, each text tokenized once at most
+word_memory.py     the ids of the words that have come before
 packing.py         chunks -> samples of exactly the sequence length; no token lost
+samples.py         packed tokens -> samples with special tokens, segments and labels
 masking.py         samples -> masked samples
 prefetch.py        an iterator that runs ahead in a thread
 batches.py         all of it together: `open_batches`
