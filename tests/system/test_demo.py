@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AlbertForPreTraining, AutoTokenizer
 
+from coordinator.ports import free_ports
 from peer.run_config import BUILTIN_RUNS, RunConfig
 
 STEPS = 4
@@ -24,7 +25,9 @@ TIMEOUT_S = 240
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The summary of a demo that ended by itself after some steps."""
     directory = tmp_path_factory.mktemp("demo") / "run"
+    (port,) = free_ports("127.0.0.1", 1)
     command = [sys.executable, "-m", "manyhands", "demo", "--steps", str(STEPS), "--json", "--dir", str(directory)]
+    command += ["--port", str(port)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
