@@ -6,7 +6,6 @@ before the data path starts its threads. The process never imports gRPC; it talk
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -24,6 +23,7 @@ from auth.credentials import Credentials
 from auth.errors import ManyhandsError, WorkerError
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import open_batches
+from peer.data.documents import device_seed
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.hardware import count_gpus, describe_device, pick_device, pick_threads
 from peer.messages import Failed, Notice, Ready, Stopped, WorkerEvent, WorkerPlan
@@ -126,11 +126,6 @@ class Worker:
         self._stop.set()
         if self._swarm is not None:
             self._swarm.interrupt()
-
-
-def device_seed(peer_id: str) -> int:
-    """A number that is this device's for ever: it reads the run's data in an order of its own."""
-    return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:4], "big")
 
 
 def _write_output_to(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from auth.errors import ConfigError, WorkerError
 from peer.messages import Failed, WorkerPlan
 from peer.run_config import RunConfig
-from peer.worker import LOG_FILE, device_seed, run_worker
+from peer.worker import LOG_FILE, run_worker
 
 
 def failure_of(plan: WorkerPlan) -> Failed:
@@ -33,12 +33,6 @@ def failure_of(plan: WorkerPlan) -> Failed:
 def plan_with(directory: Path, run_config_json: str) -> WorkerPlan:
     """A plan that cannot succeed."""
     return WorkerPlan(run_config_json, str(directory), str(directory), str(directory / "data"), ())
-
-
-def test_seed_is_the_devices_own_and_never_changes() -> None:
-    """The same identity gives the same seed in every process; another gives another."""
-    assert device_seed("QmA") == 111903912
-    assert device_seed("QmB") != device_seed("QmA")
 
 
 def test_mendable_error_keeps_its_exit_code(tmp_path: Path) -> None:
