@@ -51,7 +51,9 @@ protocol: $(STAMP)
 		peer/protocol/control.proto
 
 bench: $(STAMP)
-	@set -e; for benchmark in benchmarks/[!_]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark --quick $(ARGS); done
+	@set -e; for benchmark in $$(grep -l __main__ benchmarks/[!_]*.py); do \
+		echo "== $$benchmark"; $(BIN)/python $$benchmark --quick $(ARGS); \
+	done
 
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache
