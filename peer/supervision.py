@@ -33,7 +33,18 @@ def kill_forks_at_end() -> None:
 
     They must be forked by a thread that lives as long as the process: to the kernel that thread is the parent.
     """
-    os.register_at_fork(after_in_child=lambda: _signal_at_parents_end(signal.SIGKILL))
+    parent_pid = os.getpid()
+
+    def remember_parent() -> None:
+        nonlocal parent_pid
+        parent_pid = os.getpid()
+
+    def die_with_it() -> None:
+        _signal_at_parents_end(signal.SIGKILL)
+        if os.getppid() != parent_pid:  # it ended before the kernel was told
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.register_at_fork(before=remember_parent, after_in_child=die_with_it)
 
 
 def has_ended(child_pid: int) -> bool:
