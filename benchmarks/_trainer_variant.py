@@ -58,8 +58,8 @@ def random_batch(config: RunConfig, vocabulary: int, samples: int, seed: int) ->
         input_ids=torch.randint(FIRST_WORD, vocabulary, shape, generator=generator),
         token_type_ids=(torch.arange(length) >= length // 2).long().repeat(samples, 1),
         attention_mask=None,
-        masked_positions=positions,
-        masked_labels=torch.randint(FIRST_WORD, vocabulary, (len(positions),), generator=generator),
+        label_positions=positions,
+        labels=torch.randint(FIRST_WORD, vocabulary, (len(positions),), generator=generator),
         sop_labels=torch.randint(0, 2, (samples,), generator=generator),
     )
 
@@ -93,7 +93,7 @@ def transformers_forward(_: RunConfig, model: AlbertForPreTraining) -> Accumulat
 
     def accumulate(batch: Batch) -> float:
         labels = torch.full((batch.input_ids.numel(),), -100)
-        labels[batch.masked_positions] = batch.masked_labels
+        labels[batch.label_positions] = batch.labels
         loss = model(
             input_ids=batch.input_ids,
             token_type_ids=batch.token_type_ids,

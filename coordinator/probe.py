@@ -40,7 +40,7 @@ def probe_loss(model: AlbertForPreTraining, probe: Batch, config: RunConfig) -> 
 def probe_tensors(probe: Batch) -> Mapping[str, torch.Tensor]:
     """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted."""
     labels = torch.full_like(probe.input_ids, -100)
-    labels.view(-1)[probe.masked_positions] = probe.masked_labels
+    labels.view(-1)[probe.label_positions] = probe.labels
     attention = probe.attention_mask if probe.attention_mask is not None else torch.ones_like(probe.input_ids)
     tensors = {
         "input_ids": probe.input_ids,

@@ -68,8 +68,8 @@ def build_model(config: RunConfig, vocab_size: int, pad_id: int) -> AlbertForPre
 class HeadOutputs:
     """What the two heads say about a batch where it has labels."""
 
-    masked_logits: Tensor  # (m + padding, vocabulary)
-    masked_labels: Tensor  # (m + padding,) int64, `IGNORED` where padded
+    logits: Tensor  # (m + padding, vocabulary)
+    labels: Tensor  # (m + padding,) int64, `IGNORED` where padded
     sop_logits: Tensor | None  # (b, 2), None without sentence order
 
 
@@ -80,15 +80,15 @@ def run_heads(model: AlbertForPreTraining, batch: Batch) -> HeadOutputs:
     compiles and keeps code for each new shape.
     """
     samples, length = batch.input_ids.shape
-    masked = batch.masked_positions
+    masked = batch.label_positions
     firsts = samples if batch.sop_labels is not None else 0
     padding = -(firsts + len(masked)) % ROWS
     first = torch.arange(firsts, device=masked.device) * length  # [CLS] of each sample
     wanted = functional.pad(torch.cat([first, masked]), (0, padding))
     hidden = _encode(model.albert, batch, wanted)  # (b + m + padding, hidden)
     return HeadOutputs(
-        masked_logits=_masked_logits(model, hidden[firsts:]),
-        masked_labels=functional.pad(batch.masked_labels, (0, padding), value=IGNORED),
+        logits=_logits(model, hidden[firsts:]),
+        labels=functional.pad(batch.labels, (0, padding), value=IGNORED),
         sop_logits=_sop_logits(model, hidden[:firsts]) if firsts else None,
     )
 
@@ -160,7 +160,7 @@ class _SharedLayer:
         return context.transpose(1, 2).reshape(hidden.shape)
 
 
-def _masked_logits(model: AlbertForPreTraining, hidden: Tensor) -> Tensor:
+def _logits(model: AlbertForPreTraining, hidden: Tensor) -> Tensor:
     head = model.predictions
     hidden = head.LayerNorm(functional.gelu(_apply(head.dense, hidden), approximate="tanh"))
     return _apply(head.decoder, hidden)

@@ -33,8 +33,8 @@ def compute_losses(model: AlbertForPreTraining, batch: Batch, config: RunConfig)
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
     heads = run_heads(model, batch)
-    mlm = functional.cross_entropy(heads.masked_logits, heads.masked_labels, ignore_index=IGNORED, reduction="sum")
-    mlm = mlm / max(1, len(batch.masked_labels))
+    mlm = functional.cross_entropy(heads.logits, heads.labels, ignore_index=IGNORED, reduction="sum")
+    mlm = mlm / max(1, len(batch.labels))
     if heads.sop_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
     sop = functional.cross_entropy(heads.sop_logits, batch.sop_labels)

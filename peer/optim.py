@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from peer.run_config import RunConfig, Schedule
+from peer.config.training import Schedule
+from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 

@@ -7,23 +7,19 @@ checkpoint. The defaults are sahajBERT's (Diskin et al. 2021, arXiv 2106.10207, 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
+from peer.config.base import Positive, Section
+from peer.config.data import Data
+from peer.config.model import Model, Objective
+from peer.config.tokenizer import Tokenizer
+from peer.config.training import Averaging, Optimizer, Schedule
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
 BUILTIN_RUNS = Path(__file__).parent / "runs"
-
-
-class Section(BaseModel):
-    """A frozen part of the run file; unknown keys and silent type conversions are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Run(Section):
@@ -33,119 +29,6 @@ class Run(Section):
     description: str = Field("", max_length=2000)
     language: str = Field("en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")
     seed: int = Field(0, ge=0, lt=2**32)
-
-
-class Model(Section):
-    """The ALBERT to train (Lan et al. 2020, arXiv 1909.11942); the names are transformers' `AlbertConfig`'s."""
-
-    architecture: Literal["albert"] = "albert"
-    embedding_size: Positive = 128
-    hidden_size: Positive = 1024
-    num_hidden_layers: Positive = 24
-    num_hidden_groups: Positive = 1
-    num_attention_heads: Positive = 16
-    intermediate_size: Positive = 4096
-    max_position_embeddings: Positive = 512
-    hidden_dropout_prob: Fraction = 0.0
-    attention_probs_dropout_prob: Fraction = 0.0
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Model:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` ({self.hidden_size}) must be a multiple of "
-                f"`num_attention_heads` ({self.num_attention_heads})"
-            )
-        return self
-
-
-class Objective(Section):
-    """Masked language modelling with sentence order (ALBERT) or without."""
-
-    name: Literal["mlm+sop", "mlm"] = "mlm+sop"
-    mask_probability: float = Field(0.15, gt=0, lt=1)
-
-
-class Tokenizer(Section):
-    """The run's tokenizer: a given `tokenizer.json`, or a Unigram trained once by `coordinator init`."""
-
-    path: str | None = None
-    vocab_size: int = Field(32_000, ge=100, le=1_000_000)
-    lowercase: bool = True
-    max_training_documents: Positive = 200_000
-
-
-class Source(Section):
-    """One source of documents: the built-in corpus, local files, or a Hugging Face dataset (streamed)."""
-
-    kind: Literal["builtin", "text", "jsonl", "hub"]
-    path: str | None = None
-    config_name: str | None = None
-    split: str = "train"
-    revision: str | None = None
-    text_field: str = "text"
-    weight: PositiveFloat = 1.0  # this source's share of the documents, relative to the others'
-
-    @model_validator(mode="after")
-    def _path_where_needed(self) -> Source:
-        if (self.path is None) != (self.kind == "builtin"):
-            wanted = "takes no `path`" if self.kind == "builtin" else "needs a `path`"
-            raise ValueError(f"a source of kind `{self.kind}` {wanted}")
-        return self
-
-
-class Data(Section):
-    """Where samples come from and what shape they have."""
-
-    sources: tuple[Source, ...] = Field((Source(kind="builtin"),), min_length=1, strict=False)
-    sequence_length: int = Field(512, ge=16, le=8192)
-    microbatch_size: int = Field(4, ge=1, le=4096)
-    shuffle_buffer: int = Field(1000, ge=1, le=1_000_000)
-
-
-class Optimizer(Section):
-    """LAMB (You et al. 2020, arXiv 1904.00962) with the recipe's options."""
-
-    name: Literal["lamb"] = "lamb"
-    learning_rate: PositiveFloat = 1.76e-3
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), strict=False)
-    epsilon: PositiveFloat = 1e-6
-    weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
-    clamp_value: PositiveFloat = 10_000.0
-    max_grad_norm: PositiveFloat = 1.0
-
-
-class Schedule(Section):
-    """Linear warm-up, then linear decay to zero; both in global steps."""
-
-    warmup_steps: int = Field(5_000, ge=0)
-    total_steps: Positive = 125_000
-
-    @model_validator(mode="after")
-    def _warmup_below_total(self) -> Schedule:
-        if self.warmup_steps >= self.total_steps:
-            raise ValueError(f"`warmup_steps` ({self.warmup_steps}) must be below `total_steps` ({self.total_steps})")
-        return self
-
-
-class Averaging(Section):
-    """How peers fill the global batch and average gradients; times in seconds."""
-
-    target_batch_size: Positive = 4096
-    matchmaking_time_s: PositiveFloat = 15.0
-    averaging_timeout_s: PositiveFloat = 60.0
-    statistics_expiration_s: PositiveFloat = 120.0
-    progress_refresh_s: PositiveFloat = 0.5
-    compression: Literal["float16", "none"] = "float16"
-
-    @model_validator(mode="after")
-    def _timeout_exceeds_matchmaking(self) -> Averaging:
-        if self.averaging_timeout_s <= self.matchmaking_time_s:
-            raise ValueError(
-                f"`averaging_timeout_s` ({self.averaging_timeout_s}) must be above "
-                f"`matchmaking_time_s` ({self.matchmaking_time_s})"
-            )
-        return self
 
 
 class Checkpoints(Section):

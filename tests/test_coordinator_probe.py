@@ -52,7 +52,7 @@ def test_probe_is_the_same_at_every_start(tokenizer_dir: Path, probe: Batch) -> 
     """Losses of different checkpoints are comparable: the batch and its masks never change."""
     again = make_probe(CONFIG, tokenizer_dir)
     assert torch.equal(again.input_ids, probe.input_ids)
-    assert torch.equal(again.masked_positions, probe.masked_positions)
+    assert torch.equal(again.label_positions, probe.label_positions)
 
 
 def test_plain_transformers_reproduces_the_loss(tmp_path: Path, tokenizer_dir: Path, probe: Batch) -> None:

@@ -20,7 +20,8 @@ from auth.errors import ManyhandsError
 from coordinator.directory import Settings
 from coordinator.web import api, pages
 from manyhands import COMMANDS, build_app
-from peer.run_config import RunConfig, Source
+from peer.config.data import Source
+from peer.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

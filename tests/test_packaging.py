@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("auth", "peer", "coordinator", "dashboards")
+PACKAGES = ("auth", "peer", "coordinator", "corpus", "dashboards")
 
 
 @pytest.fixture(scope="module")
@@ -66,5 +66,13 @@ def test_wheel_installs_the_command_and_its_licence(wheel: zipfile.ZipFile) -> N
     (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
     assert "manyhands = manyhands:main" in wheel.read(f"{info}/entry_points.txt").decode()
-    assert set(metadata.get_all("Provides-Extra", [])) == {"peer", "coordinator", "evaluate", "tpu", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "peer",
+        "coordinator",
+        "corpus",
+        "kenlm",
+        "evaluate",
+        "tpu",
+        "dev",
+    }
     assert f"{info}/licenses/LICENSE" in wheel.namelist()

@@ -99,6 +99,6 @@ def test_batch_moves_to_the_device_whole() -> None:
     batch = random_batch(1, sop=False)
     assert to_device(batch, torch.device("cpu")) is batch
     moved = to_device(batch, torch.device("meta"))
-    assert moved.input_ids.device.type == moved.masked_labels.device.type == "meta"
+    assert moved.input_ids.device.type == moved.labels.device.type == "meta"
     assert moved.sop_labels is None
     assert moved.samples == batch.samples

@@ -62,7 +62,7 @@ def first_batches(folder: Path, state: Path, count: int, seed: int = 1, **object
 def unmasked(batch: Batch) -> torch.Tensor:
     """The batch's ids as they were before masking."""
     ids = batch.input_ids.clone().view(-1)
-    ids[batch.masked_positions] = batch.masked_labels
+    ids[batch.label_positions] = batch.labels
     return ids.view_as(batch.input_ids)
 
 
@@ -77,10 +77,10 @@ def test_a_batch_has_the_shapes_it_promises(folder: Path, tmp_path: Path) -> Non
     assert batch.samples == 8
     assert batch.attention_mask is None
     assert batch.sop_labels is not None
-    tensors = [batch.input_ids, batch.token_type_ids, batch.masked_positions, batch.masked_labels, batch.sop_labels]
+    tensors = [batch.input_ids, batch.token_type_ids, batch.label_positions, batch.labels, batch.sop_labels]
     assert {tensor.dtype for tensor in tensors} == {torch.int64}
     assert batch.input_ids.shape == batch.token_type_ids.shape == (8, LENGTH)
-    assert len(batch.masked_positions) == len(batch.masked_labels) == 8 * round(0.15 * (LENGTH - 3))
+    assert len(batch.label_positions) == len(batch.labels) == 8 * round(0.15 * (LENGTH - 3))
     assert batch.sop_labels.shape == (8,)
 
 

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from auth.errors import ConfigError
+from peer.config.data import Source
 from peer.data.documents import open_documents
 from peer.data.hub_datasets import HubDocuments
-from peer.run_config import RunConfig, Source
+from peer.run_config import RunConfig
 
 DOCUMENTS = {f"document {number}" for number in range(40)}
 

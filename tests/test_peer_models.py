@@ -41,9 +41,9 @@ def test_heads_equal_transformers(padded: bool, groups: int) -> None:
     model, batch = tiny_model(config), random_batch(1, padded=padded)
     heads = run_heads(model, batch)
     expected = transformers_outputs(model, batch)
-    count = len(batch.masked_positions)
-    masked = expected.prediction_logits.flatten(0, 1)[batch.masked_positions]
-    torch.testing.assert_close(heads.masked_logits[:count], masked, rtol=1e-4, atol=1e-5)
+    count = len(batch.label_positions)
+    masked = expected.prediction_logits.flatten(0, 1)[batch.label_positions]
+    torch.testing.assert_close(heads.logits[:count], masked, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(heads.sop_logits, expected.sop_logits, rtol=1e-4, atol=1e-5)
 
 
@@ -51,19 +51,19 @@ def test_padded_rows_are_ignored_and_few_shapes_occur() -> None:
     """Batches with different numbers of masked positions meet in one shape, whose extra rows carry no label."""
     model = tiny_model(tiny_config())
     batches = [random_batch(seed) for seed in range(4)]
-    assert len({len(batch.masked_positions) for batch in batches}) > 1
+    assert len({len(batch.label_positions) for batch in batches}) > 1
     heads = [run_heads(model, batch) for batch in batches]
-    assert {len(head.masked_logits) for head in heads} == {ROWS - 3}  # 3 rows are the samples' [CLS]
+    assert {len(head.logits) for head in heads} == {ROWS - 3}  # 3 rows are the samples' [CLS]
     for batch, head in zip(batches, heads, strict=True):
-        assert torch.equal(head.masked_labels[: len(batch.masked_labels)], batch.masked_labels)
-        assert (head.masked_labels[len(batch.masked_labels) :] == IGNORED).all()
+        assert torch.equal(head.labels[: len(batch.labels)], batch.labels)
+        assert (head.labels[len(batch.labels) :] == IGNORED).all()
 
 
 def test_dropout_is_active_in_training_only() -> None:
     """With dropout two passes differ while training, and agree with transformers in evaluation."""
     config = tiny_config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     model, batch = tiny_model(config), random_batch(1)
-    assert not torch.equal(run_heads(model, batch).masked_logits, run_heads(model, batch).masked_logits)
+    assert not torch.equal(run_heads(model, batch).logits, run_heads(model, batch).logits)
     model.eval()
     expected = transformers_outputs(model, batch).sop_logits
     torch.testing.assert_close(run_heads(model, batch).sop_logits, expected, rtol=1e-4, atol=1e-5)
@@ -86,7 +86,7 @@ def test_saved_model_loads_in_plain_transformers(tmp_path: Path) -> None:
     loaded, report = AlbertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    count = len(batch.masked_positions)
-    ours = run_heads(model, batch).masked_logits[:count]
-    theirs = transformers_outputs(loaded.eval(), batch).prediction_logits.flatten(0, 1)[batch.masked_positions]
+    count = len(batch.label_positions)
+    ours = run_heads(model, batch).logits[:count]
+    theirs = transformers_outputs(loaded.eval(), batch).prediction_logits.flatten(0, 1)[batch.label_positions]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -58,7 +58,7 @@ def test_without_sentence_order_only_masked_tokens_count() -> None:
     torch.testing.assert_close(losses.mlm, with_order.mlm)
 
 
-def test_batch_without_masked_positions_is_no_accident() -> None:
+def test_batch_without_label_positions_is_no_accident() -> None:
     """Where nothing is masked the masked-token loss is zero, not NaN, and has a gradient of zero."""
     config = tiny_config()
     model = tiny_model(config)

@@ -13,8 +13,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from peer.config.training import Schedule
 from peer.optim import Lamb, build_optimizer, build_scheduler, gradient_norm, learning_rate_factor, parameter_groups
-from peer.run_config import RunConfig, Schedule
+from peer.run_config import RunConfig
 from tests.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
 
 Array = NDArray[np.float64]

@@ -56,8 +56,8 @@ def random_batch(seed: int, samples: int = 3, *, padded: bool = False, sop: bool
         input_ids=input_ids,
         token_type_ids=(torch.arange(LENGTH) > LENGTH // 2).long().repeat(samples, 1),
         attention_mask=attention_mask,
-        masked_positions=positions,
-        masked_labels=torch.randint(FIRST_WORD, VOCABULARY, (len(positions),), generator=generator),
+        label_positions=positions,
+        labels=torch.randint(FIRST_WORD, VOCABULARY, (len(positions),), generator=generator),
         sop_labels=torch.randint(0, 2, (samples,), generator=generator) if sop else None,
     )
 
@@ -65,7 +65,7 @@ def random_batch(seed: int, samples: int = 3, *, padded: bool = False, sop: bool
 def transformers_outputs(model: AlbertForPreTraining, batch: Batch) -> Any:
     """What transformers' own forward says about the batch."""
     labels = torch.full((batch.input_ids.numel(),), -100)
-    labels[batch.masked_positions] = batch.masked_labels
+    labels[batch.label_positions] = batch.labels
     return model(
         input_ids=batch.input_ids,
         token_type_ids=batch.token_type_ids,

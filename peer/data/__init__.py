@@ -11,6 +11,7 @@ word_memory.py     the ids of the words that have come before
 packing.py         chunks -> samples of exactly the sequence length; no token lost
 samples.py         packed tokens -> samples with special tokens, segments and labels
 masking.py         samples -> masked samples
+hashing.py        a document's hash: what all peers decide alike
 prefetch.py        an iterator that runs ahead in a thread
 batches.py         all of it together: `open_batches`
 """

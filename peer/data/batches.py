@@ -33,13 +33,13 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model takes for one microbatch of b samples of length l, m of whose tokens are masked."""
+    """What the model takes for one microbatch of b samples of length l, at m of whose places it has to guess."""
 
     input_ids: torch.Tensor  # (b, l) int64
     token_type_ids: torch.Tensor  # (b, l) int64; 0 = first segment, 1 = second
     attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
-    masked_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
-    masked_labels: torch.Tensor  # (m,) int64, the original ids there
+    label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
+    labels: torch.Tensor  # (m,) int64, the ids to guess there
     sop_labels: torch.Tensor | None  # (b,) int64; 0 = in order, 1 = swapped; None without sentence order
 
     @property
@@ -159,8 +159,8 @@ class SampleMaker:
             input_ids=torch.from_numpy(masked.input_ids),
             token_type_ids=torch.from_numpy(samples.token_type_ids.astype(np.int64)),
             attention_mask=None,
-            masked_positions=torch.from_numpy(masked.positions),
-            masked_labels=torch.from_numpy(masked.labels),
+            label_positions=torch.from_numpy(masked.positions),
+            labels=torch.from_numpy(masked.labels),
             sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
         )
 

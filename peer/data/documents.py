@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from auth.errors import ConfigError
+from peer.config.data import Source
 from peer.data.builtin_corpus import builtin_documents
 from peer.data.hub_datasets import HubDocuments
 from peer.data.local_files import jsonl_documents, text_documents
-from peer.run_config import RunConfig, Source
+from peer.run_config import RunConfig
 
 Position = Mapping[str, Any]  # JSON values only
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from auth.errors import ConfigError
-from peer.run_config import Source
+from peer.config.data import Source
 
 Position = Mapping[str, Any]
 

@@ -58,8 +58,8 @@ def fixed_batch(samples: int, seed: int, step: int, part: int) -> Batch:
         input_ids=ids,
         token_type_ids=torch.zeros_like(ids),
         attention_mask=None,
-        masked_positions=positions,
-        masked_labels=torch.randint(5, VOCABULARY, (len(positions),), generator=generator),
+        label_positions=positions,
+        labels=torch.randint(5, VOCABULARY, (len(positions),), generator=generator),
         sop_labels=torch.randint(0, 2, (samples,), generator=generator),
     )
 

@@ -1,0 +1,8 @@
+"""The sections of a run file, one module for each group; `peer.run_config` puts them together.
+
+base.py       what all sections have in common
+data.py       sources, samples
+model.py      model, objective
+tokenizer.py  the run's tokenizer
+training.py   optimizer, schedule, averaging
+"""

@@ -1,0 +1,54 @@
+"""`optimizer:`, `schedule:` and `averaging:`: how the swarm takes its steps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from peer.config.base import Fraction, Positive, PositiveFloat, Section
+
+
+class Optimizer(Section):
+    """LAMB (You et al. 2020, arXiv 1904.00962) with the recipe's options."""
+
+    name: Literal["lamb"] = "lamb"
+    learning_rate: PositiveFloat = 1.76e-3
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), strict=False)
+    epsilon: PositiveFloat = 1e-6
+    weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
+    clamp_value: PositiveFloat = 10_000.0
+    max_grad_norm: PositiveFloat = 1.0
+
+
+class Schedule(Section):
+    """Linear warm-up, then linear decay to zero; both in global steps."""
+
+    warmup_steps: int = Field(5_000, ge=0)
+    total_steps: Positive = 125_000
+
+    @model_validator(mode="after")
+    def _warmup_below_total(self) -> Schedule:
+        if self.warmup_steps >= self.total_steps:
+            raise ValueError(f"`warmup_steps` ({self.warmup_steps}) must be below `total_steps` ({self.total_steps})")
+        return self
+
+
+class Averaging(Section):
+    """How peers fill the global batch and average gradients; times in seconds."""
+
+    target_batch_size: Positive = 4096
+    matchmaking_time_s: PositiveFloat = 15.0
+    averaging_timeout_s: PositiveFloat = 60.0
+    statistics_expiration_s: PositiveFloat = 120.0
+    progress_refresh_s: PositiveFloat = 0.5
+    compression: Literal["float16", "none"] = "float16"
+
+    @model_validator(mode="after")
+    def _timeout_exceeds_matchmaking(self) -> Averaging:
+        if self.averaging_timeout_s <= self.matchmaking_time_s:
+            raise ValueError(
+                f"`averaging_timeout_s` ({self.averaging_timeout_s}) must be above "
+                f"`matchmaking_time_s` ({self.matchmaking_time_s})"
+            )
+        return self
