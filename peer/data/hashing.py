@@ -15,4 +15,4 @@ def document_hash(text: str, salt: str = "") -> int:
 
 def uniform(text: str, salt: str) -> float:
     """The document's own number, uniform in [0, 1): the same on every machine, independent for each salt."""
-    return document_hash(text, salt) / 2**BITS
+    return document_hash(text, salt) / (1 << BITS)
