@@ -101,6 +101,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             revocations=services.membership.revocations_jwt(),
             member=grant.member,
             device_id=grant.device_id,
+            device_number=grant.device_number,
             era=services.ledger.current_era(),
         )
 

@@ -37,6 +37,7 @@ class Grant:
     token_jwt: str
     member: str
     device_id: str
+    device_number: int  # in the order of joining, the same for ever
     role: Role
 
 
@@ -218,9 +219,11 @@ class Membership:
         return member
 
     def _add_device(self, session: Session, member: Member, public_key: bytes, peer_id: str, role: str) -> Device:
+        highest = session.scalar(select(func.max(Device.number)))
         device = Device(
             id=device_id_of(public_key),
             member=member,
+            number=0 if highest is None else highest + 1,  # if another takes it first, the transaction runs again
             peer_id=peer_id,
             public_key=public_key,
             role=role,
@@ -242,7 +245,7 @@ class Membership:
             issued_at=now,
             expires_at=now + self._token_lifetime_s,
         )
-        return Grant(issue_token(self._authority, token), token.member, token.device_id, role)
+        return Grant(issue_token(self._authority, token), token.member, token.device_id, device.number, role)
 
 
 def device_id_of(public_key: bytes) -> str:

@@ -134,6 +134,7 @@ class Agent:
             tokenizer_dir=str(tokenizer_dir),
             data_dir=str(options.state_dir / "data"),
             initial_peers=tuple(reply.initial_peers),
+            device_number=reply.device_number,
             device=options.device,
             threads=options.threads,
             microbatch_size=options.microbatch_size,

@@ -84,6 +84,7 @@ async def test_a_join_hands_out_everything_a_peer_needs(tmp_path: Path, key: Dev
         token = verify_token(reply.token, reply.authority_key, "test", time.time())
         assert (token.member, token.peer_id, token.role) == ("Ada", key.peer_id, "trainer")
         assert (reply.member, reply.device_id, reply.era) == ("Ada", token.device_id, 0)
+        assert reply.device_number == 0
         assert RunConfig.from_json(reply.run_config_json) == coordinator.services.config
         assert list(reply.initial_peers) == ["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"]
         assert [(file.name, file.size_bytes) for file in reply.files] == [("tokenizer.json", len(TOKENIZER))]

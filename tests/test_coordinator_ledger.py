@@ -56,12 +56,13 @@ def add_members(sessions: Sessions) -> None:
             Device(
                 id=device,
                 member=members[name],
+                number=number,
                 peer_id=f"Qm-{device}",
                 public_key=b"",
                 role="keeper" if name == "keeper" else "trainer",
                 created_at=0.0,
             )
-            for device, name in DEVICES.items()
+            for number, (device, name) in enumerate(DEVICES.items())
         )
 
 

@@ -79,6 +79,21 @@ def test_invited_device_receives_a_token_of_its_own(membership: Membership, keys
     assert membership.check(grant.token_jwt) == token
 
 
+def test_devices_are_numbered_in_the_order_of_joining(membership: Membership, keys: list[bytes]) -> None:
+    """A number is nobody else's, whoever joins between, and a device that comes back keeps its own."""
+    first, second, third = (membership.join(key, membership.invite("Ada")[0]).device_number for key in keys[:3])
+    assert [first, second, third] == [0, 1, 2]
+    assert membership.join(keys[1]).device_number == 1
+
+
+def test_devices_that_join_at_once_get_different_numbers(membership: Membership, keys: list[bytes]) -> None:
+    """Two transactions that read the same highest number do not both give the next one."""
+    codes = membership.invite("Ada", devices=len(keys))
+    with ThreadPoolExecutor(len(keys)) as pool:
+        numbers = list(pool.map(lambda pair: membership.join(*pair).device_number, zip(keys, codes, strict=True)))
+    assert sorted(numbers) == [0, 1, 2, 3]
+
+
 def test_codes_are_stored_hashed(membership: Membership, sessions: Sessions) -> None:
     """Whoever reads the database cannot join with what stands there."""
     [code] = membership.invite("Ada")

@@ -35,8 +35,8 @@ def sessions(tmp_path: Path) -> Iterator[Sessions]:
     with sessions.begin() as session:
         ada = Member(name="Ada", created_at=0.0)
         session.add_all(
-            Device(id=name, member=ada, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
-            for name in ("laptop", "desktop")
+            Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
+            for number, name in enumerate(("laptop", "desktop"))
         )
     yield sessions
     engine.dispose()

@@ -57,6 +57,27 @@ def test_migrations_make_the_models_tables(engine: Engine) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
+def test_devices_of_an_older_database_are_numbered(tmp_path: Path) -> None:
+    """Devices that joined before there were numbers get them in the order of their joining."""
+    engine = open_engine(database_url(tmp_path))
+    migrate(engine, "0001")
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO members (name, created_at, revoked_reason) VALUES ('Ada', 0, '')"))
+        for name, created_at in (("late", 9.0), ("early", 1.0)):
+            connection.execute(
+                text(
+                    "INSERT INTO devices (id, member_id, peer_id, public_key, role, created_at) "
+                    "VALUES (:name, 1, :name, x'00', 'trainer', :created_at)"
+                ),
+                {"name": name, "created_at": created_at},
+            )
+    migrate(engine)
+    with engine.connect() as connection:
+        numbers = connection.execute(text("SELECT id, number FROM devices ORDER BY number")).all()
+    assert numbers == [("early", 0), ("late", 1)]
+    engine.dispose()
+
+
 def test_migrating_twice_changes_nothing(engine: Engine) -> None:
     """Every start migrates; where nothing is new the data stay."""
     with Sessions(engine).begin() as session:

@@ -86,6 +86,18 @@ async def test_second_stay_needs_no_invite(tmp_path: Path) -> None:
             await asyncio.wait_for(running, TIMEOUT_S)
 
 
+async def test_worker_learns_its_devices_number(tmp_path: Path) -> None:
+    """The second device to join begins elsewhere in the data than the first, now and when it comes back."""
+    async with serving(tmp_path) as coordinator:
+        for directory, invite, device in (("one", None, 0), ("two", None, 1), ("one", "", 0)):
+            agent, shown = make_agent(coordinator, tmp_path / directory, worker_mains.trains_until_stopped, invite)
+            running = asyncio.create_task(agent.run())
+            await eventually(lambda shown=shown: any(isinstance(event, Ready) for event in shown.events))
+            assert [e.device for e in shown.events if isinstance(e, Ready)] == [f"device {device}"]
+            agent.stop("test")
+            await asyncio.wait_for(running, TIMEOUT_S)
+
+
 async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that dies without a word is replaced, and the person is told."""
     monkeypatch.setattr(agent_module, "RESTART_DELAY_S", 0.01)

@@ -30,10 +30,10 @@ def report(step: int) -> StepReport:
     )
 
 
-def trains_until_stopped(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+def trains_until_stopped(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Two steps, then waits for the agent's `Stop` and leaves in order."""
     lead_own_group()
-    pipe.send(Ready("Qm", 0, "cpu (1 thread)"))
+    pipe.send(Ready("Qm", 0, f"device {plan.device_number}"))
     for step in (1, 2):
         pipe.send(report(step))
     pipe.recv()

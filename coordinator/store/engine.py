@@ -87,14 +87,17 @@ def _prepare_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def migrate(engine: Engine) -> None:
-    """Bring the database to this version's tables; of two processes that do so at once, one waits for the other."""
+def migrate(engine: Engine, revision: str = "head") -> None:
+    """Bring the database to this version's tables, or to an older revision's.
+
+    Of two processes that do so at once, one waits for the other.
+    """
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
     except CommandError as error:
         raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
     except OperationalError as error:

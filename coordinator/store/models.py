@@ -60,6 +60,7 @@ class Device(Base):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
+    number: Mapped[int] = mapped_column(Integer, unique=True)  # in the order of joining, from 0
     peer_id: Mapped[str] = mapped_column(String(64), unique=True)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
     role: Mapped[str] = mapped_column(String(16))

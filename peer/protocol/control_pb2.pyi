@@ -51,7 +51,7 @@ class RunFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "era")
+    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "era", "device_number")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_KEY_FIELD_NUMBER: _ClassVar[int]
     RUN_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class JoinReply(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     ERA_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     token: str
     authority_key: bytes
     run_config_json: str
@@ -70,7 +71,8 @@ class JoinReply(_message.Message):
     member: str
     device_id: str
     era: int
-    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ...) -> None: ...
+    device_number: int
+    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ..., device_number: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("nonce", "public_key", "signature")
