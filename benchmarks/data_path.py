@@ -28,7 +28,8 @@ from peer.data.documents import sample_documents
 from peer.data.encoding import Encoder
 from peer.data.masking import Masker
 from peer.data.sentences import split_sentences
-from peer.data.tokenizers import SpecialIds, load_special_ids, load_tokenizer, prepare_tokenizer
+from peer.data.special_tokens import SpecialIds
+from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
 from peer.run_config import RunConfig
 
 CHUNK_DOCUMENTS = 60

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.data.masking import Masked, Masker
-from peer.data.tokenizers import SpecialIds
+from peer.data.special_tokens import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCABULARY = 1000

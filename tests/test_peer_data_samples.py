@@ -6,7 +6,7 @@ import numpy as np
 
 from peer.data.packing import PackedSamples
 from peer.data.samples import Samples, join_samples, pair_samples, single_samples
-from peer.data.tokenizers import SpecialIds
+from peer.data.special_tokens import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 PACKED = PackedSamples(

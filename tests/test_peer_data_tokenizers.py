@@ -10,12 +10,11 @@ from tokenizers import Tokenizer, models
 from transformers import AlbertConfig, AutoTokenizer
 
 from auth.errors import ConfigError
+from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import (
-    SpecialIds,
     load_special_ids,
     load_tokenizer,
     prepare_tokenizer,
-    save_tokenizer,
     train_unigram,
 )
 from peer.run_config import RunConfig
@@ -110,20 +109,14 @@ def test_a_run_can_name_a_tokenizer(bengali: Path, tmp_path: Path, form: str) ->
     assert load_tokenizer(tmp_path / "out").get_vocab() == load_tokenizer(bengali).get_vocab()
 
 
-def test_other_spellings_of_special_tokens_are_understood(tmp_path: Path) -> None:
-    """sentencepiece's names are found, wherever the vocabulary has them."""
-    words = ["a", "<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer = Tokenizer(models.Unigram([(word, 0.0) for word in words], unk_id=4))
-    save_tokenizer(tokenizer, config(), tmp_path)
-    assert load_special_ids(tmp_path) == SpecialIds(pad=2, unk=4, cls=1, sep=3, mask=5)
-
-
-def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
-    """The operator learns which token is missing."""
+def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tmp_path: Path) -> None:
+    """The operator learns which token is missing, before anything is written."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer = Tokenizer(models.Unigram([(word, 0.0) for word in words], unk_id=1))
-    with pytest.raises(ConfigError, match=r"neither a token `\[MASK\]` nor `<mask>`"):
-        save_tokenizer(tokenizer, config(), tmp_path)
+    given = tmp_path / "tokenizer.json"
+    Tokenizer(models.Unigram([(word, 0.0) for word in words], unk_id=1)).save(str(given))
+    with pytest.raises(ConfigError, match=r"no mask token, neither `\[MASK\]` nor `<mask>`"):
+        prepare_tokenizer(config(path=str(given)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("content", "message"), [(None, "Cannot read"), (b"{}", "is no tokenizer")])

@@ -5,6 +5,7 @@ builtin_corpus.py  prose that every Python carries
 local_files.py     plain text and JSON Lines on this machine
 hub_datasets.py    Hugging Face datasets, streamed
 sentences.py       where one sentence ends and the next begins
+special_tokens.py  the tokens that are no text: names, ids
 tokenizers.py      the run's tokenizer: train, import, load
 encoding.py        documents -> chunks of token ids, each text tokenized once at most
 word_memory.py     the ids of the words that have come before

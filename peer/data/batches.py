@@ -21,7 +21,7 @@ from peer.data.masking import Masker
 from peer.data.packing import Packer
 from peer.data.prefetch import Prefetched
 from peer.data.samples import Samples, join_samples, pair_samples, single_samples
-from peer.data.tokenizers import SpecialIds, load_special_ids, load_tokenizer
+from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class SampleMaker:
     def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
         tokenizer = load_tokenizer(tokenizer_dir)
         self._encoder = Encoder(tokenizer)
-        self._special: SpecialIds = load_special_ids(tokenizer_dir)
+        self._special = load_special_ids(tokenizer_dir)
         self._pairs = config.objective.name == "mlm+sop"
         self._special_places = 3 if self._pairs else 2  # [CLS] and [SEP]s in each sample
         self._rng = rng

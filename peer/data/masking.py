@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.data.tokenizers import SpecialIds
+from peer.data.special_tokens import SpecialIds
 
 REPLACED = 0.8  # of the chosen tokens become [MASK]
 RANDOM = 0.1  # become a random token; the rest stays
@@ -32,11 +32,11 @@ class Masker:
     """Masks samples of one vocabulary; special tokens are never chosen and never put in."""
 
     def __init__(self, vocab_size: int, special: SpecialIds, probability: float) -> None:
-        self._mask_id, self._probability = special.mask, probability
+        self._mask_id, self._probability = special.mask_id, probability
         # How reluctantly an id is chosen. The unknown token teaches nothing: it serves where there is nothing else.
         self._reluctance = np.zeros(vocab_size, np.float32)
         self._reluctance[special.unk] = 1.0
-        self._reluctance[[special.pad, special.cls, special.sep, special.mask]] = np.inf
+        self._reluctance[[special.pad, special.cls, special.sep, special.mask_id]] = np.inf
         self._ordinary_ids = np.flatnonzero(self._reluctance == 0.0)
 
     def mask(self, input_ids: NDArray[np.int32], special_places: int, rng: np.random.Generator) -> Masked:

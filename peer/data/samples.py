@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.data.packing import PackedSamples
-from peer.data.tokenizers import SpecialIds
+from peer.data.special_tokens import SpecialIds
 
 
 @dataclass(frozen=True)

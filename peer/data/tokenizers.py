@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -17,29 +16,21 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from auth.errors import ConfigError, StorageError
 from peer.data.documents import sample_documents
 from peer.data.sentences import split_sentences
+from peer.data.special_tokens import SpecialIds, missing_token, special_ids, special_names
 from peer.run_config import RunConfig
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ids 0 to 4
-OTHER_NAMES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """Ids of the tokens that are no text."""
-
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
     """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents."""
     if config.tokenizer.path is not None:
-        save_tokenizer(read_tokenizer(Path(config.tokenizer.path)), config, out_dir)
+        tokenizer = read_tokenizer(Path(config.tokenizer.path))
+        if config.objective.name.startswith("mlm") and "mask" not in special_names(tokenizer):
+            raise missing_token("mask")
+        save_tokenizer(tokenizer, config, out_dir)
     else:
         train_unigram(config, sample_documents(config, config.tokenizer.max_training_documents), out_dir)
 
@@ -109,29 +100,11 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def load_special_ids(directory: Path) -> SpecialIds:
     """The special tokens' ids, by the names that the folder's configuration gives them; raises `ConfigError`."""
-    tokenizer = read_tokenizer(directory)
     try:
         config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"Cannot read {directory / CONFIG_FILE}: {error}.") from error
-    ids = {}
-    for role in SPECIAL_TOKENS:
-        token_id = tokenizer.token_to_id(config.get(f"{role}_token", ""))
-        if token_id is None:
-            raise ConfigError(f"The tokenizer in {directory} has no {role} token.")
-        ids[role] = token_id
-    return SpecialIds(**ids)
-
-
-def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """How a tokenizer spells its special tokens, as BERT or as sentencepiece; raises `ConfigError` if it lacks one."""
-    names = {}
-    for role, name in SPECIAL_TOKENS.items():
-        known = [spelling for spelling in (name, OTHER_NAMES[role]) if tokenizer.token_to_id(spelling) is not None]
-        if not known:
-            raise ConfigError(f"The run's tokenizer has neither a token `{name}` nor `{OTHER_NAMES[role]}`: add one.")
-        names[role] = known[0]
-    return names
+    return special_ids(read_tokenizer(directory), config)
 
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:
