@@ -17,8 +17,8 @@ from coordinator.invites import ROLE_RANKS
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import PARTS, serve_run
-from coordinator.tables import format_age, say, say_facts, say_json, say_table
 from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.tables import format_age, say, say_facts, say_json, say_table
 
 app = typer.Typer(name="coordinator", no_args_is_help=True, help="Start and steer a run.")
 LOCAL_HOST = "127.0.0.1"

@@ -13,8 +13,8 @@ from coordinator.demo_report import summary_lines
 from coordinator.demo_run import Demo, DemoPlan, prepare_run
 from coordinator.runs import open_run
 from coordinator.stopping import StopRequest
-from coordinator.tables import say, say_json
 from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.tables import say, say_json
 
 app = typer.Typer()
 MAX_PEERS = 16

@@ -17,7 +17,7 @@ from coordinator.parts import KEEPER, SERVICE, Part, PartProcess, log_to_stderr
 from coordinator.ports import Listener, check_ports
 from coordinator.stopping import StopRequest
 from coordinator.store.engine import migrate, open_engine
-from coordinator.tables import say
+from peer.tables import say
 
 logger = logging.getLogger(__name__)
 PARTS = (SERVICE, KEEPER)

@@ -1,4 +1,4 @@
-"""How the operator's commands show what they found: tables for people, JSON for scripts.
+"""How commands show what they found: tables for people, JSON for scripts.
 
 Names and reasons come from people, so they are shown as text, never read as markup.
 """
