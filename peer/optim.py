@@ -180,16 +180,23 @@ def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Lamb
     )
 
 
-def learning_rate_factor(step: int, schedule: Schedule) -> float:
+def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float:
     """The share of the peak learning rate for the global step after `step` completed ones.
 
-    Warm-up counts the step being taken, so that the very first is not wasted on a rate of zero.
+    Warm-up counts from `start` and includes the step being taken, so that the first is not wasted on a rate of zero.
     """
-    if step < schedule.warmup_steps:
-        return (step + 1) / schedule.warmup_steps
-    return max(0.0, (schedule.total_steps - step) / (schedule.total_steps - schedule.warmup_steps))
+    if step - start < schedule.warmup_steps:
+        return (step - start + 1) / schedule.warmup_steps
+    return max(0.0, (schedule.total_steps - step) / (schedule.total_steps - start - schedule.warmup_steps))
+
+
+def rate_in_phase(step: int, config: RunConfig) -> float:
+    """The learning rate for the step after `step` completed ones, as a multiple of the run's first peak."""
+    now = config.at_step(step)
+    share = learning_rate_factor(step, now.schedule, config.schedule_start(step))
+    return now.optimizer.learning_rate / config.optimizer.learning_rate * share
 
 
 def build_scheduler(config: RunConfig, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """The run's schedule; its own step is the global step, never a count of local calls."""
-    return LambdaLR(optimizer, partial(learning_rate_factor, schedule=config.schedule))
+    """The run's schedule, phases included; its own step is the global step, never a count of local calls."""
+    return LambdaLR(optimizer, partial(rate_in_phase, config=config))

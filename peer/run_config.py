@@ -16,6 +16,7 @@ from auth.errors import ConfigError
 from peer.config.base import Positive, Section
 from peer.config.data import Data
 from peer.config.model import Model, Objective
+from peer.config.phases import Phase
 from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Schedule
 
@@ -55,6 +56,7 @@ class RunConfig(Section):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     averaging: Averaging = Averaging()
+    phases: tuple[Phase, ...] = Field((), strict=False)
     checkpoints: Checkpoints = Checkpoints()
     membership: Membership = Membership()
 
@@ -71,6 +73,35 @@ class RunConfig(Section):
                 f"`averaging.target_batch_size` ({self.averaging.target_batch_size})"
             )
         return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> RunConfig:
+        steps = [phase.from_step for phase in self.phases]
+        if steps != sorted(set(steps)):
+            raise ValueError(f"`phases` must be in the order of their `from_step` ({', '.join(map(str, steps))})")
+        for number, phase in enumerate(self.phases, 2):
+            mistake = _phase_mistake(self.at_step(phase.from_step), phase)
+            if mistake is not None:
+                raise ValueError(f"in phase {number} (from step {phase.from_step}), {mistake}")
+        return self
+
+    def at_step(self, step: int) -> RunConfig:
+        """What is in force after `step` completed global steps; its `phases` are those that have begun."""
+        begun = tuple(phase for phase in self.phases if phase.from_step <= step)
+        sections: dict[str, Section] = {}
+        for phase in begun:
+            for name, changes in phase.changes.items():
+                sections[name] = sections.get(name, getattr(self, name)).model_copy(update=changes)
+        return self.model_copy(update={**sections, "phases": begun})
+
+    def phase_end(self, step: int) -> int | None:
+        """The global step that ends the phase in force after `step` completed ones; None in the last phase."""
+        return next((phase.from_step for phase in self.phases if phase.from_step > step), None)
+
+    def schedule_start(self, step: int) -> int:
+        """The global steps completed when the learning rate's schedule in force after `step` began."""
+        begun = [phase.from_step for phase in self.at_step(step).phases if phase.begins_schedule]
+        return max(begun, default=0)
 
     @classmethod
     def from_yaml(cls, path: Path) -> RunConfig:
@@ -89,7 +120,7 @@ class RunConfig(Section):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise ConfigError(f"{origin}: {_first_mistake(error)}") from error
+            raise ConfigError(f"{origin}: {_first_mistake(error)}.") from error
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
@@ -97,7 +128,7 @@ class RunConfig(Section):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"the coordinator's run configuration: {_first_mistake(error)}") from error
+            raise ConfigError(f"the coordinator's run configuration: {_first_mistake(error)}.") from error
 
     def to_json(self) -> str:
         """The canonical JSON form that travels to peers."""
@@ -108,12 +139,23 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
+    """Why what is in force from `phase` on would make no valid run file of its own; None if it would."""
+    try:
+        RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())
+    except ValidationError as error:
+        return _first_mistake(error)
+    total = effective.schedule.total_steps
+    begins = max(phase.from_step, effective.schedule_start(phase.from_step) + effective.schedule.warmup_steps)
+    return None if begins < total else f"`total_steps` ({total}) must be above {begins}, the step at which it is warm"
+
+
 def _first_mistake(error: ValidationError) -> str:
-    """One sentence for the first of pydantic's complaints: key, value, remedy."""
+    """The first of pydantic's complaints, without a full stop: key, value, remedy."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "the file"
     if first["type"] == "extra_forbidden":
-        return f"`{key}` is not a known key; remove it or check its spelling."
+        return f"`{key}` is not a known key; remove it or check its spelling"
     if first["type"] == "value_error":
-        return f"{first['msg'].removeprefix('Value error, ')}."
-    return f"`{key}` ({first['input']!r:.80}): {first['msg'][0].lower()}{first['msg'][1:]}."
+        return first["msg"].removeprefix("Value error, ")
+    return f"`{key}` ({first['input']!r:.80}): {first['msg'][0].lower()}{first['msg'][1:]}"

@@ -21,6 +21,7 @@ from coordinator.directory import Settings
 from coordinator.web import api, pages
 from manyhands import COMMANDS, build_app
 from peer.config.data import Source
+from peer.config.phases import Phase
 from peer.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +78,7 @@ def run_file_keys() -> list[str]:
     """`section.key` for every key of a run file; the sources' keys one level deeper."""
     keys = []
     for section, field in RunConfig.model_fields.items():
-        model = field.annotation
+        model = Phase if section == "phases" else field.annotation  # a list of sections
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
         keys += [f"{section}.{key}" for key in model.model_fields]

@@ -14,7 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from peer.config.training import Schedule
-from peer.optim import Lamb, build_optimizer, build_scheduler, gradient_norm, learning_rate_factor, parameter_groups
+from peer.optim import (
+    Lamb,
+    build_optimizer,
+    build_scheduler,
+    gradient_norm,
+    learning_rate_factor,
+    parameter_groups,
+    rate_in_phase,
+)
 from peer.run_config import RunConfig
 from tests.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
 
@@ -240,6 +248,25 @@ def test_warms_up_then_decays_to_zero(step: int, factor: float) -> None:
 def test_no_warmup_starts_at_the_peak() -> None:
     """Without warm-up the first step has the full rate."""
     assert learning_rate_factor(0, Schedule(warmup_steps=0, total_steps=10)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"), [(0, 0.25), (3, 1.0), (9, 0.5), (10, 0.1), (11, 0.2), (12, 0.2), (16, 0.1), (20, 0.0), (30, 0.0)]
+)
+def test_a_phase_warms_up_to_its_own_peak(step: int, rate: float) -> None:
+    """A phase with a fifth of the peak and two warm-up steps starts low at its step, then decays from its peak."""
+    phase = {"from_step": 10, "learning_rate": 0.2, "warmup_steps": 2, "total_steps": 20}
+    schedule = {"warmup_steps": 4, "total_steps": 14}
+    config = RunConfig.from_mapping({"optimizer": {"learning_rate": 1.0}, "schedule": schedule, "phases": [phase]})
+    assert rate_in_phase(step, config) == pytest.approx(rate)
+
+
+def test_a_phase_without_a_schedule_goes_on_in_the_old_one() -> None:
+    """A phase that only names a peak scales the schedule that is under way."""
+    schedule = {"warmup_steps": 0, "total_steps": 10}
+    phases = [{"from_step": 4, "sequence_length": 256}, {"from_step": 6, "learning_rate": 0.5}]
+    config = RunConfig.from_mapping({"optimizer": {"learning_rate": 1.0}, "schedule": schedule, "phases": phases})
+    assert [rate_in_phase(step, config) for step in (3, 4, 5, 6, 8)] == pytest.approx([0.7, 0.6, 0.5, 0.2, 0.1])
 
 
 def test_scheduler_sets_the_rate_of_each_global_step() -> None:

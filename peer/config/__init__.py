@@ -3,6 +3,7 @@
 base.py       what all sections have in common
 data.py       sources, samples
 model.py      model, objective
+phases.py     phases
 tokenizer.py  the run's tokenizer
 training.py   optimizer, schedule, averaging
 """
