@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer.main
@@ -22,6 +22,8 @@ from coordinator.web import api, pages
 from manyhands import COMMANDS, build_app
 from peer.config.data import Source
 from peer.config.phases import Phase
+from peer.config.tokenizer_presets import Algorithm, PresetName
+from peer.config.tokenizer_steps import Normalizer, PreTokenizer
 from peer.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +85,24 @@ def run_file_keys() -> list[str]:
         assert issubclass(model, BaseModel)
         keys += [f"{section}.{key}" for key in model.model_fields]
     return keys + [f"data.sources.{key}" for key in Source.model_fields]
+
+
+def tokenizer_words() -> list[str]:
+    """The names of presets, algorithms and steps, and the steps' parameters."""
+    return sorted({*get_args(PresetName), *get_args(Algorithm), *step_words(Normalizer), *step_words(PreTokenizer)})
+
+
+def step_words(union: Any) -> Iterator[str]:
+    """The names and parameters of all steps of one kind."""
+    for step in get_args(get_args(union)[0]):
+        yield from get_args(step.model_fields["name"].annotation)
+        yield from step.model_fields
+
+
+@pytest.mark.parametrize("word", tokenizer_words())
+def test_every_step_of_a_tokenizer_is_documented(word: str) -> None:
+    """The operator's guide explains what a tokenizer can be made of."""
+    assert is_documented(word)
 
 
 @pytest.mark.parametrize("key", run_file_keys() + list(Settings.model_fields))

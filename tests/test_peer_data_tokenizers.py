@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer, models
-from transformers import AlbertConfig, AutoTokenizer
+from transformers import (
+    AlbertConfig,
+    AutoTokenizer,
+    BertConfig,
+    DebertaV2Config,
+    ElectraConfig,
+    GPT2Config,
+    PreTrainedConfig,
+    ReformerConfig,
+    RobertaConfig,
+)
 
 from auth.errors import ConfigError
 from peer.data.special_tokens import SpecialIds
-from peer.data.tokenizers import (
-    load_special_ids,
-    load_tokenizer,
-    prepare_tokenizer,
-    train_unigram,
-)
+from peer.data.tokenizer_training import train_tokenizer
+from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer, save_tokenizer
 from peer.run_config import RunConfig
+from tests.many_scripts import PROSE
 
 BENGALI = [
     "আমার সোনার বাংলা, আমি তোমায় ভালোবাসি। চিরদিন তোমার আকাশ, তোমার বাতাস, আমার প্রাণে বাজায় বাঁশি।",
@@ -29,7 +39,8 @@ BENGALI = [
 def bengali(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small tokenizer trained on Bengali verse."""
     folder = tmp_path_factory.mktemp("tokenizer")
-    train_unigram(config(vocab_size=150), BENGALI, folder)
+    run = config(preset="bengali", vocab_size=150)
+    save_tokenizer(train_tokenizer(run, BENGALI), run, folder)
     return folder
 
 
@@ -38,55 +49,32 @@ def config(**tokenizer: object) -> RunConfig:
     return RunConfig.from_mapping({"tokenizer": tokenizer})
 
 
-def test_special_tokens_have_the_first_ids(bengali: Path) -> None:
-    """Their ids do not depend on the corpus."""
-    assert load_special_ids(bengali) == SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-
-
 def test_the_vocabulary_is_no_larger_than_wanted(bengali: Path) -> None:
     """The run file's size is the most, special tokens included; two verses do not fill it."""
     assert 5 < load_tokenizer(bengali).get_vocab_size() <= 150
 
 
-def test_transformers_gives_the_same_ids(bengali: Path) -> None:
-    """`AutoTokenizer` reads the folder, keeps Bengali vowel signs, and agrees on every id."""
-    auto, ours = AutoTokenizer.from_pretrained(bengali), load_tokenizer(bengali)
-    for text in BENGALI[:2]:
-        assert auto(text)["input_ids"] == ours.encode(text).ids
-        assert "া" in auto.decode(auto(text)["input_ids"])
-
-
-def test_transformers_gives_the_same_ids_beside_a_model(bengali: Path, tmp_path: Path) -> None:
-    """In a checkpoint, where the model is an ALBERT, the tokenizer is still the plain one."""
-    load_tokenizer(bengali)
+@pytest.mark.parametrize(
+    "family", [AlbertConfig, BertConfig, RobertaConfig, ElectraConfig, DebertaV2Config, ReformerConfig, GPT2Config]
+)
+def test_transformers_gives_the_same_ids_beside_a_model(
+    bengali: Path, tmp_path: Path, family: type[PreTrainedConfig]
+) -> None:
+    """In a checkpoint, whatever the model's family is, the tokenizer is still the plain one; vowel signs are kept."""
     for file in bengali.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    AlbertConfig().save_pretrained(tmp_path)
+    family().save_pretrained(tmp_path)
     auto = AutoTokenizer.from_pretrained(tmp_path)
-    assert auto(BENGALI[1])["input_ids"] == load_tokenizer(bengali).encode(BENGALI[1]).ids
+    ids = auto(BENGALI[1])["input_ids"]
+    assert ids == load_tokenizer(bengali).encode(BENGALI[1]).ids
+    assert "া" in auto.decode(ids)
 
 
-def test_transformers_builds_pairs_like_the_data_path(bengali: Path) -> None:
-    """[CLS] A [SEP] B [SEP] with segments 0 and 1, for those who use the model later."""
-    pair = AutoTokenizer.from_pretrained(bengali)("আমার", "তোমার")
-    ids, types = pair["input_ids"], pair["token_type_ids"]
-    first_sep = ids.index(3)
-    assert (ids[0], ids[-1]) == (2, 3)
-    assert types == [0] * (first_sep + 1) + [1] * (len(ids) - first_sep - 1)
-
-
-def test_text_that_spells_a_special_token_stays_text(bengali: Path) -> None:
-    """A document about masked language models puts no mask into the samples."""
-    assert not {0, 2, 3, 4} & set(load_tokenizer(bengali).encode("[MASK] [CLS] [PAD]", add_special_tokens=False).ids)
-
-
-def test_lower_case_is_a_choice_of_the_run(tmp_path: Path) -> None:
-    """Without it, capital letters are kept apart."""
-    texts = ["Word word WORD and other words"] * 50
-    for lowercase in (True, False):
-        train_unigram(config(vocab_size=100, lowercase=lowercase), texts, tmp_path)
-        tokenizer = load_tokenizer(tmp_path)
-        assert (tokenizer.encode("WORD").ids == tokenizer.encode("word").ids) is lowercase
+def test_transformers_knows_what_the_model_takes(bengali: Path) -> None:
+    """Its longest sequence, and segments where there are any."""
+    auto = AutoTokenizer.from_pretrained(bengali)
+    assert auto.model_max_length == 512
+    assert auto.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
 
 
 def test_a_run_without_a_tokenizer_trains_one_on_its_documents(tmp_path: Path) -> None:
@@ -98,15 +86,61 @@ def test_a_run_without_a_tokenizer_trains_one_on_its_documents(tmp_path: Path) -
     assert any("ত" in token for token in load_tokenizer(tmp_path / "out").get_vocab())
 
 
-@pytest.mark.parametrize("form", ["folder", "file", "gzipped"])
+@pytest.mark.parametrize("form", ["folder", "file", "gzipped", "folder with a gzipped one"])
 def test_a_run_can_name_a_tokenizer(bengali: Path, tmp_path: Path, form: str) -> None:
     """A folder, a `tokenizer.json` or a gzipped one is imported as it is."""
     file = bengali / "tokenizer.json"
-    packed = tmp_path / "tokenizer.json.gz"
+    packed = tmp_path / "given" / "tokenizer.json.gz"
+    packed.parent.mkdir()
     packed.write_bytes(gzip.compress(file.read_bytes()))
-    path = {"folder": bengali, "file": file, "gzipped": packed}[form]
+    path = {"folder": bengali, "file": file, "gzipped": packed}.get(form, packed.parent)
     prepare_tokenizer(config(path=str(path)), tmp_path / "out")
     assert load_tokenizer(tmp_path / "out").get_vocab() == load_tokenizer(bengali).get_vocab()
+
+
+def test_a_folders_configuration_names_the_special_tokens(tmp_path: Path) -> None:
+    """However unusual the names are, they are kept for the data path and for transformers."""
+    vocabulary = {token: number for number, token in enumerate(["?", "BEGIN", "END", "HOLE", "[MASK]"])}
+    given = {"bos_token": "BEGIN", "eos_token": "END", "unk_token": "?", "mask_token": {"content": "HOLE"}}
+    (tmp_path / "given").mkdir()
+    Tokenizer(models.WordLevel(vocabulary, unk_token="?")).save(str(tmp_path / "given" / "tokenizer.json"))
+    (tmp_path / "given" / "tokenizer_config.json").write_text(json.dumps(given))
+    prepare_tokenizer(config(path=str(tmp_path / "given")), tmp_path / "out")
+    assert load_special_ids(tmp_path / "out") == SpecialIds(pad=2, unk=0, cls=1, sep=2, mask=3)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").mask_token == "HOLE"
+
+
+def sentencepiece_model(**options: object) -> bytes:
+    """A model with sentencepiece's usual special tokens: `<unk>`, `<s>`, `</s>` and no mask."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*PROSE] * 4), model_writer=written, vocab_size=120, minloglevel=2, **options
+    )
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_sentencepiece_model_gets_what_a_masked_objective_needs(tmp_path: Path, in_folder: bool) -> None:
+    """Padding and a mask after its vocabulary, and a frame around texts; its own ids stay what they are."""
+    file = tmp_path / "given" / "spiece.model"
+    file.parent.mkdir()
+    file.write_bytes(sentencepiece_model())
+    prepare_tokenizer(config(path=str(file.parent if in_folder else file)), tmp_path / "out")
+    assert load_special_ids(tmp_path / "out") == SpecialIds(pad=120, unk=0, cls=1, sep=2, mask=121)
+    library = sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes())
+    auto = AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in PROSE:
+        assert load_tokenizer(tmp_path / "out").encode(text, add_special_tokens=False).ids == library.encode(text)
+        assert auto(text)["input_ids"] == [1, *library.encode(text), 2]
+
+
+def test_text_that_spells_a_piece_of_the_vocabulary_that_is_special_stays_text(tmp_path: Path) -> None:
+    """A sentencepiece model knows `<s>` as a piece; the data path cuts it before it is looked up."""
+    (tmp_path / "given.model").write_bytes(sentencepiece_model(character_coverage=1.0))
+    prepare_tokenizer(config(path=str(tmp_path / "given.model")), tmp_path / "out")
+    special = load_special_ids(tmp_path / "out")
+    ids = load_tokenizer(tmp_path / "out").encode("a <s> b</s> <mask>", add_special_tokens=False).ids
+    assert not {special.cls, special.sep, special.mask_id} & set(ids)
 
 
 def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tmp_path: Path) -> None:
@@ -119,11 +153,28 @@ def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tm
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "Cannot read"), (b"{}", "is no tokenizer")])
-def test_a_wrong_tokenizer_path_is_one_sentence(tmp_path: Path, content: bytes | None, message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", None, "Cannot read the tokenizer .*tokenizer.json: .*No such file"),
+        ("tokenizer.json", b"{}", "tokenizer.json is no tokenizer"),
+        ("tokenizer.json.gz", b"{}", "Cannot read .*gzip"),
+        ("spiece.model", b"{}", "spiece.model is no sentencepiece model"),
+    ],
+)
+def test_a_wrong_tokenizer_path_is_one_sentence(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     """A missing file and a file that is something else are told apart."""
-    path = tmp_path / "given.json"
+    path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         prepare_tokenizer(config(path=str(path)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "Cannot read .*tokenizer_config"), ("[]", "a JSON object")])
+def test_a_damaged_configuration_is_one_sentence(bengali: Path, tmp_path: Path, content: str, message: str) -> None:
+    """The file is named."""
+    (tmp_path / "tokenizer.json").write_bytes((bengali / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        load_special_ids(tmp_path)

@@ -4,6 +4,6 @@ base.py       what all sections have in common
 data.py       sources, samples
 model.py      model, objective
 phases.py     phases
-tokenizer.py  the run's tokenizer
+tokenizer.py  the run's tokenizer; tokenizer_presets.py, tokenizer_steps.py what it is made of
 training.py   optimizer, schedule, averaging
 """

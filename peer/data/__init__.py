@@ -5,8 +5,12 @@ builtin_corpus.py  prose that every Python carries
 local_files.py     plain text and JSON Lines on this machine
 hub_datasets.py    Hugging Face datasets, streamed
 sentences.py       where one sentence ends and the next begins
+tokenizers.py      the run's tokenizer: made or imported, saved, loaded
 special_tokens.py  the tokens that are no text: names, ids
-tokenizers.py      the run's tokenizer: train, import, load
+tokenizer_pipelines.py     its normalizers and pre-tokenizers, as the run file lists them
+tokenizer_training.py      its vocabulary, learnt from a stream
+sentencepiece_training.py  the same by the sentencepiece library
+sentencepiece_models.py    sentencepiece's models as tokenizers
 encoding.py        documents -> chunks of token ids, each text tokenized once at most
 word_memory.py     the ids of the words that have come before
 packing.py         chunks -> samples of exactly the sequence length; no token lost

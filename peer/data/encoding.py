@@ -20,6 +20,8 @@ from peer.data.sentences import split_sentences
 from peer.data.word_memory import WordMemory, encode_texts, is_plain
 
 PROBED_SENTENCES = 500
+GAPPED_SENTENCES = 20
+GAPS = ("  ", "\n", "\t", "\r")  # what may stand between two words; `words_of` takes it for a space
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def words_of(sentence: str) -> list[str]:
 
 
 def words_are_independent(tokenizer: Tokenizer, sentences: list[str]) -> bool:
-    """Whether each of these sentences has the tokens of its words, one after the other."""
+    """Whether each of these sentences has its words' tokens, one after the other, and so whatever space is between."""
+    sentences = [*sentences, *(gap.join(sentence.split()) for gap in GAPS for sentence in sentences[:GAPPED_SENTENCES])]
     words = [words_of(sentence) for sentence in sentences]
     whole, lengths = encode_texts(tokenizer, sentences)
     apart, word_lengths = encode_texts(tokenizer, list(chain.from_iterable(words)))

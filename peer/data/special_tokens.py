@@ -7,10 +7,11 @@ text. Only a mask cannot be replaced; it is asked for where something is masked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers
 
 from auth.errors import ConfigError
 
@@ -47,7 +48,7 @@ class SpecialIds:
 def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> dict[str, str]:
     """How a tokenizer spells its special tokens, those it has: as its configuration says, else by their usual names.
 
-    `config` is what a `tokenizer_config.json` holds. Raises `ConfigError` if no token ends a text.
+    `config` is what a `tokenizer_config.json` holds.
     """
     names = {}
     for role, usual in SPELLINGS.items():
@@ -55,19 +56,44 @@ def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = No
         spellings = [name for name in (*configured, *usual) if name and tokenizer.token_to_id(name) is not None]
         if spellings:
             names[role] = spellings[0]
-    if "sep" not in names:
-        raise missing_token("sep")
     return names
 
 
 def special_ids(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> SpecialIds:
-    """The special tokens' ids, found as `special_names` finds them; raises `ConfigError`."""
+    """The special tokens' ids, found as `special_names` finds them; raises `ConfigError` if no token ends a text."""
     vocabulary = tokenizer.get_vocab()
     ids = {role: vocabulary[name] for role, name in special_names(tokenizer, config).items()}
+    if "sep" not in ids:
+        raise missing_token("sep")
     sep = ids["sep"]
     return SpecialIds(
         pad=ids.get("pad", sep), unk=ids.get("unk", sep), cls=ids.get("cls", sep), sep=sep, mask=ids.get("mask")
     )
+
+
+def added_tokens(names: Mapping[str, str]) -> list[AddedToken]:
+    """Tokens to add; a mask takes the space before it along, so that it can stand for a word of a sentence."""
+    return [AddedToken(name, lstrip=role == "mask", normalized=False, special=True) for role, name in names.items()]
+
+
+def cut_special_spellings(tokenizer: Tokenizer) -> None:
+    """See to it that text which spells a special token, such as "[MASK]", is encoded as the text it is.
+
+    With `encode_special_tokens` such text goes to the model, and some models know it as a piece of their vocabulary: so
+    it is cut in two beforehand.
+    """
+    tokenizer.encode_special_tokens = True
+    leaking = [
+        token.content
+        for number, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special and number in tokenizer.encode(token.content, add_special_tokens=False).ids
+    ]
+    if not leaking:
+        return
+    spellings = "|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in leaking)
+    cut = pre_tokenizers.Split(Regex(spellings), "merged_with_previous")
+    before = tokenizer.pre_tokenizer
+    tokenizer.pre_tokenizer = cut if before is None else pre_tokenizers.Sequence([before, cut])
 
 
 def missing_token(role: str) -> ConfigError:

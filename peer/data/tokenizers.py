@@ -1,86 +1,104 @@
 """The run's tokenizer: trained or imported once by the operator, loaded by every peer from the folder it was saved to.
 
-The folder loads with transformers' `AutoTokenizer` as a plain fast tokenizer. transformers' ALBERT class is avoided: it
-replaces the normalizer by its own, which strips Bengali vowel signs.
+The folder loads with transformers' `AutoTokenizer` as a plain fast tokenizer. transformers' classes for single families
+are avoided: they replace parts of the tokenizer by their own, and ALBERT's strips Bengali vowel signs.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
 from auth.errors import ConfigError, StorageError
+from peer.config.tokenizer_presets import ROBERTA_TOKENS
 from peer.data.documents import sample_documents
-from peer.data.sentences import split_sentences
-from peer.data.special_tokens import SpecialIds, missing_token, special_ids, special_names
+from peer.data.sentencepiece_models import convert_sentencepiece
+from peer.data.special_tokens import (
+    SpecialIds,
+    added_tokens,
+    cut_special_spellings,
+    missing_token,
+    special_ids,
+    special_names,
+)
+from peer.data.tokenizer_pipelines import frame
+from peer.data.tokenizer_training import train_tokenizer
 from peer.run_config import RunConfig
 
-SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ids 0 to 4
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+SENTENCEPIECE = ".model"
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
     """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents."""
     if config.tokenizer.path is not None:
-        tokenizer = read_tokenizer(Path(config.tokenizer.path))
-        if config.objective.name.startswith("mlm") and "mask" not in special_names(tokenizer):
-            raise missing_token("mask")
-        save_tokenizer(tokenizer, config, out_dir)
+        import_tokenizer(config, Path(config.tokenizer.path), out_dir)
     else:
-        train_unigram(config, sample_documents(config, config.tokenizer.max_training_documents), out_dir)
+        documents = sample_documents(config, config.tokenizer.max_training_documents)
+        save_tokenizer(train_tokenizer(config, documents), config, out_dir)
 
 
-def train_unigram(config: RunConfig, documents: Iterable[str], out_dir: Path) -> None:
-    """Train a Unigram tokenizer on the documents and save it."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = _normalizer(config.tokenizer.lowercase)
-    # Digits one by one and punctuation apart: the vocabulary goes to words, not to numbers and "word,".
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.Punctuation(),
-        ]
-    )
-    tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    trainer = trainers.UnigramTrainer(
-        vocab_size=config.tokenizer.vocab_size,
-        special_tokens=list(SPECIAL_TOKENS.values()),
-        unk_token=SPECIAL_TOKENS["unk"],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((split_sentences(document) for document in documents), trainer)
-    tokenizer.post_processor = _pair_template(tokenizer)
-    save_tokenizer(tokenizer, config, out_dir)
+def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
+    """Save a given tokenizer as the run's; raises `ConfigError` if it lacks what the objective needs.
+
+    A sentencepiece model is no more than a vocabulary: what else a masked objective needs is added to it. Any other
+    tokenizer is left as it is.
+    """
+    masked = config.objective.name.startswith("mlm")
+    tokenizer, given = read_tokenizer(path), _read_config(path)
+    if masked and _find_file(path).suffix == SENTENCEPIECE:
+        names = {**ROBERTA_TOKENS, **special_names(tokenizer, given)}
+        tokenizer.add_special_tokens(added_tokens(names))
+        tokenizer.post_processor = frame(tokenizer, names)
+    if masked and "mask" not in special_names(tokenizer, given):
+        raise missing_token("mask")
+    save_tokenizer(tokenizer, config, out_dir, given)
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer from a `tokenizer.json`, a gzipped one, or a folder with one; raises `ConfigError`."""
-    file = path / TOKENIZER_FILE if path.is_dir() else path
+    """A tokenizer from a `tokenizer.json` (gzipped or not), a `.model` of sentencepiece, or a folder with one of these.
+
+    Raises `ConfigError`.
+    """
+    file = _find_file(path)
     try:
-        data = file.read_bytes()
-        return Tokenizer.from_buffer(gzip.decompress(data) if file.suffix == ".gz" else data)
+        content = file.read_bytes()
+        if file.suffix == SENTENCEPIECE:
+            return convert_sentencepiece(content, str(file))
+        return Tokenizer.from_buffer(gzip.decompress(content) if file.suffix == ".gz" else content)
     except (OSError, EOFError) as error:
         raise ConfigError(f"Cannot read the tokenizer {file}: {error}.") from error
-    except Exception as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # the library raises nothing more special
         raise ConfigError(f"{file} is no tokenizer: {error}.") from error
 
 
-def save_tokenizer(tokenizer: Tokenizer, config: RunConfig, out_dir: Path) -> None:
-    """Save as a folder that `load_tokenizer` and `AutoTokenizer` read.
+def save_tokenizer(
+    tokenizer: Tokenizer, config: RunConfig, out_dir: Path, given: Mapping[str, Any] | None = None
+) -> None:
+    """Save as a folder that `load_tokenizer` and `AutoTokenizer` read; `given` is an imported one's configuration.
 
     The configuration is written by hand, since importing transformers takes seconds and brings torch into a command.
     """
-    names = special_names(tokenizer)
+    names = special_names(tokenizer, given)
+    if "sep" not in names:
+        raise missing_token("sep")
+    masked = config.objective.name.startswith("mlm")  # a causal model has no segments
+    segments = ["token_type_ids"] if masked and any(tokenizer.encode("a", "a").type_ids) else []
     content = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # what every version of transformers knows
         "model_max_length": config.model.max_position_embeddings,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        "bos_token": names.get("cls", names["sep"]),
+        "eos_token": names["sep"],
         **{f"{role}_token": name for role, name in names.items()},
     }
     try:
@@ -94,29 +112,33 @@ def save_tokenizer(tokenizer: Tokenizer, config: RunConfig, out_dir: Path) -> No
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer for the data path: text that spells a special token, such as "[MASK]", stays text."""
     tokenizer = read_tokenizer(directory)
-    tokenizer.encode_special_tokens = True
+    cut_special_spellings(tokenizer)
     return tokenizer
 
 
 def load_special_ids(directory: Path) -> SpecialIds:
     """The special tokens' ids, by the names that the folder's configuration gives them; raises `ConfigError`."""
+    return special_ids(read_tokenizer(directory), _read_config(directory))
+
+
+def _find_file(path: Path) -> Path:
+    """The tokenizer's file in a folder; any other path is the file itself."""
+    if not path.is_dir():
+        return path
+    packed, pieces = path / f"{TOKENIZER_FILE}.gz", sorted(path.glob(f"*{SENTENCEPIECE}"))
+    found = [file for file in (path / TOKENIZER_FILE, packed, *pieces) if file.is_file()]
+    return found[0] if found else path / TOKENIZER_FILE
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The configuration beside a tokenizer in a folder, if there is one."""
+    file = path / CONFIG_FILE
+    if not file.is_file():
+        return {}
     try:
-        config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"Cannot read {directory / CONFIG_FILE}: {error}.") from error
-    return special_ids(read_tokenizer(directory), config)
-
-
-def _normalizer(lowercase: bool) -> normalizers.Normalizer:
-    steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
-    return normalizers.Sequence([*steps, normalizers.Lowercase()] if lowercase else steps)
-
-
-def _pair_template(tokenizer: Tokenizer) -> processors.PostProcessor:
-    names = special_names(tokenizer)
-    cls, sep = names["cls"], names["sep"]
-    return processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(name, tokenizer.token_to_id(name)) for name in (cls, sep)],
-    )
+        raise ConfigError(f"Cannot read {file}: {error}.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} is no tokenizer's configuration: it must hold a JSON object.")
+    return content

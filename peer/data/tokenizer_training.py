@@ -1,0 +1,111 @@
+"""Trains the run's tokenizer on a stream of documents.
+
+The stream is read once and only its distinct words are kept, with how often each came; so it is the number of distinct
+words that costs memory, not the length of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.models import Model
+from tokenizers.trainers import BpeTrainer, Trainer, UnigramTrainer, WordPieceTrainer
+
+from auth.errors import ConfigError
+from peer.config.tokenizer import Tokenizer as TokenizerConfig
+from peer.config.tokenizer_presets import PRESETS
+from peer.data.sentencepiece_training import train_sentencepiece
+from peer.data.sentences import split_sentences
+from peer.data.special_tokens import added_tokens
+from peer.data.tokenizer_pipelines import CONTINUED, build_pipeline, frame, marks_continuation, uses_bytes
+from peer.run_config import RunConfig
+
+RARE = 2  # what comes less often than this is joined to no longer token
+
+
+def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
+    """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
+    names = PRESETS[config.tokenizer.preset].special_tokens
+    sentences = _sentences(documents)
+    if config.tokenizer.chosen_algorithm == "sentencepiece":
+        tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
+    else:
+        tokenizer = _train(config.tokenizer, names, sentences)
+    if config.objective.name.startswith("mlm"):  # causal models see one text after another, with no frame
+        tokenizer.post_processor = frame(tokenizer, names)
+    return tokenizer
+
+
+def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterator[list[str]]) -> Tokenizer:
+    model, trainer = _ALGORITHMS[config.chosen_algorithm](config, names)
+    tokenizer = build_pipeline(model, config)
+    try:
+        tokenizer.train_from_iterator(sentences, trainer)
+    except ConfigError:
+        raise  # a source's
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigError(f"Cannot train the tokenizer: {error}; is `tokenizer.vocab_size` large enough?") from error
+    size = tokenizer.get_vocab_size()
+    if size > config.vocab_size:
+        raise ConfigError(
+            f"The text has too many characters for `tokenizer.vocab_size` ({config.vocab_size}): {size} are needed."
+        )
+    return tokenizer
+
+
+def _unigram(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    return models.Unigram(), UnigramTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=added_tokens(names),
+        unk_token=names["unk"],
+        initial_alphabet=_alphabet(config),
+        show_progress=False,
+    )
+
+
+def _bpe(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    unknown = {} if uses_bytes(config) else {"unk_token": names["unk"]}
+    prefix: dict[str, Any] = {"continuing_subword_prefix": CONTINUED} if marks_continuation(config) else {}
+    return models.BPE(fuse_unk=True, **unknown, **prefix), BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=RARE,
+        special_tokens=added_tokens(names),
+        initial_alphabet=_alphabet(config),
+        show_progress=False,
+        **prefix,
+    )
+
+
+def _wordpiece(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    return models.WordPiece(unk_token=names["unk"], continuing_subword_prefix=CONTINUED), WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=RARE,
+        special_tokens=added_tokens(names),
+        initial_alphabet=_alphabet(config),
+        continuing_subword_prefix=CONTINUED,
+        show_progress=False,
+    )
+
+
+_ALGORITHMS: Mapping[str, Callable[[TokenizerConfig, Mapping[str, str]], tuple[Model, Trainer]]] = {
+    "unigram": _unigram,
+    "bpe": _bpe,
+    "wordpiece": _wordpiece,
+}
+
+
+def _alphabet(config: TokenizerConfig) -> list[str]:
+    """What the vocabulary has to hold, whatever the text: every byte, if it is one of bytes."""
+    return pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else []
+
+
+def _sentences(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Each document's sentences; raises `ConfigError` if there are none at all."""
+    sentences = filter(None, map(split_sentences, documents))
+    first = next(sentences, None)
+    if first is None:
+        raise ConfigError("The run's data sources hold no text to train a tokenizer on: check `data.sources`.")
+    return chain([first], sentences)
