@@ -110,15 +110,7 @@ def train_in_swarm(plan: Plan) -> list[Taken]:
         if isinstance(message, StepReport):
             taken.append(Taken(time.perf_counter(), message.samples, message.averaging_s))
 
-    train(
-        backend,
-        RepeatedBatches(config),
-        swarm,
-        note,
-        lambda: len(taken) > plan.steps,
-        time.monotonic,
-        target_batch_size=config.averaging.target_batch_size,
-    )
+    train(backend, RepeatedBatches(config), swarm, note, lambda: len(taken) > plan.steps, time.monotonic)
     swarm.leave()
     return taken
 

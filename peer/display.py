@@ -18,7 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, WorkerEvent
+from peer.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped, WorkerEvent
+from peer.phases import PhaseFacts
 
 REFRESHES_PER_SECOND = 4
 PROGRESS_LINE_EVERY_S = 30.0
@@ -49,8 +50,9 @@ class PanelState:
 
     run: str
     member: str
-    phase: str = "starting"
+    activity: str = "starting"
     device: str = ""
+    phase: PhaseFacts | None = None  # of a run that has phases
     step: int = 0
     own_samples: int = 0
     swarm_samples: int = 0
@@ -72,7 +74,9 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
     """The state after an event."""
     match event:
         case Ready():
-            return replace(state, phase="training", device=event.device, step=event.step)
+            return replace(state, activity="training", device=event.device, step=event.step)
+        case PhaseEntered():
+            return replace(state, phase=event.phase, notice=_phase_line(event.phase))
         case Progress():
             loss = state.loss if event.loss is None else event.loss
             return replace(
@@ -101,9 +105,9 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
         case Notice():
             return replace(state, notice=event.text)
         case Stopped():
-            return replace(state, phase="stopped")
+            return replace(state, activity="stopped")
         case Failed():
-            return replace(state, phase="restarting", notice=event.text)
+            return replace(state, activity="restarting", notice=event.text)
         case Connected():
             return replace(state, connected=event.up)
         case Standing():
@@ -115,6 +119,8 @@ def describe(event: DisplayEvent) -> str | None:
     match event:
         case Ready():
             return f"Training on {event.device} from global step {event.step}."
+        case PhaseEntered():
+            return _phase_line(event.phase)
         case StepReport():
             loss = "" if event.loss is None else f", loss {event.loss:.3f}"
             lost = f", {event.lost_samples} samples lost ({event.lost_reason})" if event.lost_samples else ""
@@ -137,6 +143,10 @@ def describe(event: DisplayEvent) -> str | None:
             return None if event.up else "The coordinator does not answer; training goes on, reports are kept."
         case Standing():
             return None
+
+
+def _phase_line(phase: PhaseFacts) -> str:
+    return f"Phase {phase.number} of {phase.count}, from step {phase.from_step} on: {phase}."
 
 
 class Display(Protocol):
@@ -203,8 +213,10 @@ def render(state: PanelState) -> Panel:
     standing = state.standing
     place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
     averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
+    phase = state.phase
     rows: list[tuple[str, str | Table]] = [
         ("global step", str(state.step)),
+        *([] if phase is None else [("phase", f"{phase.number} of {phase.count}: {phase}")]),
         ("global batch", batch),
         ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
         ("this machine", f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"),
@@ -216,7 +228,7 @@ def render(state: PanelState) -> Panel:
     ]
     for name, value in rows:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
-    return Panel(table, title=Text(f"{state.run}: {state.member}, {state.phase}"), expand=False)
+    return Panel(table, title=Text(f"{state.run}: {state.member}, {state.activity}"), expand=False)
 
 
 def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:

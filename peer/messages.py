@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from peer.phases import PhaseFacts
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -15,6 +17,13 @@ class Ready:
     peer_id: str
     step: int
     device: str  # "cpu", "cuda:0 (Tesla T4)", ...
+
+
+@dataclass(frozen=True)
+class PhaseEntered:
+    """What is in force from now on, in a run that has phases."""
+
+    phase: PhaseFacts
 
 
 @dataclass(frozen=True)
@@ -97,4 +106,4 @@ class WorkerPlan:
     host_maddrs: tuple[str, ...] = field(default=("/ip4/0.0.0.0/tcp/0",))
 
 
-WorkerEvent = Ready | Progress | StepReport | Notice | Stopped | Failed
+WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed

@@ -86,6 +86,12 @@ class Lamb(torch.optim.Optimizer):
             self._update()
         return loss
 
+    def reset_statistics(self) -> None:
+        """Forget all moments and the steps they were made of, as at construction; the parameters stay."""
+        for state in self.state.values():
+            for statistic in state.values():
+                statistic.zero_()
+
     def _update(self) -> None:
         scale = self._clip_factor()
         if not math.isfinite(scale):

@@ -103,6 +103,10 @@ class RunConfig(Section):
         begun = [phase.from_step for phase in self.at_step(step).phases if phase.begins_schedule]
         return max(begun, default=0)
 
+    def starts_optimizer(self, step: int) -> bool:
+        """Whether the optimizer holds no moments after `step` completed steps, because a fresh phase begins there."""
+        return any(phase.from_step == step and phase.optimizer == "fresh" for phase in self.phases)
+
     @classmethod
     def from_yaml(cls, path: Path) -> RunConfig:
         """Read and validate a run file; raises `ConfigError` with one sentence for the first mistake."""

@@ -49,6 +49,7 @@ class SwarmProgress:
     step: int
     own_samples: int
     swarm_samples: int
+    target_batch_size: int
     peers: int
     eta_s: float | None
     samples_per_second: float  # this peer's
@@ -192,6 +193,7 @@ class Swarm:
             step=self.step,
             own_samples=int(self._optimizer.grad_averager.local_samples_accumulated),
             swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
+            target_batch_size=self._optimizer.target_batch_size,
             peers=tracker.view.trainers,
             eta_s=max(0.0, remaining_s) if finite else None,
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),

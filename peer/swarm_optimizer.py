@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         keeper_ids: Sequence[PeerID],
     ) -> None:
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
+        self._config = config
         averaging = config.averaging
         compression: CompressionBase = Float16Compression() if averaging.compression == "float16" else NoCompression()
         super().__init__(
@@ -197,12 +199,29 @@ class SwarmOptimizer(hivemind.Optimizer):
 
     def take_step(self) -> None:
         """Apply the averaged gradient: one optimizer step, the next global step begins."""
-        with self.tracker.pause_updates():
-            with self.state_averager.state_lock:
-                self.state_averager.step(increment_epoch=True, optimizer_step=True)
+        with self._changing_state():
+            self.state_averager.step(increment_epoch=True, optimizer_step=True)
             self.grad_averager.reset_accumulated_grads_()
-            self._begin_step()
         self.attempts = 0
+
+    @contextmanager
+    def _changing_state(self) -> Iterator[None]:
+        """Change the state unseen by other peers and the keeper's checkpoints; then begin what comes after its step."""
+        with self.tracker.pause_updates(), self.state_averager.state_lock:
+            yield
+            self._enter_phase()
+            self._begin_step()
+
+    def _enter_phase(self) -> None:
+        """Take up the phase in force after the state's step.
+
+        A step at which the optimizer starts has no moments, whether this peer took it, downloaded it or restored it: to
+        reset them again changes nothing.
+        """
+        if self._config.starts_optimizer(self.local_epoch):
+            self.state_averager.optimizer.reset_statistics()
+        self.target_batch_size = self._config.at_step(self.local_epoch).averaging.target_batch_size
+        self.tracker.target_batch_size = self.target_batch_size
 
     def _begin_step(self) -> None:
         """Tell the tracker where the state now stands; its updates must be paused."""
@@ -222,17 +241,15 @@ class SwarmOptimizer(hivemind.Optimizer):
         loaded = self.state_averager.load_state_from_peers(
             minimum_step=self.local_epoch, timeout=self.load_state_timeout
         )
-        self.grad_averager.reset_accumulated_grads_()
-        with self.tracker.pause_updates():
-            self._begin_step()
+        with self._changing_state():
+            self.grad_averager.reset_accumulated_grads_()
         self.attempts = 0
         return bool(loaded)
 
     def restore(self, step: int) -> None:
         """Declare that parameters and optimizer hold the state after `step` global steps."""
-        self.state_averager.set_step(step)
-        with self.tracker.pause_updates():
-            self._begin_step()
+        with self._changing_state():
+            self.state_averager.set_step(step)
 
     def shutdown(self) -> None:
         """Leave in order; rounds that others are forming with this peer are given up."""

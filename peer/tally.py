@@ -54,13 +54,13 @@ class Tally:
             data_wait_s=data_wait_s - self.data_wait_s,
         )
 
-    def progress(self, swarm: SwarmProgress, target_batch_size: int) -> Progress:
+    def progress(self, swarm: SwarmProgress) -> Progress:
         """Where this peer and the swarm stand in the middle of a global step."""
         return Progress(
             step=swarm.step,
             own_samples=swarm.own_samples,
             swarm_samples=swarm.swarm_samples,
-            target_batch_size=target_batch_size,
+            target_batch_size=swarm.target_batch_size,
             peers=swarm.peers,
             samples_per_second=swarm.samples_per_second,
             eta_s=swarm.eta_s,

@@ -46,8 +46,6 @@ def train(
     send: Callable[[Progress | StepReport], None],
     should_stop: Callable[[], bool],
     clock: Callable[[], float],
-    *,
-    target_batch_size: int,
 ) -> None:
     """Train until `should_stop` or the end of the data; what the swarm has not taken by then is left to the others."""
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
@@ -76,4 +74,4 @@ def train(
 
         if clock() >= next_progress_at:
             next_progress_at = clock() + PROGRESS_INTERVAL_S
-            send(tally.progress(swarm.progress(), target_batch_size))
+            send(tally.progress(swarm.progress()))

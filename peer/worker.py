@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,12 +23,14 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, WorkerError
 from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import open_batches
+from peer.data.batches import BatchStream, open_batches
 from peer.data.documents import device_seed
+from peer.data.phased import PhasedBatches
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.hardware import count_gpus, describe_device, pick_device, pick_threads
-from peer.messages import Failed, Notice, Ready, Stopped, WorkerEvent, WorkerPlan
+from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
 from peer.models import build_model
+from peer.phases import phase_at
 from peer.run_config import RunConfig
 from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
 from peer.swarm import Swarm
@@ -88,22 +91,21 @@ class Worker:
                 threads = pick_threads(plan.threads)
                 backend = TorchBackend(config, model, device, threads)
                 peer_id = credentials.device_key.peer_id
-                microbatch_size = plan.microbatch_size or config.data.microbatch_size
-                seed = device_seed(peer_id)
-                with open_batches(config, tokenizer_dir, Path(plan.data_dir), seed, microbatch_size) as batches:
+                enter = partial(self._enter_phase, config, device_seed(peer_id))
+                with PhasedBatches(config, lambda: swarm.step, enter) as batches:
                     self._send(Ready(peer_id, swarm.step, describe_device(device, threads)))
-                    train(
-                        backend,
-                        batches,
-                        swarm,
-                        self._send,
-                        self._stop.is_set,
-                        time.monotonic,
-                        target_batch_size=config.averaging.target_batch_size,
-                    )
+                    train(backend, batches, swarm, self._send, self._stop.is_set, time.monotonic)
         finally:
             swarm.leave()
         self._send(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
+
+    def _enter_phase(self, config: RunConfig, seed: int, step: int) -> BatchStream:
+        """Say what begins, and open its batches."""
+        if config.phases:
+            self._send(PhaseEntered(phase_at(config, step)))
+        plan, now = self._plan, config.at_step(step)
+        microbatch_size = plan.microbatch_size or now.data.microbatch_size
+        return open_batches(now, Path(plan.tokenizer_dir), Path(plan.data_dir), seed, microbatch_size)
 
     def _take_state(self, swarm: Swarm) -> bool:
         """Wait until the keeper gives its state; false if told to stop before."""

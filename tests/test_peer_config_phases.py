@@ -111,6 +111,12 @@ def test_a_schedule_starts_only_where_a_phase_names_one() -> None:
     assert (config.at_step(600).schedule.warmup_steps, config.at_step(600).schedule.total_steps) == (0, 2000)
 
 
+def test_only_a_fresh_phase_starts_the_optimizer_and_only_at_its_step() -> None:
+    """The optimizer holds no moments at the very step at which a fresh phase begins, and nowhere else."""
+    config = run({"from_step": 300, "optimizer": "fresh"}, {"from_step": 400})
+    assert [step for step in range(1000) if config.starts_optimizer(step)] == [300]
+
+
 @pytest.mark.parametrize(
     ("phases", "words"),
     [

@@ -21,7 +21,8 @@ from peer.display import (
     reduce_state,
     render,
 )
-from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped
+from peer.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped
+from peer.phases import PhaseFacts
 
 START = PanelState(run="demo", member="ada")
 PROGRESS = Progress(
@@ -52,10 +53,10 @@ REPORT = StepReport(
 @pytest.mark.parametrize(
     ("event", "changes"),
     [
-        (Ready("Qm", 3, "cpu (1 thread)"), {"phase": "training", "device": "cpu (1 thread)", "step": 3}),
+        (Ready("Qm", 3, "cpu (1 thread)"), {"activity": "training", "device": "cpu (1 thread)", "step": 3}),
         (Notice("warning", "look"), {"notice": "look"}),
-        (Stopped("enough"), {"phase": "stopped"}),
-        (Failed("worker", 18, "died"), {"phase": "restarting", "notice": "died"}),
+        (Stopped("enough"), {"activity": "stopped"}),
+        (Failed("worker", 18, "died"), {"activity": "restarting", "notice": "died"}),
         (Connected(False), {"connected": False}),
         (Standing(500, 1, 4), {"standing": Standing(500, 1, 4)}),
     ],
@@ -110,6 +111,18 @@ def test_json_lines_hold_everything() -> None:
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert (first["event"], first["samples"], first["lost_reason"]) == ("StepReport", 60, "out of sync")
     assert second == {"event": "Connected", "up": True}
+
+
+def test_a_phase_is_told_when_it_begins_and_stays_on_the_panel() -> None:
+    """The line says what the new phase consists in; on the panel it stays when other notices have come."""
+    event = PhaseEntered(PhaseFacts(2, 3, 400, 128, 1024, fresh_optimizer=True))
+    line = "Phase 2 of 3, from step 400 on: 128 tokens, 1024 samples a step, fresh optimizer."
+    assert describe(event) == line
+    entered = reduce_state(START, event)
+    assert entered.notice == line
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(render(reduce_state(entered, Notice("info", "look"))))
+    assert "2 of 3: 128 tokens, 1024 samples a step" in console.export_text()
 
 
 def test_names_are_not_markup() -> None:

@@ -284,6 +284,27 @@ def test_scheduler_sets_the_rate_of_each_global_step() -> None:
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.75])
 
 
+def test_reset_statistics_are_those_of_a_new_optimizer() -> None:
+    """After a reset the next step is bit for bit the one that a newly built optimizer takes."""
+    config = tiny_config()
+    used, new = tiny_model(config), tiny_model(config)
+    optimizer = build_optimizer(config, parameter_groups(used, config))
+    for seed in range(3):
+        optimizer.zero_grad()
+        transformers_outputs(used, random_batch(seed)).loss.backward()
+        optimizer.step()
+    new.load_state_dict(used.state_dict())
+    optimizer.reset_statistics()
+    optimizers = [optimizer, build_optimizer(config, parameter_groups(new, config))]
+    for model, each in zip((used, new), optimizers, strict=True):
+        each.zero_grad()
+        transformers_outputs(model, random_batch(9)).loss.backward()
+        each.step()
+    for left, right in zip(used.parameters(), new.parameters(), strict=True):
+        assert torch.equal(left, right)
+    assert all(int(state["step"]) == 1 for state in optimizer.state.values())
+
+
 def test_a_few_steps_lower_the_loss() -> None:
     """The recipe learns: on one batch, ten steps take the loss down by a fifth."""
     config = RunConfig.from_mapping(

@@ -94,7 +94,7 @@ class FakeSwarm:
         return lost
 
     def progress(self) -> SwarmProgress:
-        return SwarmProgress(self.step, self.samples, self.samples + 1, 2, 3.0, 4.0, 8.0)
+        return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 3.0, 4.0, 8.0)
 
 
 def run(
@@ -104,7 +104,7 @@ def run(
     clock, swarm, sent = FakeClock(), swarm or FakeSwarm(), list[Progress | StepReport]()
     backend = FakeBackend(clock, losses, spoiled or set())
     batches = FakeBatches(clock, len(losses))
-    train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock, target_batch_size=TARGET)
+    train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock)
     reports = [message for message in sent if isinstance(message, StepReport)]
     return reports, [message for message in sent if isinstance(message, Progress)], swarm
 

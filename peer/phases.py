@@ -1,0 +1,43 @@
+"""A run's phases as people are told of them: in the volunteer's panel, in `coordinator status`, on the dashboard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class PhaseFacts:
+    """One phase; a run without `phases:` has just one."""
+
+    number: int  # from 1
+    count: int  # of all phases of the run
+    from_step: int  # global steps completed when it begins
+    sequence_length: int  # tokens
+    target_batch_size: int  # samples a step
+    fresh_optimizer: bool  # whether the optimizer's moments begin at zero with it
+
+    def __str__(self) -> str:
+        """What the phase consists in, without its number."""
+        fresh = ", fresh optimizer" if self.fresh_optimizer else ""
+        return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{fresh}"
+
+
+def phase_at(config: RunConfig, step: int) -> PhaseFacts:
+    """The phase in force after `step` completed global steps."""
+    now = config.at_step(step)
+    newest = now.phases[-1] if now.phases else None
+    return PhaseFacts(
+        number=len(now.phases) + 1,
+        count=len(config.phases) + 1,
+        from_step=0 if newest is None else newest.from_step,
+        sequence_length=now.data.sequence_length,
+        target_batch_size=now.averaging.target_batch_size,
+        fresh_optimizer=newest is not None and newest.optimizer == "fresh",
+    )
+
+
+def all_phases(config: RunConfig) -> tuple[PhaseFacts, ...]:
+    """Every phase of the run, in order; the first begins at step 0."""
+    return tuple(phase_at(config, step) for step in (0, *(phase.from_step for phase in config.phases)))
