@@ -121,6 +121,16 @@ def test_a_device_that_returns_does_not_start_again(folder: Path, tmp_path: Path
     assert len(set(rows(first[:100])) & set(rows(second))) == 0
 
 
+@pytest.mark.parametrize("microbatch_size", [5, 7, 8])
+def test_the_place_moves_on_with_every_chunk(folder: Path, tmp_path: Path, microbatch_size: int) -> None:
+    """Samples that are left over from a chunk of documents hold the place back by that chunk, and no longer."""
+    places = []
+    with open_batches(config_for(folder), folder / "tokenizer", tmp_path, 1, microbatch_size) as batches:
+        for _ in islice(batches, 3 * BATCHES_OF_SEVERAL_CHUNKS):
+            places.append((tmp_path / STATE_FILE).stat().st_mtime_ns)
+    assert len(set(places)) >= 3
+
+
 def test_a_killed_device_goes_on_too(folder: Path, tmp_path: Path) -> None:
     """The place is on disk while the stream is in use, so that `kill -9` does not send a device back to the start."""
     code = (

@@ -15,7 +15,7 @@ from peer.data.tokenizers import prepare_tokenizer
 from peer.run_config import RunConfig
 
 SEED = 1
-BATCHES_OF_SEVERAL_CHUNKS = 3000  # the place moves on when the stream takes up its next chunk of documents
+BATCHES_OF_SEVERAL_CHUNKS = 5000  # the place moves on when the stream takes up its next chunk of documents
 
 
 @pytest.fixture(scope="module")

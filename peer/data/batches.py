@@ -174,7 +174,7 @@ def make_batches(
     rest_position: Position = {}
     last_fruitful_epoch = documents.epoch
     while True:
-        position = documents.position()
+        position = chunk_position = documents.position()
         samples = maker.samples(take_documents(documents, CHUNK_CHARACTERS))
         if rest is not None:
             samples, position = join_samples(rest, samples), rest_position if len(rest) else position
@@ -182,7 +182,7 @@ def make_batches(
         for start in range(0, full, microbatch_size):
             yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
             made += 1
-        rest, rest_position = samples[full:], position
+        rest, rest_position = samples[full:], chunk_position if full else position  # more rest than before is all new
         if full:
             last_fruitful_epoch = documents.epoch
         elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
