@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,12 +203,12 @@ def newest_verified(directory: Path) -> StoredCheckpoint | None:
     return None
 
 
-def prune(directory: Path, keep: int) -> list[int]:
-    """Remove all but the newest `keep` checkpoints; returns the removed steps."""
-    removed = []
-    for path in sorted(directory.glob("step-*"))[:-keep]:
-        shutil.rmtree(path)
-        removed.append(int(path.name.removeprefix("step-")))
+def prune(directory: Path, keep: int, spared: Collection[int] = ()) -> list[int]:
+    """Remove all but the newest `keep` checkpoints and those of the steps `spared`; returns the removed steps."""
+    steps = {int(path.name.removeprefix("step-")): path for path in sorted(directory.glob("step-*"))}
+    removed = [step for step in list(steps)[:-keep] if step not in spared]
+    for step in removed:
+        shutil.rmtree(steps[step])
     return removed
 
 

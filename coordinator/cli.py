@@ -17,6 +17,7 @@ from coordinator.invites import ROLE_RANKS
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import PARTS, serve_run
+from peer.phases import phase_at
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from peer.tables import format_age, say, say_facts, say_json, say_table
 
@@ -156,12 +157,15 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
     last_step = run.ledger.last_step()
     last = run.ledger.steps(after=last_step - 1)
     newest = checkpoints(run.sessions)[:1]
+    step = last_step if swarm is None else swarm.step
+    phase = phase_at(run.directory.config, step)
     return {
         "run": run.directory.config.run.name,
-        "step": last_step if swarm is None else swarm.step,
+        "step": step,
+        "phase": phase.line,
         "loss": last[-1].loss if last else None,
         "samples_accumulated": None if swarm is None else swarm.samples_accumulated,
-        "target_batch_size": run.directory.config.averaging.target_batch_size,
+        "target_batch_size": phase.target_batch_size,
         "peers": None if swarm is None else swarm.peers,
         "samples_per_second": None if swarm is None else swarm.samples_per_second,
         "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),

@@ -22,6 +22,7 @@ from coordinator.ports import Listener, check_ports, free_ports, is_free
 from coordinator.presence import checkpoints, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings
 from coordinator.serve import dashboard_url
+from peer.phases import phase_at
 from peer.run_config import RunConfig
 
 HOST = "127.0.0.1"  # nobody else's business
@@ -149,7 +150,7 @@ class Demo:
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
             {row.member: row.samples for row in self._run.ledger.contributions()},
-            self._run.directory.config.averaging.target_batch_size,
+            phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
             time.monotonic() - self._began,
             Path(newest[0].path) if newest else None,
         )

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +35,12 @@ from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
 from coordinator.presence import record_checkpoint, write_swarm_status
-from coordinator.probe import make_probe, probe_loss, probe_tensors
+from coordinator.probe import make_probes, probe_loss, probe_tensors
 from coordinator.store.engine import Sessions, open_engine
 from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model
+from peer.phases import phase_at
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 
@@ -50,9 +51,13 @@ SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be fou
 TOKEN_RENEWAL_SHARE = 2 / 3
 
 
-def must_checkpoint(step: int, newest: int, every: int, stopping: bool) -> bool:
-    """Whether the state after `step` is to be written, `newest` being the newest checkpoint's step."""
-    return step > newest and (stopping or step - newest >= every or step % every == 0)
+def must_checkpoint(step: int, newest: int, every: int, boundaries: Collection[int], stopping: bool) -> bool:
+    """Whether the state after `step` is to be written, `newest` being the newest checkpoint's step.
+
+    A phase's first state always is, or, if the keeper was away then, the first that it has of that phase.
+    """
+    entered = any(newest < boundary <= step for boundary in boundaries)
+    return step > newest and (stopping or entered or step - newest >= every or step % every == 0)
 
 
 @dataclass
@@ -67,7 +72,7 @@ class Keeper:
     membership: Membership
     sessions: Sessions
     credentials: Credentials
-    probe: Batch
+    probes: Mapping[int, Batch]  # by sequence length
     newest_checkpoint: int
     clock: Callable[[], float] = time.time
 
@@ -105,7 +110,7 @@ class Keeper:
             self.sessions,
             step=progress.step,
             samples_accumulated=progress.swarm_samples,
-            target_batch_size=self.config.averaging.target_batch_size,
+            target_batch_size=progress.target_batch_size,
             peers=progress.peers,
             samples_per_second=progress.swarm_samples_per_second,
             eta_s=progress.eta_s,
@@ -121,7 +126,8 @@ class Keeper:
 
     def _checkpoint_if_due(self, stopping: bool) -> None:
         every = self.config.checkpoints.every_steps
-        if not must_checkpoint(self.swarm.step, self.newest_checkpoint, every, stopping):
+        boundaries = {phase.from_step for phase in self.config.phases}
+        if not must_checkpoint(self.swarm.step, self.newest_checkpoint, every, boundaries, stopping):
             return
         try:
             stored = self._write_checkpoint()
@@ -129,7 +135,7 @@ class Keeper:
             logger.error("%s", error)
             return
         self.newest_checkpoint = stored.manifest.step
-        removed = prune(self.directory.checkpoints_dir, self.config.checkpoints.keep)
+        removed = prune(self.directory.checkpoints_dir, self.config.checkpoints.keep, spared=boundaries)
         record_checkpoint(
             self.sessions,
             step=stored.manifest.step,
@@ -143,7 +149,8 @@ class Keeper:
     def _write_checkpoint(self) -> StoredCheckpoint:
         with self.swarm.frozen_state():
             snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.optimizer)
-            loss = probe_loss(self.model, self.probe, self.config)
+            probe = self.probes[phase_at(self.config, snapshot.step).sequence_length]
+            loss = probe_loss(self.model, probe, self.config)
         return write_checkpoint(
             self.directory.checkpoints_dir,
             snapshot,
@@ -156,7 +163,7 @@ class Keeper:
                 "run.yaml": self.config.to_yaml(),
             },
             tokenizer_dir=self.directory.tokenizer_dir,
-            probe=probe_tensors(self.probe),
+            probe=probe_tensors(probe),
             probe_loss=loss,
             created_at=self.clock(),
         )
@@ -199,11 +206,11 @@ def open_keeper(run_dir: Path) -> Keeper:
         config=config,
         model=model,
         swarm=swarm,
-        ledger=Ledger(sessions, config.averaging.target_batch_size, clock=clock),
+        ledger=Ledger(sessions, config, clock),
         membership=membership,
         sessions=sessions,
         credentials=credentials,
-        probe=make_probe(config, directory.tokenizer_dir),
+        probes=make_probes(config, directory.tokenizer_dir),
         newest_checkpoint=0 if checkpoint is None else checkpoint.manifest.step,
         clock=clock,
     )

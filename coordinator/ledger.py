@@ -21,6 +21,7 @@ from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Report, Step, SwarmStatus
 from coordinator.store.models import Session as Stay
 from peer.messages import StepReport
+from peer.run_config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class Contribution:
 class Ledger:
     """Reports in, steps and contributions out."""
 
-    def __init__(self, sessions: Sessions, target_batch_size: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sessions: Sessions, config: RunConfig, clock: Callable[[], float] = time.time) -> None:
         self._sessions = sessions
-        self._target_batch_size = target_batch_size
+        self._config = config
         self._clock = clock
 
     def record(
@@ -176,9 +177,13 @@ class Ledger:
         return Facts(
             current_era=current_era(session),
             horizon_step=horizon,
-            target_batch_size=self._target_batch_size,
+            target_batch_size=self._target_batch_size(step),
             reported_already=session.scalar(same_step) is not None,
         )
+
+    def _target_batch_size(self, step: int) -> int:
+        """What global step number `step` needed: that of the phase in force before it was taken."""
+        return self._config.at_step(step - 1).averaging.target_batch_size
 
     def _add_to_step(self, session: Session, report: Report) -> None:
         """Add a report to its step's sums, in the database, so that two writers cannot lose each other's."""
@@ -208,7 +213,7 @@ class Ledger:
                     loss_sum=loss_sum,
                     loss_samples=loss_samples,
                     devices=1,
-                    target_batch_size=self._target_batch_size,
+                    target_batch_size=self._target_batch_size(report.step),
                     completed_at=report.completed_at,
                 )
             )

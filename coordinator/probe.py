@@ -11,14 +11,24 @@ from transformers import AlbertForPreTraining
 
 from peer.data.batches import Batch, open_batches
 from peer.objectives import compute_losses
+from peer.phases import all_phases
 from peer.run_config import RunConfig
 
 PROBE_SAMPLES = 8
 PROBE_SEED = 0  # no device's seed: the probe is the first batch of a stream that nobody trains on in this order
 
 
+def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
+    """A probe batch for each sequence length that the run's phases have; the same at every start.
+
+    All are made before the run goes on, lest the swarm wait at a boundary for the keeper to read text.
+    """
+    lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
+    return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}
+
+
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """The run's probe batch; the same at every start."""
+    """One probe batch."""
     with (
         tempfile.TemporaryDirectory() as scratch,
         open_batches(config, tokenizer_dir, Path(scratch), PROBE_SEED, PROBE_SAMPLES) as stream,

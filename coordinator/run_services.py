@@ -43,7 +43,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             authority_public=authority.public_bytes,
             files=list_run_files(directory.tokenizer_dir),
             membership=membership,
-            ledger=Ledger(sessions, config.averaging.target_batch_size, clock),
+            ledger=Ledger(sessions, config, clock),
             sessions=sessions,
             refusals=RefusalRecorder(membership, clock),
             clock=clock,

@@ -66,7 +66,7 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
             membership=Membership(
                 sessions, directory.authority, config.run.name, config.membership.token_lifetime_s, clock
             ),
-            ledger=Ledger(sessions, config.averaging.target_batch_size, clock),
+            ledger=Ledger(sessions, config, clock),
         )
     finally:
         engine.dispose()

@@ -76,7 +76,7 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
         case Ready():
             return replace(state, activity="training", device=event.device, step=event.step)
         case PhaseEntered():
-            return replace(state, phase=event.phase, notice=_phase_line(event.phase))
+            return replace(state, phase=event.phase, notice=f"Phase {event.phase.line}.")
         case Progress():
             loss = state.loss if event.loss is None else event.loss
             return replace(
@@ -120,7 +120,7 @@ def describe(event: DisplayEvent) -> str | None:
         case Ready():
             return f"Training on {event.device} from global step {event.step}."
         case PhaseEntered():
-            return _phase_line(event.phase)
+            return f"Phase {event.phase.line}."
         case StepReport():
             loss = "" if event.loss is None else f", loss {event.loss:.3f}"
             lost = f", {event.lost_samples} samples lost ({event.lost_reason})" if event.lost_samples else ""
@@ -143,10 +143,6 @@ def describe(event: DisplayEvent) -> str | None:
             return None if event.up else "The coordinator does not answer; training goes on, reports are kept."
         case Standing():
             return None
-
-
-def _phase_line(phase: PhaseFacts) -> str:
-    return f"Phase {phase.number} of {phase.count}, from step {phase.from_step} on: {phase}."
 
 
 class Display(Protocol):
@@ -216,7 +212,7 @@ def render(state: PanelState) -> Panel:
     phase = state.phase
     rows: list[tuple[str, str | Table]] = [
         ("global step", str(state.step)),
-        *([] if phase is None else [("phase", f"{phase.number} of {phase.count}: {phase}")]),
+        *([] if phase is None else [("phase", phase.line)]),
         ("global batch", batch),
         ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
         ("this machine", f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"),

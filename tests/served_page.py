@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from auth.identity import DeviceKey
 from coordinator.directory import RunDirectory, Settings
@@ -94,13 +95,16 @@ class FakeRun:
 
 
 @contextmanager
-def fake_run(directory: Path, clock: Callable[[], float] = time.time) -> Iterator[FakeRun]:
+def fake_run(
+    directory: Path, clock: Callable[[], float] = time.time, phases: Sequence[dict[str, Any]] = ()
+) -> Iterator[FakeRun]:
     """An empty run."""
     config = RunConfig.from_mapping(
         {
             "run": {"name": "test-run", "description": "A run for tests."},
             "averaging": {"target_batch_size": TARGET},
             "data": {"microbatch_size": 4},
+            "phases": phases,
         }
     )
     created = RunDirectory.create(directory / "run", config, Settings(bind_host="127.0.0.1"))

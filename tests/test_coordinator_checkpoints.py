@@ -162,6 +162,14 @@ def test_prune_keeps_the_newest(tmp_path: Path, tokenizer_dir: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000010", "step-00000015"]
 
 
+def test_prune_spares_the_phases_beginnings(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A checkpoint at a phase's boundary stays beside the newest `keep`, so that the phase can be tried again."""
+    for step in (5, 7, 10, 15):
+        write(tmp_path, tokenizer_dir, step)
+    assert prune(tmp_path, keep=1, spared={7, 12}) == [5, 10]
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000007", "step-00000015"]
+
+
 def test_another_model_is_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
     """Weights of another name or shape raise an error that names the checkpoint."""
     stored = write(tmp_path, tokenizer_dir, 1)

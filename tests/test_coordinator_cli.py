@@ -166,6 +166,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
     expected = {
         "run": "small",
         "step": 1,
+        "phase": f"1 of 1, from step 0 on: 32 tokens, {TARGET_BATCH_SIZE} samples a step",
         "loss": 8.5,
         "samples_accumulated": 7,
         "target_batch_size": TARGET_BATCH_SIZE,

@@ -22,4 +22,21 @@ from coordinator.keeper import must_checkpoint
 )
 def test_checkpoints_when_due_and_at_the_end(step: int, newest: int, stopping: bool, expected: bool) -> None:
     """Every five steps here, after a gap, and when stopping, but never the same step twice."""
-    assert must_checkpoint(step, newest, every=5, stopping=stopping) is expected
+    assert must_checkpoint(step, newest, every=5, boundaries=(), stopping=stopping) is expected
+
+
+@pytest.mark.parametrize(
+    ("step", "newest", "expected"),
+    [
+        (7, 5, False),  # the last step of the phase before
+        (8, 5, True),  # the boundary
+        (8, 8, False),
+        (9, 5, True),  # the keeper was away at the boundary, or the disk was full
+        (9, 8, False),
+        (13, 8, True),  # due
+        (14, 13, True),  # the next boundary
+    ],
+)
+def test_a_phase_begins_with_a_checkpoint(step: int, newest: int, expected: bool) -> None:
+    """The state with which a phase starts is written, or the first of the phase that the keeper has."""
+    assert must_checkpoint(step, newest, every=5, boundaries=(8, 14), stopping=False) is expected

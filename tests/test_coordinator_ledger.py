@@ -19,8 +19,10 @@ from coordinator.presence import close_session, open_session, read_swarm_status,
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Device, Member, Refusal, Report
 from peer.messages import StepReport
+from peer.run_config import RunConfig
 
 TARGET = 100
+CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
 ACCEPTED = Verdict(accepted=True)
 DEVICES = {"ada-1": "Ada", "ada-2": "Ada", "bob-1": "Bob", "keeper-1": "keeper"}
 
@@ -68,7 +70,7 @@ def add_members(sessions: Sessions) -> None:
 
 @pytest.fixture
 def ledger(sessions: Sessions, clock: Clock) -> Ledger:
-    return Ledger(sessions, TARGET, clock=clock)
+    return Ledger(sessions, CONFIG, clock)
 
 
 def report(step: int, samples: int = 10, loss: float | None = 2.0, **claims: Any) -> StepReport:
@@ -286,7 +288,7 @@ def test_sums_always_equal_their_reports(tmp_path_factory: pytest.TempPathFactor
     migrate(engine)
     sessions = Sessions(engine)
     add_members(sessions)
-    ledger = Ledger(sessions, TARGET, clock=Clock())
+    ledger = Ledger(sessions, CONFIG, Clock())
     for event in events:
         if event[0] == "back":
             ledger.roll_back(event[1])
@@ -307,3 +309,16 @@ def _sums(pairs: Iterator[tuple[int, int]]) -> dict[int, int]:
     for key, value in pairs:
         sums[key] = sums.get(key, 0) + value
     return sums
+
+
+def test_a_report_is_measured_by_its_steps_phase(sessions: Sessions, clock: Clock) -> None:
+    """Steps up to the boundary need the old batch, later ones the new; a claim that fits the other is refused."""
+    config = RunConfig.from_mapping(
+        CONFIG.model_dump() | {"phases": [{"from_step": 2, "target_batch_size": 10 * TARGET}]}
+    )
+    ledger = Ledger(sessions, config, clock)
+    keeper_at(sessions, 3, clock())
+    assert not record(ledger, "ada-1", 2, seq=1, samples=5 * TARGET).accepted
+    assert record(ledger, "ada-1", 2, seq=2, samples=TARGET).accepted
+    assert record(ledger, "ada-1", 3, seq=3, samples=5 * TARGET).accepted
+    assert [(row.step, row.target_batch_size) for row in ledger.steps()] == [(2, TARGET), (3, 10 * TARGET)]

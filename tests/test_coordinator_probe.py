@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AlbertForPreTraining, AutoTokenizer
 
 from coordinator.checkpoints import take_snapshot, write_checkpoint
-from coordinator.probe import make_probe, probe_loss, probe_tensors
+from coordinator.probe import make_probe, make_probes, probe_loss, probe_tensors
 from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
 from peer.models import build_model
@@ -93,3 +93,12 @@ def test_tokenizer_of_a_checkpoint_loads(tokenizer_dir: Path) -> None:
     text = "The quick brown fox"
     own = load_tokenizer(tokenizer_dir)
     assert tokenizer(text)["input_ids"] == own.encode(text).ids
+
+
+def test_each_phase_has_a_probe_of_its_length(tokenizer_dir: Path) -> None:
+    """One probe for each sequence length, and the first phase's is the one that a run without phases has."""
+    phases = [{"from_step": 5, "sequence_length": 32}, {"from_step": 9, "sequence_length": 64}]
+    config = RunConfig.from_mapping(CONFIG.model_dump() | {"phases": phases})
+    probes = make_probes(config, tokenizer_dir)
+    assert {length: probe.input_ids.shape[1] for length, probe in probes.items()} == {64: 64, 32: 32}
+    assert torch.equal(probes[64].input_ids, make_probe(CONFIG, tokenizer_dir).input_ids)

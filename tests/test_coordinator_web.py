@@ -77,6 +77,25 @@ def test_steps_come_in_columns_and_pages(client: TestClient) -> None:
     assert client.get("/api/v1/steps", params={"after": -1}).status_code == 422
 
 
+def test_overview_tells_the_phases(tmp_path: Path, clock: Clock) -> None:
+    """All phases stand there in order, the one in force is named, and progress is towards its batch."""
+    phase = {"from_step": 2, "sequence_length": 256, "target_batch_size": 90, "optimizer": "fresh"}
+    with fake_run(tmp_path, clock, [phase]) as run:
+        run.add_member("ada")
+        for step in (1, 2, 3):
+            run.keeper_says(step)
+            run.add_step(step, 5.0)
+            with TestClient(create_app(WebState(run.directory, run.services))) as client:
+                overview = client.get("/api/v1/overview").json()
+                curve = client.get("/curve.svg").text
+            in_second = step >= 2
+            assert overview["progress"]["phase"] == 1 + in_second
+            assert overview["progress"]["target_batch_size"] == (90 if in_second else TARGET)
+            assert ("phase 2" in curve) == (step == 3)
+        assert [each["from_step"] for each in overview["phases"]] == [0, 2]
+        assert overview["phases"][1]["text"] == "256 tokens, 90 samples a step, fresh optimizer"
+
+
 def test_run_without_data_says_so(run: FakeRun) -> None:
     """Before the first step there are no numbers, but a page and a curve that say so."""
     with TestClient(create_app(WebState(run.directory, run.services))) as client:

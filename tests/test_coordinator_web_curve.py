@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from coordinator.web.curve import MAX_POINTS, decimate, draw_curve
 
 WAVE = [(float(x), math.sin(x / 30) + (5.0 if x == 700 else 0.0)) for x in range(2000)]
@@ -34,6 +36,18 @@ def test_drawing_is_valid_and_bounded() -> None:
     assert title is not None
     assert title.text == "loss & <more>"
     assert len(line.attrib["points"].split()) == MAX_POINTS
+
+
+def test_boundaries_stand_between_two_steps() -> None:
+    """A phase's line is half a step after the last step of the one before; what is not on the curve has no line."""
+    drawn = draw_curve([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], "loss", {1: "phase 2", 3: "<phase 3>", 9: "phase 4"})
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    lines = [line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("class") == "phase"]
+    assert [line.get("x1") for line in lines] == [line.get("x2") for line in lines]
+    first, second = (float(place.split(",")[0]) for place in root[-1].get("points", "").split()[:2])
+    assert [float(line.get("x1", "")) for line in lines] == [pytest.approx((first + second) / 2, abs=0.1)]
+    assert "phase 2" in drawn
+    assert "phase 3" not in drawn
 
 
 def test_single_and_equal_points_can_be_drawn() -> None:

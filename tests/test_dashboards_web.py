@@ -99,6 +99,22 @@ def test_numbers_and_curve_are_live(page: Page, server: PageServer, run: FakeRun
     assert complaints == []
 
 
+def test_a_phase_is_marked_where_it_begins(page: Page, tmp_path: Path, complaints: list[str]) -> None:
+    """The chart has a line and a name at the boundary that is passed, none at one to come; the batch tells which."""
+    phases = [{"from_step": 4, "sequence_length": 256}, {"from_step": 100, "optimizer": "fresh"}]
+    with fake_run(tmp_path / "phased", phases=phases) as run:
+        fill(run, 8)
+        server = PageServer(run)
+        page.goto(server.url)
+        chart = page.locator("#chart")
+        expect(chart).to_have_attribute("data-steps", "8", timeout=20_000)
+        expect(chart.locator(".shapelayer path")).to_have_count(1)
+        expect(chart.locator(".annotation")).to_have_text("phase 2")
+        expect(page.locator("#phase")).to_have_text("phase 2 of 3: 256 tokens, 100 samples a step")
+        server.close()
+    assert complaints == []
+
+
 def test_hostile_name_stays_text(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
     """A member named like markup is shown as it is spelt; nothing of it is run or loaded."""
     fill(run, 2)

@@ -24,7 +24,7 @@ from coordinator.ledger import Ledger
 from coordinator.membership import Membership
 from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine
-from tests.small_run import TARGET_BATCH_SIZE, make_small_run
+from tests.small_run import make_small_run
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "join.ipynb"
 TIMEOUT_S = 120.0
@@ -91,7 +91,7 @@ async def test_one_cell_joins_trains_and_leaves(
     client = NotebookClient(
         notebook, timeout=TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
-    ledger = Ledger(sessions, TARGET_BATCH_SIZE)
+    ledger = Ledger(sessions, served.config)
 
     async def interrupt_when_counted() -> None:
         while not any(row.samples for row in ledger.contributions()):  # noqa: ASYNC110 - another process counts

@@ -122,7 +122,7 @@ def test_a_phase_is_told_when_it_begins_and_stays_on_the_panel() -> None:
     assert entered.notice == line
     console = Console(width=100, file=io.StringIO(), record=True)
     console.print(render(reduce_state(entered, Notice("info", "look"))))
-    assert "2 of 3: 128 tokens, 1024 samples a step" in console.export_text()
+    assert "2 of 3, from step 400 on: 128 tokens, 1024 samples a step" in console.export_text()
 
 
 def test_names_are_not_markup() -> None:

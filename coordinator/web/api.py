@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -10,6 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import Snapshot
+from peer.phases import all_phases, phase_at
 from peer.run_config import RunConfig
 
 MAX_STEPS_PER_PAGE = 20_000
@@ -20,24 +22,28 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
     """Everything but the curve: names and numbers, times in Unix seconds."""
     swarm, checkpoint = snapshot.swarm, snapshot.checkpoint
     total = snapshot.samples
+    step = swarm.step if swarm else 0
+    phase = phase_at(config, step)
     losses = [row.loss for row in snapshot.steps if row.loss is not None]
     return {
         "run": {
             "name": config.run.name,
             "description": config.run.description,
             "language": config.run.language,
-            "target_batch_size": config.averaging.target_batch_size,
+            "target_batch_size": phase.target_batch_size,
             "join_link": join_link,
         },
         "progress": {
-            "step": swarm.step if swarm else 0,
+            "step": step,
+            "phase": phase.number,
             "samples_accumulated": swarm.samples_accumulated if swarm else 0,
-            "target_batch_size": config.averaging.target_batch_size,
+            "target_batch_size": phase.target_batch_size,
             "eta_s": swarm.eta_s if swarm else None,
             "samples_per_second": swarm.samples_per_second if swarm else 0.0,
             "peers": swarm.peers if swarm else 0,
             "updated_at": swarm.updated_at if swarm else None,
         },
+        "phases": [{**asdict(each), "text": str(each)} for each in all_phases(config)],
         "online": {
             "devices": len(snapshot.online),
             "members": len({session.member for session in snapshot.online}),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 Point = tuple[float, float]
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
 MAX_POINTS = 400
 TICKS = 5
+NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
 def decimate(points: Sequence[Point], most: int) -> list[Point]:
@@ -36,8 +38,8 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
     return [*kept, points[-1]]
 
 
-def draw_curve(points: Sequence[Point], title: str) -> str:
-    """An SVG of loss (y) over global steps (x)."""
+def draw_curve(points: Sequence[Point], title: str, boundaries: Mapping[int, str] = NO_PHASES) -> str:
+    """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name."""
     if not points:
         return _frame(title, '<text x="50%" y="50%" text-anchor="middle">Waiting for the first global step.</text>')
     drawn = decimate(points, MAX_POINTS)
@@ -57,6 +59,11 @@ def draw_curve(points: Sequence[Point], title: str) -> str:
         lines.append(f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.2f}</text>')
     lines.append(f'<text x="{LEFT}" y="{HEIGHT - 10}">{low_x:g}</text>')
     lines.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">step {high_x:g}</text>')
+    for step, name in boundaries.items():
+        if low_x <= step < high_x:
+            x, _ = place((step + 0.5, low_y)).split(",")  # between the old phase's last step and the new one's first
+            lines.append(f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+            lines.append(f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>')
     lines.append(f'<polyline class="curve" points="{" ".join(map(place, drawn))}"/>')
     if len(drawn) == 1:
         x, y = place(drawn[0]).split(",")
@@ -73,7 +80,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 def _frame(title: str, content: str) -> str:
     style = (
         "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
-        ".curve{fill:none;stroke:#2f6fed;stroke-width:2}.dot{fill:#2f6fed}"
+        ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve{fill:none;stroke:#2f6fed;stroke-width:2}.dot{fill:#2f6fed}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'

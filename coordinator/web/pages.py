@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from coordinator.web.curve import draw_curve
 from coordinator.web.live import LiveSnapshot
 from dashboards import content_type, page_files
+from peer.phases import all_phases
 
 ONE_DAY = "public, max-age=86400"
 router = APIRouter(include_in_schema=False)
@@ -72,7 +73,10 @@ async def curve(request: Request) -> Response:
     live: LiveSnapshot = request.app.state.live
     points = [(float(row.step), row.loss) for row in live.current.steps if row.loss is not None]
     title = f"Training loss of {request.app.state.config.run.name} over {len(points)} global steps"
-    return Response(draw_curve(points, title), media_type="image/svg+xml", headers={"Cache-Control": "no-cache"})
+    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(request.app.state.config)[1:]}
+    return Response(
+        draw_curve(points, title, boundaries), media_type="image/svg+xml", headers={"Cache-Control": "no-cache"}
+    )
 
 
 @router.get("/healthz")

@@ -32,7 +32,9 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-function layout() {
+function layout(phases, steps) {
+  // A thin line where a phase begins, between the last step of the one before and its own first.
+  const begun = phases.filter((phase) => steps[0] <= phase.from_step && phase.from_step < steps.at(-1));
   const axis = { gridcolor: color("--line"), zeroline: false, linecolor: color("--line") };
   return {
     margin: { l: 52, r: 12, t: 8, b: 44 },
@@ -43,12 +45,31 @@ function layout() {
     hovermode: "x unified",
     hoverlabel: { bgcolor: color("--card"), bordercolor: color("--line"), font: { color: color("--text") } },
     showlegend: false,
+    shapes: begun.map(({ from_step: step }) => ({
+      type: "line",
+      x0: step + 0.5,
+      x1: step + 0.5,
+      yref: "paper",
+      y0: 0,
+      y1: 1,
+      line: { color: color("--muted"), width: 1, dash: "dot" },
+    })),
+    annotations: begun.map(({ number, from_step: step, text: hovertext }) => ({
+      x: step + 0.5,
+      yref: "paper",
+      y: 1,
+      xanchor: "left",
+      yanchor: "top",
+      showarrow: false,
+      text: `phase ${number}`,
+      hovertext,
+    })),
     xaxis: { ...axis, title: { text: "global step" }, rangemode: "nonnegative", tickformat: "d" },
     yaxis: { ...axis, title: { text: "loss" } },
   };
 }
 
-export async function drawCurve(element, curve, smooth) {
+export async function drawCurve(element, curve, smooth, phases) {
   if (!curve.step.length) return;
   const plotly = await loadPlotly();
   const few = curve.step.length < 200;
@@ -70,6 +91,7 @@ export async function drawCurve(element, curve, smooth) {
     traces.push({ x: curve.step, y: smoothed(curve, SMOOTHING_STEPS), mode: "lines", line, hoverinfo: "skip" });
   }
   element.querySelector("#curve")?.remove();
-  await plotly.react(element, traces, layout(), { responsive: true, displaylogo: false, displayModeBar: false });
+  const options = { responsive: true, displaylogo: false, displayModeBar: false };
+  await plotly.react(element, traces, layout(phases, curve.step), options);
   element.dataset.steps = String(curve.step.length);
 }

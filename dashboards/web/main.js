@@ -5,6 +5,7 @@ import * as format from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const curve = { era: 0, step: [], loss: [], samples: [] };
+let phases = []; // the run's, in order
 const RECHECKED_STEPS = 20; // late reports still change the newest steps
 let fetching = false;
 let drawnKey = "";
@@ -32,6 +33,11 @@ function showBatch(progress) {
   $("fill").style.transform = `translateX(${100 * (Math.min(1, samples / target) - 1)}%)`;
   $("bar").setAttribute("aria-valuemax", String(target));
   $("bar").setAttribute("aria-valuenow", String(Math.min(samples, target)));
+}
+
+function showPhase(number) {
+  const { text: contents } = phases[number - 1];
+  text("phase", phases.length > 1 ? `phase ${number} of ${phases.length}: ${contents}` : "");
 }
 
 function contributionItem(row) {
@@ -78,6 +84,8 @@ function show(overview) {
   text("run-name", run.name);
   text("run-description", run.description);
   text("join", `manyhands join '${run.join_link}'`);
+  phases = overview.phases;
+  showPhase(progress.phase);
   showBatch(progress);
   text("loss", format.loss(overview.loss.last));
   text("peers", format.count(progress.peers));
@@ -121,7 +129,7 @@ async function updateCurve(overview) {
 async function redraw(force = false) {
   const key = JSON.stringify([curve.era, curve.step.length, curve.loss.slice(-RECHECKED_STEPS), $("smooth").checked]);
   if (key === drawnKey && !force) return;
-  await drawCurve($("chart"), curve, $("smooth").checked);
+  await drawCurve($("chart"), curve, $("smooth").checked, phases);
   drawnKey = key;
 }
 

@@ -81,7 +81,7 @@ class Site:
         self.run: RunDirectory = make_small_run(base)
         sessions = Sessions(open_engine(self.run.database_url))
         self.sessions = sessions
-        self.ledger = Ledger(sessions, TARGET_BATCH_SIZE)
+        self.ledger = Ledger(sessions, self.run.config)
         self.membership = Membership(sessions, self.run.authority, self.run.config.run.name, 3600, time.time)
         self.commands: list[Command] = []
 
