@@ -48,12 +48,12 @@ class Plan:
     parameters_file: str = ""  # written on leaving
 
 
-def fixed_batch(samples: int, seed: int, step: int, part: int) -> Batch:
+def fixed_batch(samples: int, seed: int, step: int, part: int, length: int = LENGTH) -> Batch:
     """A batch with the same number of masked positions in every sample, so that means over parts are means over all."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step * 1009 + part)
-    ids = torch.randint(5, VOCABULARY, (samples, LENGTH), generator=generator)
-    places = torch.stack([torch.randperm(LENGTH, generator=generator)[:MASKED_PER_SAMPLE] for _ in range(samples)])
-    positions = (places.sort(dim=1).values + torch.arange(samples)[:, None] * LENGTH).flatten()
+    ids = torch.randint(5, VOCABULARY, (samples, length), generator=generator)
+    places = torch.stack([torch.randperm(length, generator=generator)[:MASKED_PER_SAMPLE] for _ in range(samples)])
+    positions = (places.sort(dim=1).values + torch.arange(samples)[:, None] * length).flatten()
     return Batch(
         input_ids=ids,
         token_type_ids=torch.zeros_like(ids),
@@ -70,6 +70,15 @@ def spoil(swarm: Swarm, model: torch.nn.Module) -> None:
         for parameter in model.parameters():
             parameter.mul_(1.01)
     swarm.restore(swarm.step)  # takes the sketch anew
+
+
+def moments(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """How far the optimizer's statistics are from those of a new one: its own steps, the sums of its moments."""
+    sums: dict[str, float] = {}
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            sums[name] = sums.get(name, 0.0) + float(value.double().abs().sum())
+    return sums
 
 
 def say(event: str, **facts: Any) -> None:
@@ -90,12 +99,15 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
     )
     backend = TorchBackend(config, model, threads=1)
     downloaded = plan.role == "trainer" and swarm.download_state()
-    say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded)
+    target = swarm.progress().target_batch_size
+    say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded, target_batch_size=target)
     done_this_step = part = 0
     while not stop.is_set():
         quota = plan.microbatches_per_step
         if plan.role == "trainer" and swarm.step != plan.last_step and (quota is None or done_this_step < quota):
-            result = backend.accumulate(fixed_batch(config.data.microbatch_size, plan.seed, swarm.step, part))
+            data = config.at_step(swarm.step).data
+            batch = fixed_batch(data.microbatch_size, plan.seed, swarm.step, part, data.sequence_length)
+            result = backend.accumulate(batch)
             time.sleep(plan.microbatch_s)
             swarm.begin_training()
             swarm.add(result.samples)
@@ -106,13 +118,13 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
             continue
         outcome = swarm.advance()
         if outcome is not None:
-            say("step", **asdict(outcome))
+            say("step", **asdict(outcome), target_batch_size=swarm.progress().target_batch_size)
             done_this_step = part = 0
             if outcome.averaged and outcome.step == plan.spoil_after_step:
                 spoil(swarm, model)
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
-    say("left", step=swarm.step)
+    say("left", step=swarm.step, moments=moments(swarm.optimizer))
     swarm.leave()
 
 

@@ -1,0 +1,115 @@
+"""Phases in a real swarm: all peers change at the same step, to the same numbers as one plain process.
+
+Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from peer.backends.torch_backend import TorchBackend
+from peer.models import build_model
+from peer.optim import build_optimizer, parameter_groups, rate_in_phase
+from peer.run_config import RunConfig
+from tests.system.swarm_peer import VOCABULARY, fixed_batch, moments
+from tests.system.test_swarm import CONFIG, SwarmFactory, relative_difference, swarm
+
+__all__ = ["swarm"]  # the fixture
+BOUNDARY, LAST = 3, 5
+PARTS = 4  # microbatches of each trainer in a step
+SEEDS = [1, 2]
+SHORT = {"sequence_length": 64, "microbatch_size": 4}
+LONG = {"sequence_length": 128, "microbatch_size": 6}
+
+
+def phased_config(optimizer: str) -> dict[str, Any]:
+    """64 tokens and 32 samples a step; after the boundary 128 tokens, 48 samples, and a warm-up to another peak."""
+    phase = {"from_step": BOUNDARY, **LONG, "target_batch_size": 6 * PARTS * len(SEEDS), "optimizer": optimizer}
+    return {
+        **CONFIG,
+        "model": {**CONFIG["model"], "max_position_embeddings": 128},
+        "data": SHORT,
+        "averaging": {**CONFIG["averaging"], "target_batch_size": 4 * PARTS * len(SEEDS)},
+        "phases": [phase | {"learning_rate": 0.02, "warmup_steps": 3}],
+    }
+
+
+def train_alone(config: RunConfig) -> tuple[dict[str, torch.Tensor], torch.optim.Optimizer]:
+    """The same training in one plain process; at the boundary a fresh phase gets an optimizer that is really new."""
+    model = build_model(config, VOCABULARY, 0)
+    optimizer = build_optimizer(config, parameter_groups(model, config))
+    backend = TorchBackend(config, model)
+    for step in range(LAST):
+        if config.starts_optimizer(step):
+            optimizer = build_optimizer(config, parameter_groups(model, config))
+        data = config.at_step(step).data
+        samples = 0
+        for seed in SEEDS:
+            for part in range(PARTS):
+                batch = fixed_batch(data.microbatch_size, seed, step, part, data.sequence_length)
+                samples += backend.accumulate(batch).samples
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(samples)
+        for group in optimizer.param_groups:
+            group["lr"] = config.optimizer.learning_rate * rate_in_phase(step, config)
+        optimizer.step()
+        model.zero_grad()
+    return {name: tensor.detach() for name, tensor in model.named_parameters()}, optimizer
+
+
+@pytest.mark.parametrize("optimizer", ["fresh", "keep"])
+def test_all_peers_enter_the_phase_at_the_same_step(swarm: SwarmFactory, optimizer: str) -> None:
+    """Keeper and trainers change batch, length, rate and moments after step 3; who comes later is in the new phase."""
+    config = phased_config(optimizer)
+    keeper = swarm.start_keeper(config=config, last_step=LAST)
+    trainers = [
+        swarm.start(f"trainer-{seed}", "trainer", config, seed=seed, microbatches_per_step=PARTS, last_step=LAST)
+        for seed in SEEDS
+    ]
+    for peer in [*trainers, keeper]:
+        for step in range(1, LAST + 1):
+            outcome = peer.wait_for_step(step)
+            assert outcome["averaged"]
+            assert (outcome["step"], outcome["group_samples"]) == (step, 32 if step <= BOUNDARY else 48)
+            assert outcome["target_batch_size"] == (32 if step < BOUNDARY else 48)
+    late = swarm.start("late", "trainer", config, seed=3, last_step=LAST)
+    joined = late.joined()
+    assert (joined["downloaded"], joined["step"], joined["target_batch_size"]) == (True, LAST, 48)
+    peers = [*trainers, late, keeper]
+    together = [peer.stop() for peer in peers]
+    statistics = [peer.wait_for(lambda said: said["event"] == "left")["moments"] for peer in peers]
+    for parameters in together[1:]:
+        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+    alone, plain_optimizer = train_alone(RunConfig.from_mapping(config))
+    assert relative_difference(together[0], alone) < 1e-4
+    assert all(each == statistics[0] for each in statistics)
+    steps = LAST - BOUNDARY if optimizer == "fresh" else LAST
+    assert statistics[0] == pytest.approx(moments(plain_optimizer) | {"step": steps * len(alone)}, rel=1e-3)
+
+
+def test_trouble_at_the_boundary_leaves_all_in_the_same_phase(swarm: SwarmFactory) -> None:
+    """One peer is killed and one takes the keeper's state just when the phase begins: it begins once."""
+    config = phased_config("fresh")
+    keeper = swarm.start_keeper(config=config, last_step=LAST)
+    options: dict[str, Any] = {"microbatch_s": 0.2, "last_step": LAST}
+    sound = swarm.start("sound", "trainer", config, seed=1, **options)
+    spoiled = swarm.start("spoiled", "trainer", config, seed=2, spoil_after_step=BOUNDARY, **options)
+    victim = swarm.start("victim", "trainer", config, seed=3, **options)
+    victim.wait_for_step(BOUNDARY)
+    victim.kill()
+    resync = spoiled.wait_for(lambda said: said["event"] == "step" and not said["averaged"] and said["step"] > 0)
+    assert resync["step"] >= BOUNDARY
+    assert resync["target_batch_size"] == 48
+    peers = [sound, spoiled, keeper]
+    for peer in peers:
+        peer.wait_for_step(LAST)
+    together = [peer.stop() for peer in peers]
+    statistics = [peer.wait_for(lambda said: said["event"] == "left")["moments"] for peer in peers]
+    for parameters in together[1:]:
+        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+    assert all(each == statistics[0] for each in statistics)
+    assert statistics[0]["step"] == (LAST - BOUNDARY) * len(together[0])
