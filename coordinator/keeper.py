@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from hivemind.utils.logging import use_hivemind_log_handler
-from transformers import AlbertForPreTraining
+from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from auth.errors import StorageError
@@ -39,7 +39,7 @@ from coordinator.probe import make_probes, probe_loss, probe_tensors
 from coordinator.store.engine import Sessions, open_engine
 from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
-from peer.models import build_model
+from peer.models import build_model, checkpoint_config
 from peer.phases import phase_at
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
@@ -66,7 +66,7 @@ class Keeper:
 
     directory: RunDirectory
     config: RunConfig
-    model: AlbertForPreTraining
+    model: PreTrainedModel
     swarm: Swarm
     ledger: Ledger
     membership: Membership
@@ -157,13 +157,11 @@ class Keeper:
             run=self.config.run.name,
             era=self.ledger.current_era(),
             texts={
-                "config.json": json.dumps(
-                    self.model.config.to_dict() | {"architectures": ["AlbertForPreTraining"]}, indent=2
-                ),
+                "config.json": json.dumps(checkpoint_config(self.model), indent=2),
                 "run.yaml": self.config.to_yaml(),
             },
             tokenizer_dir=self.directory.tokenizer_dir,
-            probe=probe_tensors(probe),
+            probe=probe_tensors(probe, self.config),
             probe_loss=loss,
             created_at=self.clock(),
         )
@@ -184,7 +182,7 @@ def open_keeper(run_dir: Path) -> Keeper:
         config.run.name, directory.authority.public_bytes, grant.token_jwt, membership.revocations_jwt()
     )
     vocabulary = load_tokenizer(directory.tokenizer_dir).get_vocab_size()
-    model = build_model(config, vocabulary, load_special_ids(directory.tokenizer_dir).pad)
+    model = build_model(config, vocabulary, load_special_ids(directory.tokenizer_dir))
     checkpoint = newest_verified(directory.checkpoints_dir)
     if checkpoint is not None:
         restore_model(model, checkpoint.path)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from transformers import AlbertForPreTraining
+from transformers import PreTrainedModel
 
 from peer.data.batches import Batch, open_batches
-from peer.objectives import compute_losses
+from peer.models import evaluating
+from peer.objectives import IGNORED, compute_losses
 from peer.phases import all_phases
 from peer.run_config import RunConfig
 
@@ -36,28 +37,28 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
         return next(stream)
 
 
-def probe_loss(model: AlbertForPreTraining, probe: Batch, config: RunConfig) -> float:
+def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
     """The objective's total on the probe, dropout off."""
-    was_training = model.training
-    model.train(False)
-    try:
-        with torch.no_grad():
-            return float(compute_losses(model, probe, config).total)
-    finally:
-        model.train(was_training)
+    with evaluating(model):
+        return float(compute_losses(model, probe, config).total)
 
 
-def probe_tensors(probe: Batch) -> Mapping[str, torch.Tensor]:
-    """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted."""
-    labels = torch.full_like(probe.input_ids, -100)
-    labels.view(-1)[probe.label_positions] = probe.labels
+def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
+    """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted.
+
+    For a causal model transformers wants each label at its own place, not at the one before, which predicts it.
+    """
+    labels = torch.full_like(probe.input_ids, IGNORED)
+    shift = 1 if config.objective.name == "clm" else 0
+    labels.view(-1)[probe.label_positions + shift] = probe.labels
     attention = probe.attention_mask if probe.attention_mask is not None else torch.ones_like(probe.input_ids)
     tensors = {
         "input_ids": probe.input_ids,
-        "token_type_ids": probe.token_type_ids,
         "attention_mask": attention.to(torch.int64),
         "labels": labels,
     }
+    if probe.token_type_ids is not None:
+        tensors["token_type_ids"] = probe.token_type_ids
     if probe.sop_labels is not None:
         tensors["sentence_order_label"] = probe.sop_labels
     return {name: tensor.contiguous() for name, tensor in tensors.items()}

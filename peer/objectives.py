@@ -1,19 +1,27 @@
-"""What the model is asked to learn: masked tokens and, in ALBERT's own objective, the order of two segments."""
+"""What the model is asked to learn: masked or following tokens and, in ALBERT's own objective, the order of two segments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AlbertForPreTraining
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
-from peer.models import IGNORED, run_heads
+from peer.models import family_of
 from peer.run_config import RunConfig
 
 if TYPE_CHECKING:
     from peer.data.batches import Batch
+
+ROWS = 64  # what numbers of rows are rounded up to
+IGNORED = -100  # the label that cross entropy leaves out
+MAX_LOGITS = 1 << 26  # held at once, 256 MiB; more are computed part by part, and once more for the gradient
 
 
 @dataclass(frozen=True)
@@ -21,21 +29,52 @@ class Losses:
     """Scalar tensors; `total` carries the gradient's graph."""
 
     total: Tensor
-    mlm: Tensor  # mean over the masked positions
+    mlm: Tensor  # mean over the positions that have a label, masked or followed by another
     sop: Tensor | None  # mean over the samples
 
 
-def compute_losses(model: AlbertForPreTraining, batch: Batch, config: RunConfig) -> Losses:
-    """The losses that transformers' `AlbertForPreTraining` gives for the same batch and labels.
+def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
+    """The losses that transformers gives for the same batch and labels.
 
-    A batch without a masked position has a masked-LM loss of 0 (transformers' is NaN).
+    A batch without a label has a loss of 0 (transformers' is NaN).
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
-    heads = run_heads(model, batch)
-    mlm = functional.cross_entropy(heads.logits, heads.labels, ignore_index=IGNORED, reduction="sum")
+    family = family_of(model)
+    firsts = 0 if batch.sop_labels is None else batch.samples
+    wanted, labels = label_rows(batch, firsts)
+    hidden = family.encode(model, batch, wanted)  # (firsts + m + padding, hidden)
+    mlm = _cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, model.config.vocab_size)
     mlm = mlm / max(1, len(batch.labels))
-    if heads.sop_logits is None or batch.sop_labels is None:
+    if family.order_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
-    sop = functional.cross_entropy(heads.sop_logits, batch.sop_labels)
+    sop = functional.cross_entropy(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
     return Losses(total=mlm + sop, mlm=mlm, sop=sop)
+
+
+def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
+    """Where hidden states are wanted, (firsts + m + padding,): each sample's [CLS], then all labels' places; their labels.
+
+    The number of rows is padded to a multiple of `ROWS`, as each batch has another number of labels and oneDNN compiles
+    and keeps code for each new shape.
+    """
+    padding = -(firsts + len(batch.label_positions)) % ROWS
+    first = torch.arange(firsts, device=batch.label_positions.device) * batch.input_ids.shape[1]
+    wanted = functional.pad(torch.cat([first, batch.label_positions]), (0, padding))
+    return wanted, functional.pad(batch.labels, (0, padding), value=IGNORED)
+
+
+def _cross_entropy(
+    to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, vocab_size: int
+) -> Tensor:
+    """The sum over all rows of hidden (n, hidden) with labels (n,)."""
+
+    def loss_of(hidden: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(to_logits(hidden), labels, ignore_index=IGNORED, reduction="sum")
+
+    rows = max(1, MAX_LOGITS // vocab_size // ROWS) * ROWS
+    if len(labels) <= rows:
+        return loss_of(hidden, labels)
+    parts = zip(hidden.split(rows), labels.split(rows), strict=True)
+    losses = [checkpoint(loss_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.stack(losses).sum()

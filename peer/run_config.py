@@ -62,11 +62,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> RunConfig:
-        if self.data.sequence_length > self.model.max_position_embeddings:
-            raise ValueError(
-                f"`data.sequence_length` ({self.data.sequence_length}) must not exceed "
-                f"`model.max_position_embeddings` ({self.model.max_position_embeddings})"
-            )
+        self.objective.check_architecture(self.model.architecture)
+        self.model.check_length(self.data.sequence_length)
         if self.data.microbatch_size > self.averaging.target_batch_size:
             raise ValueError(
                 f"`data.microbatch_size` ({self.data.microbatch_size}) must not exceed "

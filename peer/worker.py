@@ -77,7 +77,7 @@ class Worker:
         device = pick_device(plan.device, count_gpus())
         torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
         vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
-        model = build_model(config, vocabulary, load_special_ids(tokenizer_dir).pad)
+        model = build_model(config, vocabulary, load_special_ids(tokenizer_dir))
         self._swarm = swarm = Swarm.join(
             config=config,
             model=model,

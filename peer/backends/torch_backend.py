@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import AlbertForPreTraining
+from transformers import PreTrainedModel
 
 from peer.backends import MicrobatchResult
 from peer.objectives import compute_losses
@@ -24,7 +24,7 @@ class TorchBackend:
     def __init__(
         self,
         config: RunConfig,
-        model: AlbertForPreTraining,
+        model: PreTrainedModel,
         device: torch.device | str = "cpu",
         threads: int | None = None,
     ) -> None:

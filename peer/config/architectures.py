@@ -1,0 +1,126 @@
+"""What a run file may say about each family of models, and what the data path must know of it.
+
+Facts only: commands and agents read them too, and these never import transformers. How a family is built and run stands
+in `peer/model_families.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from peer.config.base import Fraction
+
+Scalar = bool | int | float | str
+Option = Scalar | list[Scalar]
+
+MOST = 1_000_000
+MAX_LAYERS = 256
+Count = Annotated[int, Field(gt=0, le=MOST)]
+CountFromZero = Annotated[int, Field(ge=0, le=MOST)]
+EvenCount = Annotated[int, Field(ge=2, le=MOST, multiple_of=2)]
+Two = Field(min_length=2, max_length=2)
+Small = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One family of models, by the name that transformers gives it."""
+
+    objectives: tuple[str, ...]
+    options: Mapping[str, Any]  # keys of its transformers configuration -> pydantic's type of each value
+    own_sizes: Mapping[str, int] = field(default_factory=dict)  # sizes that only some families have -> their defaults
+    token_types: int = 1  # kinds of segments that the model tells apart
+    framed: bool = True  # whether a sample stands between [CLS] and [SEP]
+
+
+_COMMON = {"initializer_range": Small, "layer_norm_eps": Small}
+_ENCODER = {**_COMMON, "hidden_act": Activation}
+_RELATIVE = {
+    **_ENCODER,
+    "relative_attention": bool,
+    "position_biased_input": bool,
+    "max_relative_positions": Count,
+    "pos_att_type": Annotated[list[Literal["c2p", "p2c"]], Field(max_length=2)],
+}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "albert": Architecture(
+        objectives=("mlm+sop", "mlm"),
+        options={**_COMMON, "inner_group_num": Count},
+        own_sizes={"embedding_size": 128, "num_hidden_groups": 1},
+        token_types=2,
+    ),
+    "bert": Architecture(("mlm",), _ENCODER, token_types=2),
+    "roberta": Architecture(("mlm",), _ENCODER),
+    "electra": Architecture(("mlm",), _ENCODER, own_sizes={"embedding_size": 128}, token_types=2),
+    "deberta": Architecture(("mlm",), _RELATIVE),
+    "deberta-v2": Architecture(
+        objectives=("mlm",),
+        options={
+            **_RELATIVE,
+            "position_buckets": Annotated[int, Field(ge=4, le=1_000_000)],
+            "share_att_key": bool,
+            "norm_rel_ebd": Literal["none", "layer_norm"],
+            "conv_kernel_size": Literal[0, 3, 5, 7],  # an even one would shorten the sequence
+            "conv_act": Activation,
+        },
+    ),
+    "reformer": Architecture(
+        objectives=("mlm",),
+        options={
+            **_ENCODER,
+            "attn_layers": Annotated[list[Literal["local", "lsh"]], Field(min_length=1, max_length=MAX_LAYERS)],
+            "attention_head_size": Count,
+            "axial_pos_embds": bool,
+            "axial_pos_shape": Annotated[list[Count], Two],
+            "axial_pos_embds_dim": Annotated[list[Count], Two],
+            "axial_norm_std": Small,
+            "local_attn_chunk_length": Count,
+            "local_num_chunks_before": CountFromZero,
+            "local_num_chunks_after": CountFromZero,
+            "local_attention_probs_dropout_prob": Fraction,
+            "lsh_attn_chunk_length": Count,
+            "lsh_num_chunks_before": CountFromZero,
+            "lsh_num_chunks_after": CountFromZero,
+            "lsh_attention_probs_dropout_prob": Fraction,
+            "num_buckets": EvenCount | Annotated[list[EvenCount], Two],
+            "num_hashes": Annotated[int, Field(ge=1, le=64)],
+        },
+    ),
+    "gpt2": Architecture(
+        objectives=("clm",),
+        options={
+            "activation_function": Activation,
+            "initializer_range": Small,
+            "layer_norm_epsilon": Small,
+            "scale_attn_weights": bool,
+            "scale_attn_by_inverse_layer_idx": bool,
+        },
+        framed=False,
+    ),
+}
+
+
+def read_options(architecture: str, options: Mapping[str, object]) -> dict[str, Option]:
+    """The options, each of the type that its key asks for; raises `ValueError` with one sentence for the first mistake.
+
+    Only keys of the table pass: nothing from the network reaches transformers that could name code, files or formats.
+    """
+    types = ARCHITECTURES[architecture].options
+    read: dict[str, Option] = {}
+    for key, value in options.items():
+        if key not in types:
+            known = ", ".join(f"`{name}`" for name in sorted(types))
+            raise ValueError(
+                f"`model.options.{key!s:.60}` is no option of `{architecture}`: remove it; allowed are {known}"
+            )
+        try:
+            read[key] = TypeAdapter[Option](types[key], config=ConfigDict(strict=True)).validate_python(value)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise ValueError(f"`model.options.{key}` ({value!r:.80}): {message[0].lower()}{message[1:]}") from error
+    return read
