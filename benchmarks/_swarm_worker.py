@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from auth.credentials import Credentials
-from benchmarks._trainer_variant import random_batch
+from benchmarks._trainer_variant import SPECIAL, random_batch
 from benchmarks.trainer_swarm import Plan, demo_config
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
@@ -79,7 +79,7 @@ def outcome(taken: list[Taken]) -> dict[str, float]:
 def train_alone(plan: Plan) -> list[Taken]:
     """A plain loop: this worker's part of the target batch, then an optimizer step of its own."""
     config = demo_config()
-    model = build_model(config, config.tokenizer.vocab_size, pad_id=0)
+    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     backend = TorchBackend(config, model)
     taken: list[Taken] = []
@@ -133,7 +133,7 @@ def keep(plan: Plan) -> None:
 
 def join(plan: Plan, config: RunConfig) -> tuple[Swarm, TorchBackend]:
     """This process's place in the swarm and what computes its gradients."""
-    model = build_model(config, config.tokenizer.vocab_size, pad_id=0)
+    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
     swarm = Swarm.join(
         config=config,
         model=model,

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-from transformers import AlbertForPreTraining
+from transformers import PreTrainedModel
 
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
+from peer.data.special_tokens import SpecialIds
 from peer.models import build_model
 from peer.objectives import compute_losses
 from peer.run_config import RunConfig
 
 MASKED_SHARE = 0.15
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5  # ids below are special
 Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`, returns its loss
 
@@ -64,7 +66,7 @@ def random_batch(config: RunConfig, vocabulary: int, samples: int, seed: int) ->
     )
 
 
-def worker(config: RunConfig, model: AlbertForPreTraining) -> Accumulate:
+def worker(config: RunConfig, model: PreTrainedModel) -> Accumulate:
     """What a volunteer's worker does: the backend, with its guards against what is not finite."""
     backend = TorchBackend(config, model)
 
@@ -77,7 +79,7 @@ def worker(config: RunConfig, model: AlbertForPreTraining) -> Accumulate:
     return accumulate
 
 
-def plain_loop(config: RunConfig, model: AlbertForPreTraining) -> Accumulate:
+def plain_loop(config: RunConfig, model: PreTrainedModel) -> Accumulate:
     """The same model in a loop without guards."""
 
     def accumulate(batch: Batch) -> float:
@@ -88,7 +90,7 @@ def plain_loop(config: RunConfig, model: AlbertForPreTraining) -> Accumulate:
     return accumulate
 
 
-def transformers_forward(_: RunConfig, model: AlbertForPreTraining) -> Accumulate:
+def transformers_forward(_: RunConfig, model: PreTrainedModel) -> Accumulate:
     """transformers' own forward, which takes labels for all positions."""
 
     def accumulate(batch: Batch) -> float:
@@ -106,7 +108,7 @@ def transformers_forward(_: RunConfig, model: AlbertForPreTraining) -> Accumulat
     return accumulate
 
 
-VARIANTS: dict[str, Callable[[RunConfig, AlbertForPreTraining], Accumulate]] = {
+VARIANTS: dict[str, Callable[[RunConfig, PreTrainedModel], Accumulate]] = {
     "worker": worker,
     "plain loop": plain_loop,
     "transformers": transformers_forward,
@@ -118,7 +120,7 @@ def measure(plan: Plan) -> Outcome:
     torch.set_num_threads(plan.threads)
     config = RunConfig.from_json(plan.config_json)
     samples = config.data.microbatch_size
-    model = build_model(config, plan.vocabulary, pad_id=0)
+    model = build_model(config, plan.vocabulary, SPECIAL)
     accumulate = VARIANTS[plan.variant](config, model)
     losses, seconds = [], []
     for seed in range(plan.microbatches):

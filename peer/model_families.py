@@ -1,8 +1,8 @@
 """The families of models: how transformers is told to make each, and how each is run for a training batch.
 
-Every family is transformers' own module. It is run in two parts, so that the head, which for a large vocabulary is much
-of the work, sees only the positions that have a label: `encode`, then `token_logits`. ALBERT's are faster ones of our own
-(`peer/albert.py`). `peer/models.py` builds from this table, `peer/objectives.py` runs what it lists.
+Every family is transformers' own module. It is run in two parts, `encode` and `token_logits`, so that the head, which
+for a large vocabulary is much of the work, sees only the positions that have a label. ALBERT's are faster ones of our
+own (`peer/albert.py`). `peer/models.py` builds from this table, `peer/objectives.py` runs what it lists.
 
 Some parameters have a gradient of zero by construction, which in floating point is rounding noise, and LAMB would make
 steps of the usual length of it. Averages are identical on all peers, so nobody would drift; but the steps are aimless,
@@ -27,9 +27,9 @@ from peer.config.reformer import reformer_settings
 
 if TYPE_CHECKING:
     from peer.data.batches import Batch
-    from peer.data.tokenizers import SpecialIds
+    from peer.data.special_tokens import SpecialIds
 
-Settings = Mapping[str, Any]
+Settings = dict[str, Any]
 
 
 def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
@@ -136,14 +136,13 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    scored_by_position = model.options.get("relative_attention", True) and "p2c" in _position_scores(model)
-    return ("*.pos_key_proj.bias",) if scored_by_position else ("*.pos_key_proj.bias", "*.self.key_proj.bias")
-
-
-def _position_scores(model: Model) -> list[str]:
+    """A bias of what queries are scored against is noise, unless positions are scored against keys as well (p2c)."""
+    relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
-    assert isinstance(scores, list)
-    return [str(score) for score in scores]
+    untrained = ["*.pos_key_proj.bias"]
+    if not (relative and isinstance(scores, list) and "p2c" in scores):
+        untrained += ["*.self.key_proj.bias", "deberta.encoder.LayerNorm.bias"]
+    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # of the relative positions
 
 
 def _still_key_biases(model: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 import transformers
@@ -16,11 +16,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
+from peer.config.architectures import ARCHITECTURES
+from peer.data.special_tokens import SpecialIds, missing_token
 from peer.model_families import FAMILIES, Family
 from peer.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from peer.data.tokenizers import SpecialIds
 
 HASH_SEED = 0  # of Reformer's random hashing where a loss has to be the same everywhere
 
@@ -32,11 +31,14 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
     for what transformers refuses.
     """
     family = FAMILIES[config.model.architecture]
-    kind = cast(type[PreTrainedModel], getattr(transformers, family.model))
+    if ARCHITECTURES[config.model.architecture].framed and special.pad == special.sep:
+        raise missing_token("pad")  # encoders give padding no embedding and no position
+    kind = getattr(transformers, family.model)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
-            model = kind(kind.config_class(vocab_size=vocab_size, **family.settings(config.model, special)))
+            settings = kind.config_class(vocab_size=vocab_size, **family.settings(config.model, special))
+            model: PreTrainedModel = kind(settings)
     except Exception as error:  # whatever transformers and torch raise for sizes that do not fit
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
@@ -60,7 +62,7 @@ def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Dropout off, no gradients, and hashing as in a checkpoint: the same loss for the same weights, again and again."""
+    """Dropout off, no gradients, hashing as in a checkpoint: the same loss for the same weights, again and again."""
     was_training, hashing = model.training, _hashing(model)
     devices = [model.device] if model.device.type == "cuda" else []
     model.train(False)

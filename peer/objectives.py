@@ -1,4 +1,4 @@
-"""What the model is asked to learn: masked or following tokens and, in ALBERT's own objective, the order of two segments."""
+"""What the model is asked to learn: masked tokens or the next ones, and in ALBERT's objective the order of segments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
     firsts = 0 if batch.sop_labels is None else batch.samples
     wanted, labels = label_rows(batch, firsts)
     hidden = family.encode(model, batch, wanted)  # (firsts + m + padding, hidden)
-    mlm = _cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, model.config.vocab_size)
+    rows = max(1, MAX_LOGITS // model.config.vocab_size // ROWS) * ROWS
+    mlm = summed_cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, rows)
     mlm = mlm / max(1, len(batch.labels))
     if family.order_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
@@ -53,7 +54,7 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
 
 
 def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
-    """Where hidden states are wanted, (firsts + m + padding,): each sample's [CLS], then all labels' places; their labels.
+    """Where hidden states are wanted, (firsts + m + padding,): at [CLS], then at all labels' places; and the labels.
 
     The number of rows is padded to a multiple of `ROWS`, as each batch has another number of labels and oneDNN compiles
     and keeps code for each new shape.
@@ -64,17 +65,20 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
     return wanted, functional.pad(batch.labels, (0, padding), value=IGNORED)
 
 
-def _cross_entropy(
-    to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, vocab_size: int
+def summed_cross_entropy(
+    to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows_at_once: int
 ) -> Tensor:
-    """The sum over all rows of hidden (n, hidden) with labels (n,)."""
+    """The sum over all rows of hidden (n, hidden) with labels (n,); `IGNORED` ones count nothing.
+
+    With more rows than `rows_at_once` there are never more logits than theirs in memory: each part computes its own a
+    second time for the gradient.
+    """
 
     def loss_of(hidden: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(to_logits(hidden), labels, ignore_index=IGNORED, reduction="sum")
 
-    rows = max(1, MAX_LOGITS // vocab_size // ROWS) * ROWS
-    if len(labels) <= rows:
+    if len(labels) <= rows_at_once:
         return loss_of(hidden, labels)
-    parts = zip(hidden.split(rows), labels.split(rows), strict=True)
+    parts = zip(torch.split(hidden, rows_at_once), torch.split(labels, rows_at_once), strict=True)
     losses = [checkpoint(loss_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
     return torch.stack(losses).sum()

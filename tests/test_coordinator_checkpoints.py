@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from auth.errors import StorageError
 from coordinator import checkpoints
@@ -20,6 +21,10 @@ from coordinator.checkpoints import (
     verify,
     write_checkpoint,
 )
+from peer.config.architectures import ARCHITECTURES
+from peer.models import build_model
+from peer.optim import build_optimizer, parameter_groups
+from tests.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 
 class TiedModel(torch.nn.Module):
@@ -83,6 +88,21 @@ def test_restores_model_and_optimizer_exactly(tmp_path: Path, tokenizer_dir: Pat
         assert torch.equal(restored, original)
         for key, value in optimizer.state[original].items():
             assert torch.equal(other_optimizer.state[restored][key], value)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_familys_model_comes_back(name: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Each weight is stored once, however often a family ties it, and restored wherever it belongs."""
+    config = family_config(name)
+    model = family_model(config)
+    optimizer = build_optimizer(config, parameter_groups(model, config))
+    stored = write(tmp_path / "c", tokenizer_dir, 7, take_snapshot(7, model, optimizer))
+    weights = load_file(stored.path / "model.safetensors")
+    assert sum(tensor.numel() for tensor in weights.values()) == sum(p.numel() for p in model.parameters())
+    other = build_model(config, VOCABULARY, SPECIAL)
+    restore_model(other, stored.path)
+    restore_optimizer(other, build_optimizer(config, parameter_groups(other, config)), stored.path)
+    assert all(torch.equal(tensor, other.state_dict()[key]) for key, tensor in model.state_dict().items())
 
 
 def test_snapshot_is_a_copy() -> None:

@@ -14,7 +14,7 @@ from coordinator.checkpoints import take_snapshot, write_checkpoint
 from coordinator.probe import make_probe, make_probes, probe_loss, probe_tensors
 from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
-from peer.models import build_model
+from peer.models import build_model, checkpoint_config
 from peer.optim import build_optimizer, parameter_groups
 from peer.run_config import RunConfig
 
@@ -58,16 +58,16 @@ def test_probe_is_the_same_at_every_start(tokenizer_dir: Path, probe: Batch) -> 
 def test_plain_transformers_reproduces_the_loss(tmp_path: Path, tokenizer_dir: Path, probe: Batch) -> None:
     """`AlbertForPreTraining.from_pretrained` gives the manifest's loss on the stored probe, to 1e-5."""
     vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
-    model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir).pad)
+    model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir))
     optimizer = build_optimizer(CONFIG, parameter_groups(model, CONFIG))
     stored = write_checkpoint(
         tmp_path / "checkpoints",
         take_snapshot(1, model, optimizer),
         run="demo",
         era=0,
-        texts={"config.json": json.dumps(model.config.to_dict()), "run.yaml": CONFIG.to_yaml()},
+        texts={"config.json": json.dumps(checkpoint_config(model)), "run.yaml": CONFIG.to_yaml()},
         tokenizer_dir=tokenizer_dir,
-        probe=probe_tensors(probe),
+        probe=probe_tensors(probe, CONFIG),
         probe_loss=probe_loss(model, probe, CONFIG),
         created_at=0.0,
     )
@@ -82,7 +82,7 @@ def test_plain_transformers_reproduces_the_loss(tmp_path: Path, tokenizer_dir: P
 def test_probe_restores_the_models_mode(tokenizer_dir: Path, probe: Batch) -> None:
     """A model in training mode is in training mode afterwards."""
     vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
-    model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir).pad)
+    model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir))
     probe_loss(model, probe, CONFIG)
     assert model.training
 

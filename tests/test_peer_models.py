@@ -1,92 +1,115 @@
-"""The model is transformers' own; the fast way to run it computes the same."""
+"""Models are built alike on every machine and evaluated alike everywhere, whatever the family."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AlbertForPreTraining
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from peer.models import IGNORED, ROWS, build_model, run_heads
+from auth.errors import ConfigError
+from coordinator.probe import probe_tensors
+from peer.data.special_tokens import SpecialIds
+from peer.models import build_model, checkpoint_config, evaluating
+from peer.objectives import compute_losses
 from peer.run_config import RunConfig
-from tests.tiny_albert import PAD, VOCABULARY, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.tiny_families import NAMES, SPECIAL, VOCABULARY, family_batch, family_config, family_model
 
 
-def test_every_machine_builds_the_same_model() -> None:
+def built(config: RunConfig) -> PreTrainedModel:
+    """The run's model, fresh."""
+    return build_model(config, VOCABULARY, SPECIAL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_machine_builds_the_same_model(name: str) -> None:
     """The initial weights come from the run's seed, whatever the state of the global generator, which is left alone."""
+    config = family_config(name)
     torch.manual_seed(1)
-    first = build_model(tiny_config(), VOCABULARY, PAD).state_dict()
+    first = built(config).state_dict()
     torch.manual_seed(2)
     expected = torch.rand(1)
     torch.manual_seed(2)
-    second = build_model(tiny_config(), VOCABULARY, PAD).state_dict()
+    second = built(config).state_dict()
     assert torch.rand(1) == expected
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_another_seed_gives_another_model() -> None:
     """Two runs do not start from the same weights."""
-    config = tiny_config()
+    config = family_config("bert")
     other = RunConfig.from_mapping({**config.model_dump(), "run": {"seed": 1}})
-    weights = [build_model(c, VOCABULARY, PAD).albert.embeddings.word_embeddings.weight for c in (config, other)]
+    weights = [built(c).get_input_embeddings().weight for c in (config, other)]
     assert not torch.equal(*weights)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("groups", [1, 3])
-def test_heads_equal_transformers(padded: bool, groups: int) -> None:
-    """At the masked positions and for the order, the logits are transformers' own, with padding and without."""
-    config = tiny_config(num_hidden_groups=groups)
-    model, batch = tiny_model(config), random_batch(1, padded=padded)
-    heads = run_heads(model, batch)
-    expected = transformers_outputs(model, batch)
-    count = len(batch.label_positions)
-    masked = expected.prediction_logits.flatten(0, 1)[batch.label_positions]
-    torch.testing.assert_close(heads.logits[:count], masked, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(heads.sop_logits, expected.sop_logits, rtol=1e-4, atol=1e-5)
-
-
-def test_padded_rows_are_ignored_and_few_shapes_occur() -> None:
-    """Batches with different numbers of masked positions meet in one shape, whose extra rows carry no label."""
-    model = tiny_model(tiny_config())
-    batches = [random_batch(seed) for seed in range(4)]
-    assert len({len(batch.label_positions) for batch in batches}) > 1
-    heads = [run_heads(model, batch) for batch in batches]
-    assert {len(head.logits) for head in heads} == {ROWS - 3}  # 3 rows are the samples' [CLS]
-    for batch, head in zip(batches, heads, strict=True):
-        assert torch.equal(head.labels[: len(batch.labels)], batch.labels)
-        assert (head.labels[len(batch.labels) :] == IGNORED).all()
-
-
-def test_dropout_is_active_in_training_only() -> None:
-    """With dropout two passes differ while training, and agree with transformers in evaluation."""
-    config = tiny_config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    model, batch = tiny_model(config), random_batch(1)
-    assert not torch.equal(run_heads(model, batch).logits, run_heads(model, batch).logits)
-    model.eval()
-    expected = transformers_outputs(model, batch).sop_logits
-    torch.testing.assert_close(run_heads(model, batch).sop_logits, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_unused_heads_are_frozen_without_sentence_order() -> None:
-    """An objective without sentence order leaves pooler and classifier out of training, and nothing else."""
-    config = tiny_config()
+    """ALBERT without sentence order leaves pooler and classifier out of training, and nothing else."""
+    config = family_config("albert")
     config = RunConfig.from_mapping({**config.model_dump(), "objective": {"name": "mlm"}})
-    model = build_model(config, VOCABULARY, PAD)
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    frozen = {name for name, parameter in built(config).named_parameters() if not parameter.requires_grad}
     modules = "albert.pooler", "sop_classifier.classifier"
     assert frozen == {f"{module}.{kind}" for module in modules for kind in ("weight", "bias")}
 
 
-def test_saved_model_loads_in_plain_transformers(tmp_path: Path) -> None:
-    """`from_pretrained` gives a model with the same outputs, and finds nothing missing or left over."""
-    model, batch = tiny_model(tiny_config()).eval(), random_batch(2)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_model_loads_in_plain_transformers(name: str, tmp_path: Path) -> None:
+    """With the checkpoint's `config.json`, transformers finds nothing missing or left over, and gives the same loss."""
+    config = family_config(name)
+    model, batch = family_model(config), family_batch(config)
     model.save_pretrained(tmp_path)
-    loaded, report = AlbertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    (tmp_path / "config.json").write_text(json.dumps(checkpoint_config(model)))
+    kind = type(model) if name == "albert" else AutoModelForCausalLM if "gpt2" in name else AutoModelForMaskedLM
+    loaded, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is type(model)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    count = len(batch.label_positions)
-    ours = run_heads(model, batch).logits[:count]
-    theirs = transformers_outputs(loaded.eval(), batch).prediction_logits.flatten(0, 1)[batch.label_positions]
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        theirs = loaded.eval()(**probe_tensors(batch, config)).loss
+    with evaluating(model):
+        ours = compute_losses(model, batch, config).total
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "reformer", "gpt2"])
+def test_evaluation_repeats_and_leaves_training_as_it_was(name: str) -> None:
+    """The same weights give the same loss each time; afterwards the model trains on, and hashes at random."""
+    config = family_config(name, hidden_dropout_prob=0.3)
+    model, batch = family_model(config), family_batch(config)
+    state = torch.get_rng_state()
+    losses = []
+    for _ in range(2):
+        with evaluating(model):
+            losses.append(compute_losses(model, batch, config).total)
+    assert losses[0] == losses[1]
+    assert not losses[0].requires_grad
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(getattr(module, "hash_seed", None) is None for module in model.modules())
+
+
+def test_a_sequence_may_be_as_long_as_the_model_allows() -> None:
+    """RoBERTa's positions, counted from behind its padding's id, reach for `max_position_embeddings` tokens."""
+    config = family_config("roberta")
+    model, batch = built(config), family_batch(config)
+    assert batch.input_ids.shape[1] == config.model.max_position_embeddings
+    assert compute_losses(model, batch, config).total.isfinite()
+    assert model.config.max_position_embeddings == config.model.max_position_embeddings + SPECIAL.pad + 1
+
+
+def test_a_tokenizer_without_padding_is_no_encoders() -> None:
+    """Encoders treat the padding's id in their own way, so it must not be the separator's."""
+    special = SpecialIds(pad=0, unk=0, cls=0, sep=0, mask=1)
+    with pytest.raises(ConfigError, match="has no pad token"):
+        build_model(family_config("roberta"), VOCABULARY, special)
+    build_model(family_config("gpt2"), VOCABULARY, special)
+
+
+def test_what_transformers_refuses_is_said() -> None:
+    """A size that passes the run file and not transformers becomes one sentence with its reason."""
+    config = family_config("deberta-v2", options={"conv_kernel_size": 3})
+    config = config.model_copy(update={"model": config.model.model_copy(update={"hidden_size": 33})})
+    with pytest.raises(ConfigError, match=r"cannot be built as a `deberta-v2`: .*33.*\.$"):
+        built(config)

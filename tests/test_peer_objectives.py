@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peer.objectives import compute_losses
+from coordinator.probe import probe_tensors
+from peer.objectives import IGNORED, ROWS, compute_losses, label_rows, summed_cross_entropy
 from peer.run_config import RunConfig
-from tests.tiny_albert import gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.tiny_albert import LENGTH, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.tiny_families import NAMES, family_batch, family_config, family_model
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -35,6 +37,43 @@ def test_gradients_equal_transformers(padded: bool) -> None:
         torch.testing.assert_close(
             ours[name], theirs, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_learns_as_in_transformers(name: str) -> None:
+    """Loss and gradients are those that transformers computes from the same batch, labels given in its own way."""
+    config = family_config(name)
+    model, batch = family_model(config), family_batch(config)
+    for module in model.modules():
+        if hasattr(module, "hash_seed"):
+            module.hash_seed = 0  # Reformer hashes at random: here both times alike
+    loss = compute_losses(model, batch, config).total
+    loss.backward()
+    ours = gradients(model)
+    model.zero_grad()
+    theirs = model(**probe_tensors(batch, config)).loss
+    theirs.backward()
+    torch.testing.assert_close(loss, theirs, rtol=1e-5, atol=1e-5)
+    for parameter, gradient in gradients(model).items():
+        torch.testing.assert_close(
+            ours[parameter], gradient, rtol=1e-3, atol=1e-5, msg=lambda text, name=parameter: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_gradient_is_rounding_noise(name: str) -> None:
+    """Whatever is trained has a gradient that means something, and what has none is not trained."""
+    config = family_config(name)
+    model = family_model(config).double()
+    compute_losses(model, family_batch(config), config).total.backward()
+    for parameter, tensor in model.named_parameters():
+        if tensor.grad is None:
+            assert not tensor.requires_grad or ".key.bias" in parameter  # ALBERT's is detached
+            continue
+        parts = tensor.grad.chunk(3) if "c_attn.bias" in parameter else [tensor.grad]  # query, key, value
+        sizes = [float(part.abs().max()) for part in parts]
+        assert all(size > 1e-8 for size in sizes[::2]), parameter
+        assert sizes[1:2] in ([], [0.0])
 
 
 def test_key_bias_has_no_gradient() -> None:
@@ -73,3 +112,40 @@ def test_missing_order_labels_are_an_error() -> None:
     config = tiny_config()
     with pytest.raises(ValueError, match="sop_labels"):
         compute_losses(tiny_model(config), random_batch(1, sop=False), config)
+
+
+def test_padded_rows_are_ignored_and_few_shapes_occur() -> None:
+    """Batches with different numbers of masked positions meet in one shape, whose extra rows carry no label."""
+    batches = [random_batch(seed) for seed in range(4)]
+    assert len({len(batch.label_positions) for batch in batches}) > 1
+    for batch in batches:
+        wanted, labels = label_rows(batch, firsts=batch.samples)
+        assert len(wanted) == ROWS
+        assert len(labels) == ROWS - batch.samples
+        assert wanted[: batch.samples].tolist() == [0, LENGTH, 2 * LENGTH]  # each sample's [CLS]
+        assert torch.equal(labels[: len(batch.labels)], batch.labels)
+        assert (labels[len(batch.labels) :] == IGNORED).all()
+
+
+def test_many_logits_are_computed_part_by_part() -> None:
+    """Loss and gradients of many rows do not depend on how many of them are held in memory at once."""
+    torch.manual_seed(0)
+    head = torch.nn.Linear(8, 50)
+    hidden = torch.randn(3 * ROWS + 7, 8, requires_grad=True)
+    labels = torch.randint(0, 50, (len(hidden),))
+    labels[5:20] = IGNORED
+    most_rows = 0
+
+    def to_logits(rows: torch.Tensor) -> torch.Tensor:
+        nonlocal most_rows
+        most_rows = max(most_rows, len(rows))
+        logits: torch.Tensor = head(rows)
+        return logits
+
+    results = []
+    for rows_at_once in (ROWS, len(hidden)):
+        loss = summed_cross_entropy(to_logits, hidden, labels, rows_at_once)
+        results.append((loss, *torch.autograd.grad(loss, [hidden, *head.parameters()])))
+        assert most_rows == rows_at_once
+    for part_by_part, at_once in zip(*results, strict=True):
+        torch.testing.assert_close(part_by_part, at_once)

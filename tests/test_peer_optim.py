@@ -25,6 +25,7 @@ from peer.optim import (
 )
 from peer.run_config import RunConfig
 from tests.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.tiny_families import NAMES, family_config, family_model
 
 Array = NDArray[np.float64]
 LR, BETAS, EPS, DECAY, CLAMP, MAX_NORM = 0.1, (0.9, 0.999), 1e-6, 0.01, 3.0, 1.0
@@ -235,6 +236,18 @@ def test_recipe_comes_from_the_run_file() -> None:
     group = optimizer.param_groups[0]
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.8, 0.99), 1e-5, 0.2)
     assert (optimizer.clamp_value, optimizer.max_grad_norm) == (7.0, 2.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_decayed_in_every_family(name: str) -> None:
+    """Matrices and tables are decayed, vectors (biases, layer norms) are not, and frozen parameters are in no group."""
+    config = family_config(name)
+    model = family_model(config)
+    decayed, others = (group["params"] for group in parameter_groups(model, config))
+    names = {id(parameter): key for key, parameter in model.named_parameters()}
+    assert not [names[id(p)] for p in decayed if "bias" in names[id(p)] or "norm" in names[id(p)].lower()]
+    assert all("bias" in names[id(p)] or "norm" in names[id(p)].lower() or "ln_" in names[id(p)] for p in others)
+    assert {id(p) for p in (*decayed, *others)} == {id(p) for p in model.parameters() if p.requires_grad}
 
 
 @pytest.mark.parametrize(

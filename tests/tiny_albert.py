@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AlbertForPreTraining
 
 from peer.data.batches import Batch
+from peer.data.special_tokens import SpecialIds
 from peer.models import build_model
 from peer.run_config import RunConfig
 
 VOCABULARY = 150
 LENGTH = 24
-PAD = 0
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5  # ids below are special
 
 
@@ -32,7 +33,7 @@ def tiny_config(**model: Any) -> RunConfig:
 
 def tiny_model(config: RunConfig) -> AlbertForPreTraining:
     """The run's model with larger weights and biases than fresh ones have, so that no part of it hides near zero."""
-    model = build_model(config, VOCABULARY, PAD)
+    model = cast(AlbertForPreTraining, build_model(config, VOCABULARY, SPECIAL))
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -48,8 +49,8 @@ def random_batch(seed: int, samples: int = 3, *, padded: bool = False, sop: bool
     attention_mask = torch.ones(shape, dtype=torch.int64) if padded else None
     if attention_mask is not None:
         attention_mask[0, -LENGTH // 3 :] = 0
-        input_ids[0, -LENGTH // 3 :] = PAD
-    chosen = (torch.rand(shape, generator=generator) < 0.2) & (input_ids != PAD)
+        input_ids[0, -LENGTH // 3 :] = SPECIAL.pad
+    chosen = (torch.rand(shape, generator=generator) < 0.2) & (input_ids != SPECIAL.pad)
     chosen[:, 0] = False
     positions = chosen.flatten().nonzero().flatten() if masked else torch.zeros(0, dtype=torch.int64)
     return Batch(

@@ -45,7 +45,7 @@ _RELATIVE = {
     "relative_attention": bool,
     "position_biased_input": bool,
     "max_relative_positions": Count,
-    "pos_att_type": Annotated[list[Literal["c2p", "p2c"]], Field(max_length=2)],
+    "pos_att_type": Annotated[list[Literal["c2p", "p2c"]], Field(min_length=1, max_length=2)],
 }
 ARCHITECTURES: Mapping[str, Architecture] = {
     "albert": Architecture(

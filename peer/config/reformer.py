@@ -1,12 +1,13 @@
 """Reformer's settings: what the run file leaves open, and whether it all fits the samples' length.
 
-Its attention works in chunks of a fixed length, and its axial positions (two short tables in place of one long one) make
-up exactly one length (Kitaev et al. 2020, arXiv 2001.04451). transformers would say so in the first training step only.
+Its attention works in chunks of a fixed length, and its axial positions (two short tables in place of one long one)
+make up exactly one length (Kitaev et al. 2020, arXiv 2001.04451). transformers says so in the first training step only.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, cast
 
 from peer.config.architectures import MAX_LAYERS, Option
@@ -24,7 +25,7 @@ def reformer_settings(model: Model) -> dict[str, Option]:
     first = max(factor for factor in range(1, math.isqrt(positions) + 1) if positions % factor == 0)
     quarter = max(1, model.hidden_size // 4)
     defaults: dict[str, Option] = {
-        "attn_layers": (["local", "lsh"] * MAX_LAYERS)[: model.num_hidden_layers],
+        "attn_layers": [*islice(cycle(("local", "lsh")), min(model.num_hidden_layers, MAX_LAYERS))],
         "attention_head_size": model.hidden_size // model.num_attention_heads,
         "axial_pos_embds": True,
         "axial_pos_shape": [first, positions // first],
@@ -39,7 +40,7 @@ def reformer_settings(model: Model) -> dict[str, Option]:
 
 
 def check_reformer(model: Model, sequence_length: int) -> None:
-    """Raise `ValueError` with one sentence if the settings contradict each other or cannot take samples of this length."""
+    """Raise `ValueError` with one sentence if the settings contradict each other or this length of the samples."""
     settings = reformer_settings(model)
     layers = cast(list[str], settings["attn_layers"])
     if len(layers) != model.num_hidden_layers:
@@ -51,7 +52,8 @@ def check_reformer(model: Model, sequence_length: int) -> None:
     if sequence_length > min(chunks) and sequence_length % math.lcm(*chunks):
         raise ValueError(
             f"`data.sequence_length` ({sequence_length}) must be a multiple of Reformer's attention chunks "
-            f"({math.lcm(*chunks)} tokens), or set `local_attn_chunk_length` and `lsh_attn_chunk_length` in `model.options`"
+            f"({math.lcm(*chunks)} tokens), or set `local_attn_chunk_length` and `lsh_attn_chunk_length` "
+            "in `model.options`"
         )
     if settings["axial_pos_embds"]:
         _check_axes(model, settings, sequence_length)

@@ -36,7 +36,9 @@ class Batch:
     """What the model takes for one microbatch of b samples of length l, at m of whose places it has to guess."""
 
     input_ids: torch.Tensor  # (b, l) int64
-    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None where the model has one kind
+    token_type_ids: (
+        torch.Tensor | None
+    )  # (b, l) int64; 0 = first segment, 1 = second; None where the model has one kind
     attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
     label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
     labels: torch.Tensor  # (m,) int64, the ids to guess there

@@ -22,11 +22,13 @@ from safetensors.torch import save_file
 from auth.credentials import Credentials
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
+from peer.data.special_tokens import SpecialIds
 from peer.models import build_model
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 
 VOCABULARY = 120
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASKED_PER_SAMPLE = 3
 LENGTH = 16
 
@@ -89,7 +91,7 @@ def say(event: str, **facts: Any) -> None:
 def take_part(plan: Plan, stop: threading.Event) -> None:
     """Join, train or keep until stopped, leave."""
     config = RunConfig.from_mapping(plan.config)
-    model = build_model(config, VOCABULARY, 0)
+    model = build_model(config, VOCABULARY, SPECIAL)
     swarm = Swarm.join(
         config=config,
         model=model,

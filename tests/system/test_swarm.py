@@ -32,7 +32,7 @@ from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.run_config import RunConfig
-from tests.system.swarm_peer import VOCABULARY, Plan, fixed_batch
+from tests.system.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 
 RUN = "swarm-test"
 TIMEOUT_S = 120.0
@@ -188,7 +188,7 @@ def relative_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Te
 def train_alone(steps: int, seeds: list[int], parts: int) -> dict[str, torch.Tensor]:
     """The same training in one plain process: every part of every peer's batch, one optimizer step for all of them."""
     config = RunConfig.from_mapping(CONFIG)
-    model = build_model(config, VOCABULARY, 0)
+    model = build_model(config, VOCABULARY, SPECIAL)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     scheduler = build_scheduler(config, optimizer)
     backend = TorchBackend(config, model)
