@@ -10,12 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from auth.errors import ConfigError
 from peer.data.batches import STATE_FILE, Batch, open_batches
-from peer.data.tokenizers import load_special_ids, prepare_tokenizer
+from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
+from peer.data.word_starts import WordStarts
 from peer.run_config import RunConfig
 
 WORDS = [first + second + third for first in "bdgkm" for second in "aeiou" for third in "lnrst"]
@@ -38,10 +40,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def config_for(folder: Path, **objective: Any) -> RunConfig:
+def config_for(folder: Path, architecture: str = "albert", **objective: Any) -> RunConfig:
     """A run on that corpus."""
     return RunConfig.from_mapping(
         {
+            "model": {"architecture": architecture},
             "objective": objective,
             "tokenizer": {"vocab_size": 300},
             "data": {
@@ -77,6 +80,7 @@ def test_a_batch_has_the_shapes_it_promises(folder: Path, tmp_path: Path) -> Non
     assert batch.samples == 8
     assert batch.attention_mask is None
     assert batch.sop_labels is not None
+    assert batch.token_type_ids is not None
     tensors = [batch.input_ids, batch.token_type_ids, batch.label_positions, batch.labels, batch.sop_labels]
     assert {tensor.dtype for tensor in tensors} == {torch.int64}
     assert batch.input_ids.shape == batch.token_type_ids.shape == (8, LENGTH)
@@ -93,17 +97,66 @@ def test_every_sample_is_a_pair_without_padding(folder: Path, tmp_path: Path) ->
         assert (ids[:, -1] == special.sep).all()
         assert (ids == special.sep).sum(dim=1).tolist() == [2] * 8
         assert not (ids == special.pad).any()
+        assert batch.token_type_ids is not None
         first_sep = (ids == special.sep).int().argmax(dim=1)
         assert (first_sep > 1).all()
         assert (first_sep < LENGTH - 2).all()
         assert (batch.token_type_ids.sum(dim=1) == LENGTH - 1 - first_sep).all()
 
 
-def test_masked_language_modelling_alone_has_one_segment(folder: Path, tmp_path: Path) -> None:
-    """Without sentence order there are no labels for it and no second segment."""
-    (batch,) = first_batches(folder, tmp_path, 1, name="mlm")
-    assert batch.sop_labels is None
-    assert not batch.token_type_ids.any()
+def test_masked_language_modelling_alone_reads_plain_text(folder: Path, tmp_path: Path) -> None:
+    """Without sentence order there are no labels for it and no second segment; documents end with a separator."""
+    special = load_special_ids(folder / "tokenizer")
+    batches = first_batches(folder, tmp_path, 20, name="mlm")
+    for batch in batches:
+        assert batch.sop_labels is None
+        assert batch.token_type_ids is not None
+        assert not batch.token_type_ids.any()
+        assert (unmasked(batch)[:, 0] == special.cls).all()
+        assert len(batch.labels) == 8 * round(0.15 * (LENGTH - 2))
+        assert not torch.isin(batch.labels, torch.tensor([special.cls, special.sep, special.pad])).any()
+    inner = torch.cat([unmasked(batch)[:, 1:-1] for batch in batches])
+    assert (inner == special.sep).any()
+
+
+def test_words_are_masked_whole_where_the_run_says_so(folder: Path, tmp_path: Path) -> None:
+    """A masked token that goes on with a word has its word's first token masked before it."""
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    (batch,) = first_batches(folder, tmp_path, 1, name="mlm", whole_words=True)
+    starts = WordStarts(tokenizer, load_special_ids(folder / "tokenizer"))(unmasked(batch).numpy().astype(np.int32))
+    masked = np.zeros(starts.size, np.bool_)
+    masked[batch.label_positions.numpy()] = True
+    masked = masked.reshape(starts.shape)
+    inside = ~starts[:, 1:]
+    assert (masked[:, 1:][inside] == masked[:, :-1][inside]).all()
+    assert (masked[:, 1:] & inside).any()
+
+
+def test_gpt2_learns_what_comes_next(folder: Path, tmp_path: Path) -> None:
+    """Text fills every place, every place but the last of each sample has the next token as its label."""
+    special = load_special_ids(folder / "tokenizer")
+    batches = first_batches(folder, tmp_path, 5, architecture="gpt2", name="clm")
+    for batch in batches:
+        assert batch.token_type_ids is batch.sop_labels is batch.attention_mask is None
+        assert (batch.labels.view(8, -1) == batch.input_ids[:, 1:]).all()
+        assert (batch.input_ids.view(-1)[batch.label_positions] == batch.input_ids[:, :-1].reshape(-1)).all()
+        assert not torch.isin(batch.input_ids, torch.tensor([special.cls, special.pad, special.mask])).any()
+    assert (torch.cat([batch.input_ids for batch in batches]) == special.sep).any()
+
+
+@pytest.mark.parametrize(("architecture", "several"), [("bert", True), ("roberta", False), ("reformer", False)])
+def test_segments_are_for_models_that_tell_them_apart(
+    folder: Path, tmp_path: Path, architecture: str, several: bool
+) -> None:
+    """Where a model knows one kind of segment the batch names none."""
+    config = RunConfig.from_mapping(
+        {
+            **config_for(folder, "bert", name="mlm").model_dump(),
+            "model": {"architecture": architecture, "max_position_embeddings": LENGTH},
+        }
+    )
+    with open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches:
+        assert (next(batches).token_type_ids is not None) == several
 
 
 def test_two_devices_read_different_samples(folder: Path, tmp_path: Path) -> None:

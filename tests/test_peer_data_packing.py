@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.data.encoding import EncodedChunk
-from peer.data.packing import PackedSamples, Packer, cut_pieces
+from peer.data.packing import PackedSamples, PairPacker, cut_pieces
 
 Document = list[int]  # the number of tokens of each sentence
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), max_size=12)
@@ -34,9 +34,9 @@ def segments(packed: PackedSamples, row: int) -> tuple[list[int], list[int]]:
     return tokens[: packed.first_lengths[row]], tokens[packed.first_lengths[row] :]
 
 
-def pack_all(chunks: list[list[Document]], capacity: int, seed: int) -> tuple[list[PackedSamples], Packer, int]:
+def pack_all(chunks: list[list[Document]], capacity: int, seed: int) -> tuple[list[PackedSamples], PairPacker, int]:
     """Pack chunk after chunk; what came out, the packer, and the number of tokens that went in."""
-    packer = Packer(capacity, swap_probability=0.5, rng=np.random.default_rng(seed))
+    packer = PairPacker(capacity, swap_probability=0.5, rng=np.random.default_rng(seed))
     packed, tokens = [], 0
     for documents in chunks:
         chunk = chunk_of(documents, first_token=tokens)
@@ -69,7 +69,7 @@ def test_a_swapped_pair_is_consecutive_text_of_one_document(
 ) -> None:
     """What stands first in a swapped sample follows, in its document, on what stands second."""
     chunk = chunk_of(documents)
-    packed = Packer(capacity, 1.0, np.random.default_rng(seed)).pack(chunk)
+    packed = PairPacker(capacity, 1.0, np.random.default_rng(seed)).pack(chunk)
     document_of = np.searchsorted(chunk.document_ends, chunk.tokens, side="right")
     for row in np.flatnonzero(packed.swapped):
         later, rest = segments(packed, int(row))
@@ -83,7 +83,7 @@ def test_pairs_break_between_sentences_and_end_with_one() -> None:
     """Both passages are whole sentences in either order, so that where they begin and end betrays nothing."""
     documents = [[7, 9, 6, 8, 5]] * 40
     chunk = chunk_of(documents)
-    packed = Packer(24, 0.5, np.random.default_rng(0)).pack(chunk)
+    packed = PairPacker(24, 0.5, np.random.default_rng(0)).pack(chunk)
     starts = {0, *chunk.sentence_ends.tolist()}
     for row in range(len(packed.tokens)):
         first, second = segments(packed, row)
@@ -95,14 +95,14 @@ def test_pairs_break_between_sentences_and_end_with_one() -> None:
 
 def test_a_short_document_shares_a_sample_with_filler() -> None:
     """Leftovers fill samples whose pair is from another document, after the pair."""
-    packed = Packer(10, 0.0, np.random.default_rng(0)).pack(chunk_of([[2], [4, 4], [2]]))
+    packed = PairPacker(10, 0.0, np.random.default_rng(0)).pack(chunk_of([[2], [4, 4], [2]]))
     assert len(packed.tokens) == 1
     assert segments(packed, 0) == ([2, 3, 4, 5], [6, 7, 8, 9, 0, 1])
 
 
 def test_what_does_not_fit_starts_the_next_samples() -> None:
     """The tokens left over come first in the filler of the next chunk."""
-    packer = Packer(10, 0.0, np.random.default_rng(0))
+    packer = PairPacker(10, 0.0, np.random.default_rng(0))
     packer.pack(chunk_of([[4, 4], [5]]))
     assert packer.carried.tolist() == [10, 11, 12]
     following = packer.pack(chunk_of([[4, 3]], first_token=20))
@@ -117,8 +117,8 @@ def test_a_sentence_longer_than_a_sample_is_cut() -> None:
 
 
 def test_without_swapping_every_pair_is_in_order() -> None:
-    """A packer for masked language modelling alone never turns a text around."""
-    packed = Packer(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))
+    """A packer that is told to swap nothing leaves all tokens in their order."""
+    packed = PairPacker(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))
     assert not packed.swapped.any()
     assert (np.diff(packed.tokens, axis=1) == 1).all()
 
@@ -133,4 +133,4 @@ def test_the_same_seed_packs_the_same_samples() -> None:
 def test_a_sample_needs_room_for_two_segments() -> None:
     """A capacity of one token is the caller's mistake."""
     with pytest.raises(ValueError, match="two tokens"):
-        Packer(1, 0.5, np.random.default_rng(0))
+        PairPacker(1, 0.5, np.random.default_rng(0))

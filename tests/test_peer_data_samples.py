@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from peer.data.encoding import EncodedChunk
 from peer.data.packing import PackedSamples
-from peer.data.samples import Samples, join_samples, pair_samples, single_samples
+from peer.data.samples import Samples, framed_samples, join_samples, open_packer, pair_samples
 from peer.data.special_tokens import SpecialIds
+from peer.run_config import RunConfig
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 PACKED = PackedSamples(
@@ -20,6 +23,7 @@ def test_a_pair_has_a_separator_after_each_segment() -> None:
     """[CLS] A [SEP] B [SEP], with B and its separator marked as the second segment."""
     samples = pair_samples(PACKED, SPECIAL)
     assert samples.input_ids.tolist() == [[2, 10, 3, 11, 12, 13, 3], [2, 20, 21, 22, 3, 23, 3]]
+    assert samples.token_type_ids is not None
     assert samples.token_type_ids.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1]]
 
 
@@ -30,12 +34,37 @@ def test_the_label_says_whether_the_pair_is_swapped() -> None:
     assert labels.tolist() == [0, 1]
 
 
-def test_a_single_text_has_one_segment_and_no_label() -> None:
+def test_a_text_of_its_own_has_one_segment_and_no_label() -> None:
     """[CLS] text [SEP], for masked language modelling alone."""
-    samples = single_samples(PACKED, SPECIAL)
+    samples = framed_samples(PACKED.tokens, SPECIAL)
     assert samples.input_ids.tolist() == [[2, 10, 11, 12, 13, 3], [2, 20, 21, 22, 23, 3]]
-    assert not samples.token_type_ids.any()
+    assert samples.token_type_ids is None
     assert samples.sop_labels is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective", "first", "last", "special_places"),
+    [
+        ("albert", "mlm+sop", SPECIAL.cls, SPECIAL.sep, 3),
+        ("albert", "mlm", SPECIAL.cls, SPECIAL.sep, 2),
+        ("roberta", "mlm", SPECIAL.cls, SPECIAL.sep, 2),
+        ("gpt2", "clm", 10, None, 0),
+    ],
+)
+def test_the_family_says_what_stands_around_a_text(
+    architecture: str, objective: str, first: int, last: int | None, special_places: int
+) -> None:
+    """Encoders read between [CLS] and [SEP]; GPT-2 reads text and nothing else, up to the last place."""
+    run = {"model": {"architecture": architecture}, "objective": {"name": objective}, "data": {"sequence_length": 32}}
+    packer = open_packer(RunConfig.from_mapping(run), SPECIAL, np.random.default_rng(0))
+    ends = np.array([20, 40])
+    samples = packer.pack(EncodedChunk(np.arange(10, 50, dtype=np.int32), ends, np.array([40])))
+    assert packer.special_places == special_places
+    assert samples.input_ids.shape == (1, 32)
+    assert samples.input_ids[0, 0] == first
+    assert samples.input_ids[0, -1] == (41 if last is None else last)
+    assert packer.carried_tokens == 40 + (objective != "mlm+sop") - (32 - special_places)
+    assert (samples.sop_labels is not None) == (objective == "mlm+sop")
 
 
 def test_samples_can_be_divided_and_joined() -> None:
@@ -47,3 +76,11 @@ def test_samples_can_be_divided_and_joined() -> None:
     assert (joined.input_ids == samples.input_ids).all()
     assert joined.sop_labels is not None
     assert joined.sop_labels.tolist() == [0, 1]
+
+
+def test_texts_of_one_segment_can_be_joined() -> None:
+    """What has neither segments nor labels has none when joined."""
+    samples = framed_samples(PACKED.tokens, SPECIAL)
+    joined = join_samples(samples[:1], samples[1:])
+    assert joined.input_ids.tolist() == samples.input_ids.tolist()
+    assert joined.token_type_ids is joined.sop_labels is None

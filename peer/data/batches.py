@@ -13,15 +13,20 @@ from types import TracebackType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from auth.errors import ConfigError
+from peer.config.architectures import ARCHITECTURES
 from peer.data.documents import DocumentStream, Position, open_documents
 from peer.data.encoding import Encoder
+from peer.data.labels import Labelled, next_tokens
 from peer.data.masking import Masker
-from peer.data.packing import Packer
 from peer.data.prefetch import Prefetched
-from peer.data.samples import Samples, join_samples, pair_samples, single_samples
+from peer.data.samples import Samples, join_samples, open_packer
+from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import load_special_ids, load_tokenizer
+from peer.data.word_starts import WordStarts
 from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -36,9 +41,7 @@ class Batch:
     """What the model takes for one microbatch of b samples of length l, at m of whose places it has to guess."""
 
     input_ids: torch.Tensor  # (b, l) int64
-    token_type_ids: (
-        torch.Tensor | None
-    )  # (b, l) int64; 0 = first segment, 1 = second; None where the model has one kind
+    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: the model has one kind
     attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
     label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
     labels: torch.Tensor  # (m,) int64, the ids to guess there
@@ -132,39 +135,48 @@ def open_batches(
 
 
 class SampleMaker:
-    """From documents to unmasked samples to batches, as the run's objective wants them."""
+    """From documents to unmasked samples to batches, as the run's objective and its family of models want them."""
 
     def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
-        tokenizer = load_tokenizer(tokenizer_dir)
+        tokenizer, special = load_tokenizer(tokenizer_dir), load_special_ids(tokenizer_dir)
         self._encoder = Encoder(tokenizer)
-        self._special = load_special_ids(tokenizer_dir)
-        self._pairs = config.objective.name == "mlm+sop"
-        self._special_places = 3 if self._pairs else 2  # [CLS] and [SEP]s in each sample
-        self._rng = rng
-        self._packer = Packer(config.data.sequence_length - self._special_places, 0.5 if self._pairs else 0.0, rng)
-        self._masker = Masker(tokenizer.get_vocab_size(), self._special, config.objective.mask_probability)
+        self._packer = open_packer(config, special, rng)
+        self._label = _open_labelling(config, tokenizer, special, self._packer.special_places, rng)
+        self._several_types = ARCHITECTURES[config.model.architecture].token_types > 1
 
     @property
     def carried_tokens(self) -> int:
         """Tokens that wait for more to fill a sample."""
-        return len(self._packer.carried)
+        return self._packer.carried_tokens
 
     def samples(self, documents: list[str]) -> Samples:
         """All samples that these documents, and tokens left over before, fill."""
-        packed = self._packer.pack(self._encoder.encode(documents))
-        return pair_samples(packed, self._special) if self._pairs else single_samples(packed, self._special)
+        return self._packer.pack(self._encoder.encode(documents))
 
     def batch(self, samples: Samples) -> Batch:
-        """These samples, masked, as tensors."""
-        masked = self._masker.mask(samples.input_ids, self._special_places, self._rng)
+        """These samples with their labels, as tensors."""
+        labelled = self._label(samples.input_ids)
+        types = np.zeros_like(samples.input_ids) if samples.token_type_ids is None else samples.token_type_ids
         return Batch(
-            input_ids=torch.from_numpy(masked.input_ids),
-            token_type_ids=torch.from_numpy(samples.token_type_ids.astype(np.int64)),
+            input_ids=torch.from_numpy(labelled.input_ids),
+            token_type_ids=torch.from_numpy(types.astype(np.int64)) if self._several_types else None,
             attention_mask=None,
-            label_positions=torch.from_numpy(masked.positions),
-            labels=torch.from_numpy(masked.labels),
+            label_positions=torch.from_numpy(labelled.positions),
+            labels=torch.from_numpy(labelled.labels),
             sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
         )
+
+
+def _open_labelling(
+    config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, special_places: int, rng: np.random.Generator
+) -> Callable[[NDArray[np.int32]], Labelled]:
+    """What makes (samples, length) ids something to guess, as the objective says."""
+    objective = config.objective
+    if objective.name == "clm":
+        return next_tokens
+    word_starts = WordStarts(tokenizer, special) if objective.whole_words else None
+    masker = Masker(tokenizer.get_vocab_size(), special, objective.mask_probability, word_starts)
+    return lambda input_ids: masker.mask(input_ids, special_places, rng)
 
 
 def make_batches(

@@ -49,7 +49,7 @@ class _Anchors:
     swapped: NDArray[np.bool_]  # (samples,)
 
 
-class Packer:
+class PairPacker:
     """Packs chunk after chunk; keeps the tokens that do not fill a sample yet."""
 
     def __init__(self, capacity: int, swap_probability: float, rng: np.random.Generator) -> None:
