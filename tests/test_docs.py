@@ -14,12 +14,14 @@ from typing import Any, get_args
 
 import pytest
 import typer.main
+import yaml
 from pydantic import BaseModel
 
 from auth.errors import ManyhandsError
 from coordinator.directory import Settings
 from coordinator.web import api, pages
 from manyhands import COMMANDS, build_app
+from peer.config.architectures import ARCHITECTURES
 from peer.config.data import Source
 from peer.config.phases import Phase
 from peer.config.tokenizer_presets import Algorithm, PresetName
@@ -45,6 +47,11 @@ def documented() -> str:
 def is_documented(name: str) -> bool:
     """Whether `name` stands there as a whole word (an option also with its dashes)."""
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", documented()) is not None
+
+
+def run_file_examples() -> list[str]:
+    """Every run file, or part of one, that the operator's guide shows."""
+    return [block for language, block in CODE_BLOCK.findall(GUIDE.read_text(encoding="utf-8")) if language == "yaml"]
 
 
 def shell_commands() -> Iterator[str]:
@@ -109,6 +116,24 @@ def test_every_step_of_a_tokenizer_is_documented(word: str) -> None:
 def test_every_configuration_key_is_documented(key: str) -> None:
     """The operator's guide explains each key of the run file and of the settings."""
     assert is_documented(key)
+
+
+@pytest.mark.parametrize("key", sorted({key for family in ARCHITECTURES.values() for key in family.options}))
+def test_every_option_of_a_family_is_documented(key: str) -> None:
+    """The operator's guide names what `model.options` may hold."""
+    assert is_documented(key)
+
+
+@pytest.mark.parametrize("example", run_file_examples())
+def test_every_run_file_in_the_documents_is_valid(example: str) -> None:
+    """Whoever copies an example into a run file gets no error."""
+    RunConfig.from_mapping(yaml.safe_load(example))
+
+
+def test_the_documents_show_every_family() -> None:
+    """Each family but the default has an example."""
+    shown = {RunConfig.from_mapping(yaml.safe_load(example)).model.architecture for example in run_file_examples()}
+    assert set(ARCHITECTURES) - shown <= {"deberta"}  # as `deberta-v2`
 
 
 def test_every_environment_variable_is_documented() -> None:

@@ -13,9 +13,12 @@ sentencepiece_training.py  the same by the sentencepiece library
 sentencepiece_models.py    sentencepiece's models as tokenizers
 encoding.py        documents -> chunks of token ids, each text tokenized once at most
 word_memory.py     the ids of the words that have come before
-packing.py         chunks -> samples of exactly the sequence length; no token lost
+packing.py         chunks -> pairs of segments of exactly the sequence length; no token lost
+contiguous_packing.py  chunks -> a plain run of text cut into full samples; no token lost
 samples.py         packed tokens -> samples with special tokens, segments and labels
+word_starts.py     where words begin among token ids
 masking.py         samples -> masked samples
+labels.py          samples with what is to be guessed
 hashing.py        a document's hash: what all peers decide alike
 prefetch.py        an iterator that runs ahead in a thread
 batches.py         all of it together: `open_batches`
