@@ -1,7 +1,8 @@
-"""Where one sentence ends and the next begins, for scripts that mark it: Latin, Cyrillic, Greek, Indic, CJK and others.
+"""Where one sentence ends and the next begins, for as many languages and scripts as possible.
 
-Sentences matter here as the places where text may be cut (packing) and swapped (sentence order); a rare wrong cut costs
-little, so that no language model or word list is needed.
+Sentences matter here as the places where text may be cut (packing) and swapped (sentence order), so a rare wrong cut
+costs little. The kept library sentencex knows the marks of all scripts and many languages' abbreviations. Added to it
+is what it lacks: marks that it takes for others, full stops that end nothing, and bounds on what odd texts cost.
 """
 
 from __future__ import annotations
@@ -9,27 +10,114 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-CLOSERS = r"[\"'”’»)\]]*"  # quotes and brackets that belong to the sentence they follow
-# A full stop ends a sentence where white space follows it and no small letter (as in "e.g. this"); dandas and CJK marks
-# always do, for they are often written without a space; so does an empty line.
-BOUNDARY = re.compile(rf"[.!?…؟۔]{CLOSERS}(?=\s+[^\sa-zà-öø-ÿ])|[।॥。！？]+{CLOSERS}|\n(?=[^\S\n]*\n)")
-LINE_END = re.compile(r"\n")
+from sentencex import segment
+
 MAX_CHARACTERS = 1000  # a longer "sentence" is a poem, a list or a table: its lines are the sentences
+BLOCK_CHARACTERS = 2000  # at a time: the library's time grows with the square of text without spaces, such as Chinese
+
+EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
+SURROGATE = re.compile(r"[\ud800-\udfff]")  # halves of characters, which no encoding has; JSON can spell them
+# White space of two or three bytes makes the library panic, and it takes "\r" out.
+ODD_SPACE = re.compile(r"[^\S \n\t]")
+# Marks that the library does not know or misreads, and what they are read as; of equal length, for places to stay.
+READ_AS = (
+    ("។", "।"),  # Khmer
+    ("៕", "॥"),
+    ("།", "।"),  # Tibetan
+    ("༎", "॥"),
+    ("፡፡", "፡።"),  # Amharic, as it is often typed
+    ("၊", ","),  # Burmese
+    ("…", "."),
+)
+
+# A full stop ends no sentence after the number of a list's item or after an initial: one letter or, in the scripts of
+# India, one syllable, as the Bengali and Hindi for "Dr." and "Mr." are.
+_SIGN = r"(?!\w)[\u0300-\u036f\u0900-\u0dff]"
+_VIRAMA = r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d]"
+NUMBER = r"(?:\A|\n)[^\S\n]*\(?\d{1,3}"
+INITIAL = rf"(?:\A|[-\s(\[\"'“‘«])[^\W\d_](?:{_SIGN}|(?<={_VIRAMA})[^\W\d_])*"
+UNFINISHED = re.compile(rf"(?:{NUMBER}|{INITIAL})\.\Z")
+UNFINISHED_CHARACTERS = 16  # as many as it takes to see that, from the end
 
 
-def split_sentences(document: str) -> list[str]:
-    """The document's sentences in order, stripped; nothing but white space is lost."""
+def split_sentences(document: str, language: str) -> list[str]:
+    """The document's sentences in order, stripped; nothing but white space is lost.
+
+    `language` is a BCP 47 tag; of a language that the library does not know, abbreviations are taken for English.
+    """
+    text = SURROGATE.sub("\ufffd", document)
     sentences: list[str] = []
-    for sentence in _pieces(document, BOUNDARY):
-        sentences.extend(_pieces(sentence, LINE_END) if len(sentence) > MAX_CHARACTERS else (sentence,))
+    start = 0
+    for end in _sentence_ends(_readable(text), language.partition("-")[0].lower()):
+        sentence = text[start:end].strip()
+        if "\n" in sentence:
+            sentences.extend(_lines(sentence))
+        elif sentence:
+            sentences.append(sentence)
+        start = end
     return sentences
 
 
-def _pieces(text: str, boundary: re.Pattern[str]) -> Iterator[str]:
+def segment_safely(text: str, language: str) -> list[str]:
+    """The library's pieces of the text, white space included; the whole text where the library fails."""
+    try:
+        return segment(language, text)
+    except BaseException as error:  # noqa: BLE001 - a panic in Rust is none of Python's exceptions
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        return [text]
+
+
+def _readable(text: str) -> str:
+    """The text as the library reads it rightly, each character in its place."""
+    text = ODD_SPACE.sub(" ", text)
+    for mark, known in READ_AS:
+        text = text.replace(mark, known)
+    return text
+
+
+def _sentence_ends(text: str, language: str) -> Iterator[int]:
+    """After which characters a sentence ends; the last is the text's end."""
+    end = 0
+    for piece in _pieces(text, language):
+        end += len(piece)
+        if end == len(text) or not _goes_on(piece, text[end]):
+            yield end
+
+
+def _pieces(text: str, language: str) -> Iterator[str]:
+    """The library's pieces of a text of any length."""
     start = 0
-    for match in boundary.finditer(text):
-        if piece := text[start : match.end()].strip():
-            yield piece
-        start = match.end()
-    if piece := text[start:].strip():
-        yield piece
+    while start < len(text):
+        stop = _block_end(text, start)
+        pieces = segment_safely(text[start:stop], language)
+        if stop < len(text) and len(pieces) > 1:
+            pieces.pop()  # it may go on behind the block
+        yield from pieces
+        start += sum(map(len, pieces))
+
+
+def _block_end(text: str, start: int) -> int:
+    """Where a block that begins at `start` ends: behind its last white space, if it has any."""
+    stop = start + BLOCK_CHARACTERS
+    if stop >= len(text):
+        return len(text)
+    cut = max(text.rfind(" ", start, stop), text.rfind("\n", start, stop)) + 1
+    return cut if cut > start else stop
+
+
+def _goes_on(piece: str, following: str) -> bool:
+    """Whether the piece ends with a full stop that ends no sentence: within a word or number, or as `UNFINISHED`."""
+    stripped = piece.rstrip()
+    if not stripped.endswith("."):
+        return False
+    touches = len(stripped) == len(piece) and not following.isspace()
+    return touches or following.islower() or UNFINISHED.search(stripped[-UNFINISHED_CHARACTERS:]) is not None
+
+
+def _lines(sentence: str) -> Iterator[str]:
+    """A sentence without empty lines in it; of one that is too long, each line."""
+    for part in EMPTY_LINE.split(sentence):
+        for line in part.split("\n") if len(part) > MAX_CHARACTERS else (part,):
+            if stripped := line.strip():
+                yield stripped
