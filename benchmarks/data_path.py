@@ -86,7 +86,7 @@ def compare(config: RunConfig, folder: Path, documents: list[str], rounds: int) 
         later_speeds.append(later.delivered / seconds)
         plain, seconds = _timed(lambda: plain_pass(config, tokenizer, special, documents))
         plain_speeds.append(plain.delivered / seconds)
-    tokens = len(Encoder(tokenizer).encode(documents).tokens)
+    tokens = len(Encoder(tokenizer, config.run.language).encode(documents).tokens)
     return Comparison(tokens, ours, plain, our_speeds, later_speeds, plain_speeds)
 
 
@@ -111,7 +111,7 @@ def plain_pass(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, doc
     masker = Masker(tokenizer.get_vocab_size(), special, config.objective.mask_probability)
     delivered = samples = 0
     rows: list[list[int]] = []
-    for first, second in chain.from_iterable(_plain_pairs(tokenizer, text, length, rng) for text in documents):
+    for first, second in chain.from_iterable(_plain_pairs(config, tokenizer, text, rng) for text in documents):
         row = _plain_row(tokenizer, special, first, second, length)
         delivered, samples = delivered + len(row) - SPECIAL_PLACES, samples + 1
         rows.append(row + [special.pad] * (length - len(row)))
@@ -123,12 +123,13 @@ def plain_pass(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, doc
 
 
 def _plain_pairs(
-    tokenizer: Tokenizer, document: str, length: int, rng: np.random.Generator
+    config: RunConfig, tokenizer: Tokenizer, document: str, rng: np.random.Generator
 ) -> Iterator[tuple[str, str]]:
     """Groups of sentences that reach the sample's length, each divided in two at a random sentence."""
     group: list[str] = []
     counted = 0
-    sentences = split_sentences(document)
+    sentences = split_sentences(document, config.run.language)
+    length = config.data.sequence_length
     for number, sentence in enumerate(sentences):
         group.append(sentence)
         counted += len(tokenizer.encode(sentence, add_special_tokens=False).ids)

@@ -54,7 +54,7 @@ class Counting:
 
 def by_sentence(tokenizer: Tokenizer, document: str) -> list[list[int]]:
     """The plain way: each sentence by itself, those without tokens left out."""
-    ids = [tokenizer.encode(sentence, add_special_tokens=False).ids for sentence in split_sentences(document)]
+    ids = [tokenizer.encode(sentence, add_special_tokens=False).ids for sentence in split_sentences(document, "en")]
     return [sentence for sentence in ids if sentence]
 
 
@@ -70,13 +70,13 @@ def assert_encodes_exactly(encoder: Encoder, tokenizer: Tokenizer, documents: li
 
 def test_sentences_and_documents_end_where_their_tokens_end() -> None:
     """Ends count tokens; what has no tokens leaves no trace."""
-    assert_encodes_exactly(Encoder(word_tokenizer()), word_tokenizer(), ["", *PROSE, "  \n\n ", PROSE[0]])
+    assert_encodes_exactly(Encoder(word_tokenizer(), "en"), word_tokenizer(), ["", *PROSE, "  \n\n ", PROSE[0]])
 
 
 def test_nothing_gives_an_empty_chunk() -> None:
     """No documents, or none with text, are no error."""
     for documents in ([], ["", "\n"]):
-        chunk = Encoder(word_tokenizer()).encode(documents)
+        chunk = Encoder(word_tokenizer(), "en").encode(documents)
         assert (len(chunk.tokens), len(chunk.sentence_ends), len(chunk.document_ends)) == (0, 0, 0)
 
 
@@ -86,7 +86,7 @@ def test_nothing_gives_an_empty_chunk() -> None:
 def test_words_remembered_are_the_tokenizers_own_tokens(documents: list[str]) -> None:
     """Strange spaces, controls and symbols included, the ids are those of the whole sentences."""
     tokenizer = word_tokenizer()
-    encoder = Encoder(tokenizer)
+    encoder = Encoder(tokenizer, "en")
     encoder.encode(PROSE)  # ordinary text, by which the encoder learns that words are independent
     assert_encodes_exactly(encoder, tokenizer, documents)
 
@@ -95,7 +95,7 @@ def test_words_remembered_are_the_tokenizers_own_tokens(documents: list[str]) ->
 def test_any_text_at_all_is_encoded_exactly(documents: list[str]) -> None:
     """The same for text from all of Unicode."""
     tokenizer = word_tokenizer()
-    encoder = Encoder(tokenizer)
+    encoder = Encoder(tokenizer, "en")
     encoder.encode(PROSE)
     assert_encodes_exactly(encoder, tokenizer, documents)
 
@@ -104,7 +104,7 @@ def test_a_tokenizer_whose_tokens_reach_over_spaces_gets_whole_sentences() -> No
     """Such a tokenizer is noticed by its tokens and still encoded exactly."""
     tokenizer = phrase_tokenizer()
     assert not words_are_independent(tokenizer, ["the cat sat on"])
-    assert_encodes_exactly(Encoder(tokenizer), tokenizer, ["the cat sat on the cat. Then the cat sat on."] * 2)
+    assert_encodes_exactly(Encoder(tokenizer, "en"), tokenizer, ["the cat sat on the cat. Then the cat sat on."] * 2)
 
 
 def test_a_word_is_tokenized_once() -> None:

@@ -82,9 +82,9 @@ STRANGE = st.sampled_from("the cat. আমি।\n\t\u00a0\u200b\u200c\ufffd\u25
 def test_the_data_path_gives_the_tokenizers_own_ids(preset: str, algorithm: str, documents: list[str]) -> None:
     """Any text at all, words remembered or not."""
     tokenizer = trained(preset, algorithm)
-    encoder = Encoder(tokenizer)
+    encoder = Encoder(tokenizer, "en")
     encoder.encode(DOCUMENTS)  # ordinary text, by which the encoder learns how the tokenizer treats words
-    sentences = chain.from_iterable(map(split_sentences, documents))
+    sentences = chain.from_iterable(split_sentences(document, "en") for document in documents)
     expected = [tokenizer.encode(sentence, add_special_tokens=False).ids for sentence in sentences]
     assert encoder.encode(documents).tokens.tolist() == list(chain.from_iterable(expected))
 

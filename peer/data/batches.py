@@ -139,7 +139,7 @@ class SampleMaker:
 
     def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
         tokenizer, special = load_tokenizer(tokenizer_dir), load_special_ids(tokenizer_dir)
-        self._encoder = Encoder(tokenizer)
+        self._encoder = Encoder(tokenizer, config.run.language)
         self._packer = open_packer(config, special, rng)
         self._label = _open_labelling(config, tokenizer, special, self._packer.special_places, rng)
         self._several_types = ARCHITECTURES[config.model.architecture].token_types > 1

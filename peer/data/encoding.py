@@ -36,14 +36,14 @@ class EncodedChunk:
 class Encoder:
     """Tokenizes documents sentence by sentence; the ids are those that the tokenizer gives for each whole sentence."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
+        self._tokenizer, self._language = tokenizer, language
         self._memory = WordMemory(tokenizer)
         self._words_are_independent: bool | None = None  # unknown before there is text to try
 
     def encode(self, documents: Sequence[str]) -> EncodedChunk:
         """The documents as one chunk; what has no tokens leaves no trace."""
-        by_document = [split_sentences(document) for document in documents]
+        by_document = [split_sentences(document, self._language) for document in documents]
         sentences = list(chain.from_iterable(by_document))
         tokens, lengths = self._encode_sentences(sentences)
         all_ends = np.cumsum(lengths)

@@ -29,7 +29,7 @@ RARE = 2  # what comes less often than this is joined to no longer token
 def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
     """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
     names = PRESETS[config.tokenizer.preset].special_tokens
-    sentences = _sentences(documents)
+    sentences = _sentences(documents, config.run.language)
     if config.tokenizer.chosen_algorithm == "sentencepiece":
         tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
     else:
@@ -102,9 +102,9 @@ def _alphabet(config: TokenizerConfig) -> list[str]:
     return pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else []
 
 
-def _sentences(documents: Iterable[str]) -> Iterator[list[str]]:
+def _sentences(documents: Iterable[str], language: str) -> Iterator[list[str]]:
     """Each document's sentences; raises `ConfigError` if there are none at all."""
-    sentences = filter(None, map(split_sentences, documents))
+    sentences = filter(None, (split_sentences(document, language) for document in documents))
     first = next(sentences, None)
     if first is None:
         raise ConfigError("The run's data sources hold no text to train a tokenizer on: check `data.sources`.")
