@@ -46,7 +46,7 @@ def joined(text: str | list[str]) -> str:
     ],
 )
 def test_sentences_end_where_their_language_says_so(language: str, sentences: list[str]) -> None:
-    """Marks of each script end sentences; abbreviations, initials, numbers and small letters after it keep them whole."""
+    """Marks of each script end sentences; abbreviations, initials, numbers and small letters keep them whole."""
     assert split_sentences(" ".join(sentences), language) == sentences
 
 

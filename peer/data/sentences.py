@@ -62,7 +62,7 @@ def segment_safely(text: str, language: str) -> list[str]:
     """The library's pieces of the text, white space included; the whole text where the library fails."""
     try:
         return segment(language, text)
-    except BaseException as error:  # noqa: BLE001 - a panic in Rust is none of Python's exceptions
+    except BaseException as error:  # a panic in Rust is none of Python's exceptions
         if type(error).__module__ != "pyo3_runtime":
             raise
         return [text]
