@@ -61,11 +61,12 @@ def split_sentences(document: str, language: str) -> list[str]:
 def segment_safely(text: str, language: str) -> list[str]:
     """The library's pieces of the text, white space included; the whole text where the library fails."""
     try:
-        return segment(language, text)
+        pieces: list[str] = segment(language, text)
     except BaseException as error:  # a panic in Rust is none of Python's exceptions
         if type(error).__module__ != "pyo3_runtime":
             raise
         return [text]
+    return pieces
 
 
 def _readable(text: str) -> str:
