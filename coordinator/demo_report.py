@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.ledger import StepRow
+from coordinator.ledger import Contribution, StepRow, data_wait_share
 
 SETTLE_S = 3.0  # a step that somebody has not reported for so long is told as it is
 
@@ -45,7 +45,7 @@ def step_line(row: StepRow, previous: StepRow | None) -> str:
 
 def summarize(
     steps: Sequence[StepRow],
-    samples_by_member: Mapping[str, int],
+    contributions: Sequence[Contribution],
     target_batch_size: int,
     wall_seconds: float,
     checkpoint: Path | None,
@@ -58,7 +58,8 @@ def summarize(
         "last_loss": losses[-1] if losses else None,
         "target_batch_size": target_batch_size,
         "samples_by_step": {str(row.step): row.samples for row in steps},
-        "samples_by_member": dict(samples_by_member),
+        "samples_by_member": {row.member: row.samples for row in contributions},
+        "data_wait_share": data_wait_share(contributions),
         "wall_seconds": round(wall_seconds, 2),
         "checkpoint": None if checkpoint is None else str(checkpoint),
     }
@@ -74,6 +75,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"Loss: {summary['first_loss']:.4f} -> {summary['last_loss']:.4f} ({change:+.1%}).")
     members = ", ".join(f"{name} {samples:,}" for name, samples in summary["samples_by_member"].items())
     lines.append(f"Samples: {members}.")
+    if summary["data_wait_share"] is not None:
+        lines.append(f"Waited for data: {summary['data_wait_share']:.2%} of the time.")
     if summary["checkpoint"]:
         lines.append(f"Checkpoint: {summary['checkpoint']}")
     return lines

@@ -149,7 +149,7 @@ class Demo:
         newest = checkpoints(self._run.sessions)[:1]
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
-            {row.member: row.samples for row in self._run.ledger.contributions()},
+            self._run.ledger.contributions(),
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
             time.monotonic() - self._began,
             Path(newest[0].path) if newest else None,

@@ -6,7 +6,7 @@ A step's sums are kept up to date in the transaction that stores the report, so 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import case, delete, func, select, update
@@ -54,6 +54,14 @@ class Contribution:
     online: int  # of these devices, now
     last_seen_at: float | None
     samples_per_second: float  # of the devices online
+    elapsed_s: float  # that its devices trained, each counted; those steps that count
+    data_wait_s: float  # of it, waiting for data
+
+
+def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
+    """Which part of the time that these have trained they waited for data; None before there is any."""
+    elapsed_s = sum(row.elapsed_s for row in contributions)
+    return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
 
 
 class Ledger:
@@ -142,7 +150,7 @@ class Ledger:
         now = self._clock()
         per_member = select(Member.name).join(Device.member).where(Device.role != KEEPER).group_by(Member.name)
         given = (
-            per_member.add_columns(func.sum(Report.samples))
+            per_member.add_columns(func.sum(Report.samples), func.sum(Report.elapsed_s), func.sum(Report.data_wait_s))
             .join(Report, Report.device_id == Device.id)
             .where(Report.superseded.is_(False))
         )
@@ -153,12 +161,14 @@ class Ledger:
             func.sum(Stay.samples_per_second).filter(is_online(now)),
         ).outerjoin(Stay, Stay.device_id == Device.id)
         with self._sessions() as session:
-            samples = {row[0]: row[1] for row in session.execute(given)}
+            gifts = {row[0]: row[1:] for row in session.execute(given)}
             stays = {row[0]: row[1:] for row in session.execute(present)}
-        found = [
-            Contribution(name, samples.get(name, 0), devices, online, last_seen_at, rate or 0.0)
-            for name, (devices, online, last_seen_at, rate) in stays.items()
-        ]
+        found = []
+        for name, (devices, online, last_seen_at, rate) in stays.items():
+            samples, elapsed_s, data_wait_s = gifts.get(name, (0, 0.0, 0.0))
+            found.append(
+                Contribution(name, samples, devices, online, last_seen_at, rate or 0.0, elapsed_s, data_wait_s)
+            )
         return sorted(found, key=lambda contribution: (-contribution.samples, contribution.member))
 
     def standing(self, member: str) -> tuple[int, int, int]:

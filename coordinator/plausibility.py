@@ -71,4 +71,5 @@ def _limits(facts: Facts) -> dict[str, float]:
         "samples_per_second": MAX_SAMPLES_PER_SECOND,
         "lost_samples": MAX_LOST_SHARE * target,
         "data_wait_s": MAX_DURATION_S,
+        "elapsed_s": MAX_DURATION_S,
     }

@@ -55,7 +55,8 @@ class StepReport:
     samples_per_second: float
     lost_samples: int = 0  # accumulated since the last report but not averaged in
     lost_reason: str = ""  # "", "non-finite", "averaging failed", "out of sync"
-    data_wait_s: float = 0.0
+    data_wait_s: float = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
+    elapsed_s: float = 0.0  # since the report before
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class Tally:
             lost_samples=self.lost_samples + outcome.lost_samples,
             lost_reason=outcome.lost_reason or self.lost_reason,
             data_wait_s=data_wait_s - self.data_wait_s,
+            elapsed_s=elapsed_s,
         )
 
     def progress(self, swarm: SwarmProgress) -> Progress:

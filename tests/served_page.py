@@ -64,6 +64,8 @@ class FakeRun:
                 group_samples=share * len(self.devices),
                 averaging_s=0.1,
                 samples_per_second=2.5,
+                data_wait_s=0.25,
+                elapsed_s=20.0,
             )
             now = self.services.clock()
             assert self.services.ledger.record(device, None, step, 0, report, now).accepted

@@ -20,7 +20,7 @@ from coordinator.demo import default_directory
 from coordinator.demo_processes import CommandProcess, stop_in_order
 from coordinator.demo_report import SETTLE_S, StepFollower, step_line, summarize, summary_lines
 from coordinator.demo_run import Demo, DemoPlan, answers, choose_settings, member_names, prepare_run
-from coordinator.ledger import StepRow
+from coordinator.ledger import Contribution, StepRow
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import OpenRun, open_run
 from peer.messages import StepReport
@@ -100,7 +100,9 @@ class Machine:
         grant = self.run.membership.join(key.public_key, invite)
         assert grant.member == name
         for step in range(1, steps + 1):
-            report = StepReport(step, samples, 9.0 - step, None, None, 3, None, 0.1, 50.0)
+            report = StepReport(
+                step, samples, 9.0 - step, None, None, 3, None, 0.1, 50.0, data_wait_s=1.0, elapsed_s=4.0
+            )
             assert self.run.ledger.record(grant.device_id, None, step, 0, report, 1e9 + step).accepted
 
 
@@ -167,6 +169,7 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
         "target_batch_size": TARGET_BATCH_SIZE,
         "samples_by_step": {"1": 36, "2": 36},
         "samples_by_member": {"ada": 40, "grace": 32},
+        "data_wait_share": 0.25,
         "checkpoint": "/c/2",
     }
 
@@ -304,15 +307,18 @@ def test_step_without_a_loss_says_so() -> None:
 
 def test_summary_of_nothing_is_still_a_summary() -> None:
     """A demo stopped before its first step has no losses and says that nothing was completed."""
-    summary = summarize([], {}, 32, 1.0, None)
+    summary = summarize([], [], 32, 1.0, None)
     assert (summary["steps"], summary["first_loss"], summary["checkpoint"]) == (0, None, None)
+    assert summary["data_wait_share"] is None
     assert summary_lines(summary) == ["No global step was completed."]
 
 
 def test_summary_for_people_names_what_matters() -> None:
-    """Losses with their change, members with their samples, and the checkpoint."""
+    """Losses with their change, members with their samples, the time without data, and the checkpoint."""
     steps = [row(1, loss=8.0), row(2, loss=6.0)]
-    text = "\n".join(summary_lines(summarize(steps, {"ada": 40, "grace": 24}, 32, 9.0, Path("/c/2"))))
+    given = [Contribution(name, samples, 1, 1, None, 1.0, 8.0, 0.02) for name, samples in (("ada", 40), ("grace", 24))]
+    text = "\n".join(summary_lines(summarize(steps, given, 32, 9.0, Path("/c/2"))))
+    assert "Waited for data: 0.25% of the time." in text
     assert "8.0000 -> 6.0000 (-25.0%)" in text
     assert "ada 40, grace 24" in text
     assert "/c/2" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from coordinator.ledger import Contribution, Ledger, StepRow, Verdict
+from coordinator.ledger import Contribution, Ledger, StepRow, Verdict, data_wait_share
 from coordinator.presence import close_session, open_session, read_swarm_status, touch_session, write_swarm_status
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Device, Member, Refusal, Report
@@ -240,8 +240,19 @@ def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, cloc
     for stay, seen_at in ((first, clock.now - 1), (second, clock.now - 20)):
         touch_session(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
     assert ledger.contributions() == [
-        Contribution("Ada", 30, devices=2, online=1, last_seen_at=clock.now - 1, samples_per_second=4.0),
-        Contribution("Bob", 5, devices=1, online=0, last_seen_at=None, samples_per_second=0.0),
+        Contribution(
+            "Ada",
+            30,
+            devices=2,
+            online=1,
+            last_seen_at=clock.now - 1,
+            samples_per_second=4.0,
+            elapsed_s=0.0,
+            data_wait_s=0.0,
+        ),
+        Contribution(
+            "Bob", 5, devices=1, online=0, last_seen_at=None, samples_per_second=0.0, elapsed_s=0.0, data_wait_s=0.0
+        ),
     ]
     close_session(sessions, first, clock.now)
     assert ledger.contributions()[0].online == 0
@@ -254,6 +265,19 @@ def test_many_sessions_do_not_multiply_samples(ledger: Ledger, sessions: Session
         open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 10 + second)
     ada = ledger.contributions()[0]
     assert (ada.samples, ada.devices, ada.online) == (10, 2, 1)
+
+
+def test_waiting_for_data_is_a_share_of_the_time_trained(ledger: Ledger) -> None:
+    """Over all members' steps that count; unknown before anybody has trained, never more than all of it."""
+    assert data_wait_share(ledger.contributions()) is None
+    record(ledger, "ada-1", 1, elapsed_s=4.0, data_wait_s=1.0)
+    record(ledger, "bob-1", 1, elapsed_s=6.0, data_wait_s=0.5)
+    ledger.roll_back(1)
+    record(ledger, "bob-1", 2, elapsed_s=90.0, data_wait_s=90.0)  # undone
+    assert data_wait_share(ledger.contributions()) == pytest.approx(0.15)
+    ada, bob = ledger.contributions()[:2]
+    assert (data_wait_share([ada]), data_wait_share([bob])) == (0.25, pytest.approx(0.5 / 6))
+    assert data_wait_share([replace(ada, data_wait_s=9.0)]) == 1.0
 
 
 def test_standing_tells_a_member_its_rank(ledger: Ledger) -> None:

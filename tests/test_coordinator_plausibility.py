@@ -25,6 +25,7 @@ REPORT = StepReport(
     lost_samples=4,
     lost_reason="out of sync",
     data_wait_s=0.1,
+    elapsed_s=4.0,
 )
 
 
@@ -50,7 +51,8 @@ def test_plausible_claims_pass(claims: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["loss", "mlm_loss", "sop_loss", "averaging_s", "samples_per_second", "data_wait_s", "completed_at"]
+    "name",
+    ["loss", "mlm_loss", "sop_loss", "averaging_s", "samples_per_second", "data_wait_s", "elapsed_s", "completed_at"],
 )
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
@@ -81,6 +83,7 @@ def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> Non
         ("lost_reason", "x" * 41),
         ("lost_reason", "two\nlines"),
         ("data_wait_s", -0.5),
+        ("elapsed_s", 1e9),
         ("seq", -1),
         ("seq", 2**63),
         ("era", 2),

@@ -63,8 +63,10 @@ def test_overview_tells_where_the_run_stands(client: TestClient, run: FakeRun) -
     assert overview["progress"]["step"] == 3
     assert overview["totals"] == {"steps": 3, "samples": 6 * (TARGET // 2 + 1), "members": 2}
     assert overview["loss"] == {"first": 9.0, "last": 7.0}
+    assert overview["data_wait"] == {"seconds": 1.5, "share": 0.0125}
     assert overview["online"] == {"devices": 2, "members": 2}
     assert [row["share"] for row in overview["contributions"]] == [0.5, 0.5]
+    assert [row["data_wait_share"] for row in overview["contributions"]] == [0.0125, 0.0125]
     assert overview["checkpoint"]["step"] == 3
     assert overview["stale"] is False
 
@@ -101,6 +103,7 @@ def test_run_without_data_says_so(run: FakeRun) -> None:
     with TestClient(create_app(WebState(run.directory, run.services))) as client:
         overview = client.get("/api/v1/overview").json()
         assert overview["loss"] == {"first": None, "last": None}
+        assert overview["data_wait"] == {"seconds": 0.0, "share": None}
         assert overview["checkpoint"] is None
         assert overview["stale"] is True
         assert "Waiting for the first global step" in client.get("/curve.svg").text
@@ -214,6 +217,8 @@ def test_metrics_follow_prometheus_conventions(client: TestClient) -> None:
     assert "manyhands_global_step 3.0" in text
     assert f"manyhands_samples_total {float(6 * (TARGET // 2 + 1))}" in text
     assert "manyhands_loss 7.0" in text
+    assert "manyhands_training_seconds_total 120.0" in text
+    assert "manyhands_data_wait_seconds_total 1.5" in text
     assert "ada" not in text
 
 

@@ -77,6 +77,7 @@ def test_empty_run_waits(page: Page, server: PageServer, run: FakeRun, complaint
     expect(page.locator("#state")).to_have_text("waiting for the first global step")
     expect(page.locator("#no-contributions")).to_be_visible()
     expect(page.locator("#no-checkpoint")).to_be_visible()
+    expect(page.locator("#data-wait")).to_have_text("-")
     expect(page.locator("#curve")).to_be_visible()
     assert complaints == []
 
@@ -91,6 +92,7 @@ def test_numbers_and_curve_are_live(page: Page, server: PageServer, run: FakeRun
     expect(page.locator("#state")).to_have_text("live")
     expect(page.locator("#loss")).to_have_text("7.800")
     expect(page.locator("#batch-samples")).to_have_text("40 samples")
+    expect(page.locator("#data-wait")).to_have_text("1.3%")
     expect(page.locator("#checkpoint-step")).to_have_text("12")
     run.add_step(13, 7.5)
     expect(chart).to_have_attribute("data-steps", "13", timeout=20_000)

@@ -122,6 +122,7 @@ def test_each_global_step_is_reported_with_its_own_mean_loss() -> None:
 def test_report_measures_speed_and_waiting_per_step() -> None:
     """Speed is samples over the time since the last step; waiting is what the stream's total has grown by."""
     reports, _, _ = run([5.0] * 6)
+    assert [report.elapsed_s for report in reports] == [2.25, 2.25]
     assert [report.data_wait_s for report in reports] == [1.5, 1.5]
     assert [report.samples_per_second for report in reports] == [pytest.approx(6 / 2.25)] * 2
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from coordinator.ledger import data_wait_share
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import Snapshot
 from peer.phases import all_phases, phase_at
@@ -53,6 +54,10 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
             "samples": total,
             "members": len(snapshot.contributions),
         },
+        "data_wait": {
+            "seconds": snapshot.data_wait_s,
+            "share": data_wait_share(snapshot.contributions),
+        },
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None},
         "contributions": [
             {
@@ -63,6 +68,7 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
                 "online": row.online,
                 "samples_per_second": row.samples_per_second,
                 "last_seen_at": row.last_seen_at,
+                "data_wait_share": data_wait_share([row]),
             }
             for row in snapshot.contributions
         ],

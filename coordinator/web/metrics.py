@@ -40,13 +40,19 @@ class SnapshotCollector(Collector):
             yield _gauge("manyhands_loss", "Training loss of the newest global step.", losses[-1])
         if snapshot.checkpoint is not None:
             yield _gauge("manyhands_checkpoint_step", "Step of the newest checkpoint.", snapshot.checkpoint.step)
-        samples = CounterMetricFamily("manyhands_samples", "Samples averaged in, since the run began.")
-        samples.add_metric([], snapshot.samples)
-        yield samples
+        yield _counter("manyhands_samples", "Samples averaged in, since the run began.", snapshot.samples)
+        yield _counter(
+            "manyhands_training_seconds", "Time that devices have trained, each counted.", snapshot.elapsed_s
+        )
+        yield _counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", snapshot.data_wait_s)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
 
 
 def metrics_text(current: Callable[[], Snapshot]) -> Callable[[], bytes]:

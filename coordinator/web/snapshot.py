@@ -41,6 +41,16 @@ class Snapshot:
         """All samples that were averaged in."""
         return sum(row.samples for row in self.steps)
 
+    @property
+    def elapsed_s(self) -> float:
+        """How long all devices together have trained."""
+        return sum(row.elapsed_s for row in self.contributions)
+
+    @property
+    def data_wait_s(self) -> float:
+        """How much of that they waited for data."""
+        return sum(row.data_wait_s for row in self.contributions)
+
 
 def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
     """Read the store; of the steps only what may have changed since `before`."""

@@ -91,6 +91,7 @@ function show(overview) {
   text("peers", format.count(progress.peers));
   text("rate", format.perSecond(progress.samples_per_second));
   text("samples", format.large(totals.samples));
+  text("data-wait", overview.data_wait.share === null ? "-" : format.share(overview.data_wait.share));
   text("members", format.count(online.members));
   showContributions(overview.contributions);
   showCheckpoint(overview.checkpoint);

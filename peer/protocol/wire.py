@@ -31,6 +31,7 @@ def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) 
         lost_samples=report.lost_samples,
         lost_reason=report.lost_reason[:MAX_REASON_CHARS],
         data_wait_s=report.data_wait_s,
+        elapsed_s=report.elapsed_s,
         era=era,
         time=completed_at,
     )
@@ -58,4 +59,5 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
         lost_samples=message.lost_samples,
         lost_reason=message.lost_reason,
         data_wait_s=message.data_wait_s,
+        elapsed_s=message.elapsed_s,
     )
