@@ -1,4 +1,4 @@
-"""A linear layer that multiplies with oneDNN on CPUs.
+"""Linear layers that multiply with oneDNN on CPUs.
 
 PyTorch hands float32 products to MKL, which does not use the AVX-512 units of AMD's processors: oneDNN, which PyTorch
 carries too, is about twice as fast there at the same precision. It is reached through the operator that PyTorch's own
@@ -11,8 +11,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 
 @cache
@@ -22,7 +23,7 @@ def onednn_available() -> bool:
     return built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """inputs (n, k), weight (m, k), bias (m,) -> inputs @ weight.T + bias  # (n, m)"""
     suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[0] > 0
     if not (suits and onednn_available()):
@@ -33,7 +34,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(inputs, weight)
         return _product(inputs, weight, bias)
 
@@ -46,6 +47,27 @@ class _OneDnnLinear(torch.autograd.Function):
             _product(gradient.t(), inputs.t()) if for_weight else None,
             gradient.sum(0) if for_bias else None,
         )
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Let all linear layers of a model, GPT-2's transposed ones too, multiply so; else they stay what they are."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = _Linear
+        elif type(module) is Conv1D:
+            module.__class__ = _TransposedLinear
+
+
+class _Linear(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        """inputs (..., k) -> (..., m)"""
+        return linear(inputs.flatten(0, -2), self.weight, self.bias).view(*inputs.shape[:-1], self.out_features)
+
+
+class _TransposedLinear(Conv1D):
+    def forward(self, inputs: Tensor) -> Tensor:
+        """inputs (..., k) -> (..., m)"""
+        return linear(inputs.flatten(0, -2), self.weight.t(), self.bias).view(*inputs.shape[:-1], self.nf)
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 from peer import albert
 from peer.config.model import Model
 from peer.config.reformer import reformer_settings
+from peer.linear import use_onednn
 
 if TYPE_CHECKING:
     from peer.data.batches import Batch
@@ -50,7 +51,7 @@ class Family:
     encode: Callable[[Any, Batch, Tensor], Tensor] = encode
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
     untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # parameters, as patterns of names
-    prepare: Callable[[Any], None] | None = None  # a last touch to the new module
+    prepare: Callable[[Any], None] = use_onednn  # a last touch to the new module
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
@@ -145,8 +146,9 @@ def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
     return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # of the relative positions
 
 
-def _still_key_biases(model: Any) -> None:
-    """GPT-2 keeps the biases of query, key and value in one vector: the middle third of its gradient becomes zero."""
+def _prepare_gpt2(model: Any) -> None:
+    """The biases of query, key and value are one vector: the middle third of its gradient becomes zero."""
+    use_onednn(model)
 
     def without_key(gradient: Tensor) -> Tensor:
         query, key, value = gradient.chunk(3)
@@ -164,6 +166,7 @@ FAMILIES: Mapping[str, Family] = {
         token_logits=albert.token_logits,
         encode=albert.encode,
         order_logits=albert.order_logits,
+        prepare=lambda _: None,  # its forward of our own uses oneDNN anyway
     ),
     "bert": Family("BertForMaskedLM", _bert, lambda model, hidden: model.cls(hidden), untrained=lambda _: _KEY_BIASES),
     "roberta": Family(
@@ -197,6 +200,6 @@ FAMILIES: Mapping[str, Family] = {
         settings=_gpt2,
         token_logits=lambda model, hidden: model.lm_head(hidden),
         encode=partial(encode, use_cache=False),
-        prepare=_still_key_biases,
+        prepare=_prepare_gpt2,
     ),
 }

@@ -43,8 +43,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))
-    if family.prepare is not None:
-        family.prepare(model)
+    family.prepare(model)
     model.train()
     return model
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
-from peer.linear import linear
+from peer.linear import linear, use_onednn
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 64])
@@ -37,3 +41,21 @@ def test_asks_only_for_the_gradients_that_are_wanted() -> None:
     linear(inputs, weight, torch.zeros(5)).sum().backward()
     assert weight.grad is None
     torch.testing.assert_close(inputs.grad, weight.sum(0).expand(3, 4), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(48, 33), nn.Linear(48, 33, bias=False), Conv1D(33, 48)])
+@pytest.mark.parametrize("shape", [(7, 48), (2, 3, 48), (0, 48)])
+def test_a_models_layers_compute_what_they_did(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    """Inputs of any shape, with or without a bias, GPT-2's transposed weights too; names of weights stay."""
+    torch.manual_seed(0)
+    model = nn.Sequential(copy.deepcopy(layer), nn.ReLU())
+    inputs = torch.randn(shape, requires_grad=True)
+    results = []
+    for prepare in (lambda _: None, use_onednn):
+        prepare(model)
+        outputs = model(inputs)
+        results.append([outputs, *torch.autograd.grad(outputs.square().sum(), [inputs, *model.parameters()])])
+        assert list(model.state_dict()) == [f"0.{name}" for name in layer.state_dict()]
+    assert type(model[0]) is not type(layer)
+    for before, after in zip(*results, strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
