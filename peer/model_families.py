@@ -64,10 +64,15 @@ def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
         "max_position_embeddings": model.max_position_embeddings,
         "hidden_dropout_prob": model.hidden_dropout_prob,
         "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
-        "pad_token_id": special.pad,
+        "pad_token_id": _padding(special),
         "bos_token_id": None,
         "eos_token_id": None,
     }
+
+
+def _padding(special: SpecialIds) -> int | None:
+    """The padding's id; None where the separator stands for it, whose embedding has to be trained."""
+    return None if special.pad == special.sep else special.pad
 
 
 def _albert(model: Model, special: SpecialIds) -> Settings:
@@ -129,7 +134,7 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
         "embd_pdrop": model.hidden_dropout_prob,
         "resid_pdrop": model.hidden_dropout_prob,
         "attn_pdrop": model.attention_probs_dropout_prob,
-        "pad_token_id": special.pad,
+        "pad_token_id": _padding(special),
         "bos_token_id": special.sep,
         "eos_token_id": special.sep,
         **model.options,

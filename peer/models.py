@@ -16,8 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
-from peer.config.architectures import ARCHITECTURES
-from peer.data.special_tokens import SpecialIds, missing_token
+from peer.data.special_tokens import SpecialIds
 from peer.model_families import FAMILIES, Family
 from peer.run_config import RunConfig
 
@@ -31,8 +30,6 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
     for what transformers refuses.
     """
     family = FAMILIES[config.model.architecture]
-    if ARCHITECTURES[config.model.architecture].framed and special.pad == special.sep:
-        raise missing_token("pad")  # encoders give padding no embedding and no position
     kind = getattr(transformers, family.model)
     try:
         with torch.random.fork_rng(devices=[]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 
 from auth.errors import ConfigError
 from coordinator.probe import probe_tensors
-from peer.data.special_tokens import SpecialIds
+from peer.config.architectures import ARCHITECTURES
 from peer.models import build_model, checkpoint_config, evaluating
 from peer.objectives import compute_losses
 from peer.run_config import RunConfig
@@ -99,12 +100,18 @@ def test_a_sequence_may_be_as_long_as_the_model_allows() -> None:
     assert model.config.max_position_embeddings == config.model.max_position_embeddings + SPECIAL.pad + 1
 
 
-def test_a_tokenizer_without_padding_is_no_encoders() -> None:
-    """Encoders treat the padding's id in their own way, so it must not be the separator's."""
-    special = SpecialIds(pad=0, unk=0, cls=0, sep=0, mask=1)
-    with pytest.raises(ConfigError, match="has no pad token"):
-        build_model(family_config("roberta"), VOCABULARY, special)
-    build_model(family_config("gpt2"), VOCABULARY, special)
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"roberta"}))
+def test_a_separator_that_stands_for_padding_is_trained(name: str) -> None:
+    """Where a tokenizer has no padding, no embedding is left out of training."""
+    config = family_config(name)
+    model, batch = build_model(config, VOCABULARY, replace(SPECIAL, pad=SPECIAL.sep)), family_batch(config)
+    batch.input_ids[:, 5] = SPECIAL.sep
+    compute_losses(model, batch, config).total.backward()
+    embedded = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    assert all(module.padding_idx is None for module in embedded)
+    gradient = model.get_input_embeddings().weight.grad
+    assert isinstance(gradient, torch.Tensor)
+    assert gradient[SPECIAL.sep].abs().sum() > 0
 
 
 def test_what_transformers_refuses_is_said() -> None:

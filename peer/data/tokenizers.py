@@ -26,6 +26,7 @@ from peer.data.special_tokens import (
     special_ids,
     special_names,
 )
+from peer.data.tokenizer_needs import check_tokenizer
 from peer.data.tokenizer_pipelines import frame
 from peer.data.tokenizer_training import train_tokenizer
 from peer.run_config import RunConfig
@@ -36,12 +37,16 @@ SENTENCEPIECE = ".model"
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
-    """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents."""
+    """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents.
+
+    Raises `ConfigError` if it lacks what the run's objective and family of models need.
+    """
     if config.tokenizer.path is not None:
         import_tokenizer(config, Path(config.tokenizer.path), out_dir)
     else:
         documents = sample_documents(config, config.tokenizer.max_training_documents)
         save_tokenizer(train_tokenizer(config, documents), config, out_dir)
+    check_tokenizer(config, read_tokenizer(out_dir), load_special_ids(out_dir))
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
