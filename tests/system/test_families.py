@@ -1,0 +1,134 @@
+"""Every family trains in `manyhands demo --config`: everything real, from the documents to the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from coordinator.ports import free_ports
+from peer.config.architectures import ARCHITECTURES
+
+AT_ONCE = 2  # demos, on two cores
+STEPS = 2
+TIMEOUT_S = 240
+LENGTH = 64
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": LENGTH,
+}
+# What each family's run file says beside its sizes.
+RUNS: dict[str, dict[str, Any]] = {
+    "albert": {"model": {"embedding_size": 16}, "objective": {"whole_words": True}},
+    "bert": {"objective": {"name": "mlm", "whole_words": True}, "tokenizer": {"preset": "multilingual-cased"}},
+    "roberta": {"objective": {"name": "mlm", "whole_words": True}, "tokenizer": {"preset": "byte-level"}},
+    "electra": {"model": {"embedding_size": 16}, "objective": {"name": "mlm"}},
+    "deberta": {"objective": {"name": "mlm"}},
+    "deberta-v2": {"model": {"options": {"position_buckets": 16}}, "objective": {"name": "mlm"}},
+    "reformer": {
+        "model": {"options": {"local_attn_chunk_length": 16, "lsh_attn_chunk_length": 16}},
+        "objective": {"name": "mlm"},
+    },
+    "gpt2": {"objective": {"name": "clm"}, "tokenizer": {"preset": "byte-level"}},
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A demo that ended by itself."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run_file(architecture: str) -> str:
+    """A run of a tiny model on the built-in corpus; its steps take about a second, as none is faster in earnest."""
+    own = RUNS[architecture]
+    content = {
+        "run": {"name": f"tiny-{architecture}"},
+        "model": {"architecture": architecture, **SMALL, **own.get("model", {})},
+        "objective": own["objective"],
+        "tokenizer": {"vocab_size": 500, "max_training_documents": 100, **own.get("tokenizer", {})},
+        "data": {"sequence_length": LENGTH, "microbatch_size": 32},
+        "optimizer": {"learning_rate": 0.1},
+        "schedule": {"warmup_steps": 1, "total_steps": 1000},
+        "averaging": {
+            "target_batch_size": 512,
+            "matchmaking_time_s": 1.5,
+            "averaging_timeout_s": 20,
+            "statistics_expiration_s": 8,
+            "progress_refresh_s": 0.15,
+        },
+        "checkpoints": {"every_steps": 1},
+    }
+    return yaml.safe_dump(content)
+
+
+def run_demo(config: Path, directory: Path, port: int) -> Finished:
+    """`manyhands demo --config`, as a person types it."""
+    command = [sys.executable, "-m", "manyhands", "demo", "--config", str(config), "--dir", str(directory), "--json"]
+    command += ["--steps", str(STEPS), "--peers", "1", "--port", str(port)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=60)
+    return Finished(process.returncode, stdout, stderr)
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Finished]]]:
+    """All families' demos, under way: most of a demo's time is waiting for processes to start."""
+    folder = tmp_path_factory.mktemp("families")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = {}
+        for architecture, port in zip(ARCHITECTURES, free_ports("127.0.0.1", len(ARCHITECTURES)), strict=True):
+            config = folder / f"{architecture}.yaml"
+            config.write_text(run_file(architecture), encoding="utf-8")
+            started[architecture] = pool.submit(run_demo, config, folder / architecture, port)
+        yield started
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_family_trains(demos: dict[str, Future[Finished]], architecture: str) -> None:
+    """Two global steps, then a checkpoint that transformers loads whole and that gives its own probe loss.
+
+    All demos together may take over a minute, of which the first test waits for its own: each starts six processes that
+    load torch.
+    """
+    finished = demos[architecture].result(timeout=len(ARCHITECTURES) * TIMEOUT_S)
+    assert finished.exit_code == 0, finished.stderr[-2000:]
+    summary = json.loads(finished.stdout)
+    assert summary["steps"] >= STEPS
+    assert 0 < summary["last_loss"] < 2 * math.log(500)
+    path = Path(summary["checkpoint"])
+    manifest = json.loads((path / "manifest.json").read_text())
+    kind = {"albert": AlbertForPreTraining, "gpt2": AutoModelForCausalLM}.get(architecture, AutoModelForMaskedLM)
+    model, report = kind.from_pretrained(path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    with torch.no_grad():
+        loss = float(model.eval()(**load_file(path / "probe.safetensors")).loss)
+    assert loss == pytest.approx(manifest["probe_loss"], abs=1e-5)
+    assert len(AutoTokenizer.from_pretrained(path)("many hands make light work")["input_ids"]) > 2
