@@ -20,7 +20,7 @@ Option = Scalar | list[Scalar]
 MOST = 1_000_000
 MAX_LAYERS = 256
 Count = Annotated[int, Field(gt=0, le=MOST)]
-CountFromZero = Annotated[int, Field(ge=0, le=MOST)]
+NeighbourChunks = Annotated[int, Field(ge=0, le=64)]
 EvenCount = Annotated[int, Field(ge=2, le=MOST, multiple_of=2)]
 Two = Field(min_length=2, max_length=2)
 Small = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
@@ -62,7 +62,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         objectives=("mlm",),
         options={
             **_RELATIVE,
-            "position_buckets": Annotated[int, Field(ge=4, le=1_000_000)],
+            "position_buckets": Annotated[int, Field(ge=4, le=MOST)],
             "share_att_key": bool,
             "norm_rel_ebd": Literal["none", "layer_norm"],
             "conv_kernel_size": Literal[0, 3, 5, 7],  # an even one would shorten the sequence
@@ -80,12 +80,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "axial_pos_embds_dim": Annotated[list[Count], Two],
             "axial_norm_std": Small,
             "local_attn_chunk_length": Count,
-            "local_num_chunks_before": CountFromZero,
-            "local_num_chunks_after": CountFromZero,
+            "local_num_chunks_before": NeighbourChunks,
+            "local_num_chunks_after": NeighbourChunks,
             "local_attention_probs_dropout_prob": Fraction,
             "lsh_attn_chunk_length": Count,
-            "lsh_num_chunks_before": CountFromZero,
-            "lsh_num_chunks_after": CountFromZero,
+            "lsh_num_chunks_before": NeighbourChunks,
+            "lsh_num_chunks_after": NeighbourChunks,
             "lsh_attention_probs_dropout_prob": Fraction,
             "num_buckets": EvenCount | Annotated[list[EvenCount], Two],
             "num_hashes": Annotated[int, Field(ge=1, le=64)],
