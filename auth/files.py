@@ -1,14 +1,17 @@
-"""Small private files that processes share: written whole or not at all, and read again when they change."""
+"""Files and directories that are written whole or not at all, and small files that are read again when they change."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from auth.errors import StorageError
+from auth.errors import ConfigError, StorageError
 
 Value = TypeVar("Value")
 _Version = tuple[int, int, int]  # mtime_ns, size, inode
@@ -51,6 +54,26 @@ def make_private_directory(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"Cannot make the directory {path} ({error.strerror}).") from error
+
+
+@contextmanager
+def new_directory(path: Path, mode: int = 0o755, remedy: str = "choose another directory") -> Iterator[Path]:
+    """A directory to fill, which takes the name `path` only when that is done and is gone if it fails.
+
+    Raises `ConfigError` with the remedy if there is something at `path` already.
+    """
+    path = path.absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} exists and is not empty: {remedy}.")
+    aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.new"
+    try:
+        aside.mkdir(mode, parents=True)
+        yield aside
+        aside.rename(path)
+    except OSError as error:
+        raise StorageError(f"Cannot make the directory {path} ({error.strerror}).") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 class WatchedFile(Generic[Value]):

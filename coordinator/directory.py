@@ -14,8 +14,6 @@
 from __future__ import annotations
 
 import ipaddress
-import secrets
-import shutil
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import URL
 
 from auth.errors import ConfigError, StorageError
-from auth.files import make_private_directory, write_private
+from auth.files import make_private_directory, new_directory, write_private
 from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_certificate
 from auth.join_link import JoinLink
 from coordinator.store.engine import migrate, open_engine
@@ -107,21 +105,11 @@ class RunDirectory:
         `prepare` adds what takes long or may fail, such as training the tokenizer. Everything is made in a directory
         aside, which takes the run's name only when it is complete.
         """
-        path = path.absolute()
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{path} exists and is not empty: choose another directory, or serve the run in it.")
-        aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.new"
-        make_private_directory(aside)
-        try:
+        with new_directory(path, 0o700, "choose another directory, or serve the run in it") as aside:
             unfinished = cls(aside)
             unfinished._fill(config, settings)
             prepare(unfinished)
-            aside.rename(path)
-        except OSError as error:
-            raise StorageError(f"Cannot make the run directory {path} ({error.strerror}).") from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        return cls(path)
+        return cls(path.absolute())
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:

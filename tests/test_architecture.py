@@ -27,7 +27,15 @@ MAY_IMPORT = {
 HEAVY = {"torch", "hivemind", "transformers"}
 GRPC = {"grpc", "grpc_health"}
 # Where each process starts. The second group is spawned by the first; so what it needs is not the first group's.
-SERVING = ("peer.cli", "peer.agent", "coordinator.cli", "coordinator.demo", "coordinator.service", "manyhands")
+SERVING = (
+    "peer.cli",
+    "peer.tokenizer_cli",
+    "peer.agent",
+    "coordinator.cli",
+    "coordinator.demo",
+    "coordinator.service",
+    "manyhands",
+)
 TRAINING = ("peer.worker", "coordinator.keeper")
 
 

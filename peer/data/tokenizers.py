@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from auth.errors import ConfigError, StorageError
+from peer.config.architectures import ARCHITECTURES
 from peer.config.tokenizer_presets import ROBERTA_TOKENS
 from peer.data.documents import sample_documents
 from peer.data.sentencepiece_models import convert_sentencepiece
@@ -50,19 +51,17 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
-    """Save a given tokenizer as the run's; raises `ConfigError` if it lacks what the objective needs.
+    """Save a given tokenizer as the run's; raises `ConfigError` if it cannot end a text.
 
     A sentencepiece model is no more than a vocabulary: what else a masked objective needs is added to it. Any other
     tokenizer is left as it is.
     """
     masked = config.objective.name.startswith("mlm")
-    tokenizer, given = read_tokenizer(path), _read_config(path)
+    tokenizer, given = read_tokenizer(path), read_tokenizer_config(path)
     if masked and _find_file(path).suffix == SENTENCEPIECE:
         names = {**ROBERTA_TOKENS, **special_names(tokenizer, given)}
         tokenizer.add_special_tokens(added_tokens(names))
         tokenizer.post_processor = frame(tokenizer, names)
-    if masked and "mask" not in special_names(tokenizer, given):
-        raise missing_token("mask")
     save_tokenizer(tokenizer, config, out_dir, given)
 
 
@@ -78,11 +77,25 @@ def read_tokenizer(path: Path) -> Tokenizer:
             return convert_sentencepiece(content, str(file))
         return Tokenizer.from_buffer(gzip.decompress(content) if file.suffix == ".gz" else content)
     except (OSError, EOFError) as error:
-        raise ConfigError(f"Cannot read the tokenizer {file}: {error}.") from error
+        raise ConfigError(f"Cannot read the tokenizer {file}: {getattr(error, 'strerror', None) or error}.") from error
     except ConfigError:
         raise
     except Exception as error:  # the library raises nothing more special
         raise ConfigError(f"{file} is no tokenizer: {error}.") from error
+
+
+def read_tokenizer_config(path: Path) -> dict[str, Any]:
+    """The configuration beside a tokenizer in a folder, if there is one."""
+    file = path / CONFIG_FILE
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Cannot read {file}: {error}.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} is no tokenizer's configuration: it must hold a JSON object.")
+    return content
 
 
 def save_tokenizer(
@@ -95,8 +108,7 @@ def save_tokenizer(
     names = special_names(tokenizer, given)
     if "sep" not in names:
         raise missing_token("sep")
-    masked = config.objective.name.startswith("mlm")  # a causal model has no segments
-    segments = ["token_type_ids"] if masked and any(tokenizer.encode("a", "a").type_ids) else []
+    segments = ["token_type_ids"] if ARCHITECTURES[config.model.architecture].token_types > 1 else []
     content = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # what every version of transformers knows
         "model_max_length": config.model.max_position_embeddings,
@@ -123,7 +135,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def load_special_ids(directory: Path) -> SpecialIds:
     """The special tokens' ids, by the names that the folder's configuration gives them; raises `ConfigError`."""
-    return special_ids(read_tokenizer(directory), _read_config(directory))
+    return special_ids(read_tokenizer(directory), read_tokenizer_config(directory))
 
 
 def _find_file(path: Path) -> Path:
@@ -133,17 +145,3 @@ def _find_file(path: Path) -> Path:
     packed, pieces = path / f"{TOKENIZER_FILE}.gz", sorted(path.glob(f"*{SENTENCEPIECE}"))
     found = [file for file in (path / TOKENIZER_FILE, packed, *pieces) if file.is_file()]
     return found[0] if found else path / TOKENIZER_FILE
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """The configuration beside a tokenizer in a folder, if there is one."""
-    file = path / CONFIG_FILE
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"Cannot read {file}: {error}.") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} is no tokenizer's configuration: it must hold a JSON object.")
-    return content
