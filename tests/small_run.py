@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from coordinator.directory import RunDirectory
 from coordinator.ports import free_ports
@@ -18,7 +20,7 @@ SENTENCES = (
 )
 
 
-def small_config(directory: Path) -> RunConfig:
+def small_config(directory: Path, phases: Sequence[dict[str, Any]] = ()) -> RunConfig:
     """A run over a text file of its own in `directory`."""
     text = directory / "documents.txt"
     text.write_text("\n\n".join(f"{sentence} Number {n}." for n in range(40) for sentence in SENTENCES))
@@ -47,15 +49,16 @@ def small_config(directory: Path) -> RunConfig:
                 "statistics_expiration_s": 30.0,
                 "progress_refresh_s": 0.15,
             },
+            "phases": phases,
             "checkpoints": {"every_steps": 5, "keep": 2},
         }
     )
 
 
-def make_small_run(directory: Path) -> RunDirectory:
+def make_small_run(directory: Path, phases: Sequence[dict[str, Any]] = ()) -> RunDirectory:
     """Make it in `directory`/run, to be served to this machine only."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     settings = make_settings(
         public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
     )
-    return create_run(directory / "run", small_config(directory), settings)
+    return create_run(directory / "run", small_config(directory, phases), settings)

@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -76,9 +77,9 @@ class Command:
 class Site:
     """The run's directory, its coordinator and its volunteers on this machine."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, phases: Sequence[dict[str, Any]] = ()) -> None:
         self.base = base
-        self.run: RunDirectory = make_small_run(base)
+        self.run: RunDirectory = make_small_run(base, phases)
         sessions = Sessions(open_engine(self.run.database_url))
         self.sessions = sessions
         self.ledger = Ledger(sessions, self.run.config)
