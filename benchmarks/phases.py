@@ -1,6 +1,6 @@
 """What a fresh optimizer does at a phase's boundary, against keeping it: the loss curves of both.
 
-    python benchmarks/phases.py [--quick] [--json] [--peers 3] [--out phases.png]
+    python benchmarks/phases.py [--quick] [--json] [--peers 3] [--out PICTURE]
 
 The demo's model is trained on 64 tokens, then on 128. Each way is a whole run with its volunteers (`manyhands demo`),
 and its curve is the ledger's; with `--quick` it is a few smaller steps in this process, from the same first weights.
@@ -31,6 +31,7 @@ from peer.optim import build_optimizer, parameter_groups, rate_in_phase
 from peer.run_config import BUILTIN_RUNS, RunConfig
 
 SEED = 1
+PICTURE = Path(tempfile.gettempdir()) / "manyhands-phases.png"
 LAST = 5  # steps whose mean loss is a phase's result
 
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train both ways, draw the curves, compare the losses right after the boundary and at the end."""
     parser = argument_parser("The loss after a phase's boundary, with a fresh and with a kept optimizer.")
     parser.add_argument("--peers", type=int, default=3, help="volunteers of each run")
-    parser.add_argument("--out", type=Path, default=Path("phases.png"), help="where the picture goes")
+    parser.add_argument("--out", type=Path, default=PICTURE, help="where the picture goes")
     options = parser.parse_args(arguments)
     scale = QUICK if options.quick else FULL
     train = train_here if options.quick else partial(train_together, peers=options.peers)

@@ -91,10 +91,6 @@ class RunConfig(Section):
                 sections[name] = sections.get(name, getattr(self, name)).model_copy(update=changes)
         return self.model_copy(update={**sections, "phases": begun})
 
-    def phase_end(self, step: int) -> int | None:
-        """The global step that ends the phase in force after `step` completed ones; None in the last phase."""
-        return next((phase.from_step for phase in self.phases if phase.from_step > step), None)
-
     def schedule_start(self, step: int) -> int:
         """The global steps completed when the learning rate's schedule in force after `step` began."""
         begun = [phase.from_step for phase in self.at_step(step).phases if phase.begins_schedule]

@@ -54,7 +54,6 @@ def test_a_run_without_phases_is_the_same_at_every_step(step: int) -> None:
     """Without phases the configuration in force is the run file's."""
     config = RunConfig.from_mapping(SHORT)
     assert config.at_step(step) == config
-    assert config.phase_end(step) is None
     assert config.schedule_start(step) == 0
 
 
@@ -81,10 +80,9 @@ def test_the_last_phase_that_named_a_key_is_in_force(phases: list[dict[str, Any]
 def test_nothing_changes_until_the_phase_ends(phases: list[dict[str, Any]], step: int) -> None:
     """From a step to the end of its phase the same configuration is in force; at the end another phase has begun."""
     config = run(*phases)
-    end = config.phase_end(step)
-    last = 1000 if end is None else end - 1
-    assert config.at_step(last) == config.at_step(step)
-    assert end is None or len(config.at_step(end).phases) == len(config.at_step(step).phases) + 1
+    end = next((phase["from_step"] for phase in phases if phase["from_step"] > step), 1001)
+    assert config.at_step(end - 1) == config.at_step(step)
+    assert end == 1001 or len(config.at_step(end).phases) == len(config.at_step(step).phases) + 1
 
 
 @given(phases_in_order())
@@ -98,7 +96,6 @@ def test_a_phase_begins_when_its_step_is_completed() -> None:
     """Step 600 is the last of the first phase; what comes after 600 completed steps belongs to the second."""
     config = run(LONG)
     assert [config.at_step(step).data.sequence_length for step in (0, 599, 600)] == [128, 128, 512]
-    assert [config.phase_end(step) for step in (0, 599, 600)] == [600, 600, None]
 
 
 def test_a_schedule_starts_only_where_a_phase_names_one() -> None:
