@@ -26,6 +26,7 @@ from peer.config.data import Source
 from peer.config.phases import Phase
 from peer.config.tokenizer_presets import Algorithm, PresetName
 from peer.config.tokenizer_steps import Normalizer, PreTokenizer
+from peer.config.validation import Validation
 from peer.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,14 +85,15 @@ def test_every_exit_code_is_in_the_volunteers_table(error: type[ManyhandsError])
 
 
 def run_file_keys() -> list[str]:
-    """`section.key` for every key of a run file; the sources' keys one level deeper."""
+    """`section.key` for every key of a run file; those of sources and validation one level deeper."""
     keys = []
     for section, field in RunConfig.model_fields.items():
         model = Phase if section == "phases" else field.annotation  # a list of sections
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
         keys += [f"{section}.{key}" for key in model.model_fields]
-    return keys + [f"data.sources.{key}" for key in Source.model_fields]
+    keys += [f"data.sources.{key}" for key in Source.model_fields]
+    return keys + [f"data.validation.{key}" for key in Validation.model_fields]
 
 
 def tokenizer_words() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from peer.config.base import PositiveFloat, Section
+from peer.config.validation import Validation
 
 
 class Source(Section):
@@ -35,3 +36,4 @@ class Data(Section):
     sequence_length: int = Field(512, ge=16, le=8192)
     microbatch_size: int = Field(4, ge=1, le=4096)
     shuffle_buffer: int = Field(1000, ge=1, le=1_000_000)
+    validation: Validation = Validation()

@@ -200,7 +200,10 @@ def make_batches(
         if full:
             last_fruitful_epoch = documents.epoch
         elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
-            raise ConfigError("The run's data sources hold no text: check their paths and `text_field`.")
+            raise ConfigError(
+                "The run's data sources hold no text to train on: check their paths and `text_field` "
+                "(text that `data.validation.share` holds out does not count)."
+            )
 
 
 def take_documents(documents: DocumentStream, characters: int) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.data.builtin_corpus import builtin_documents
+from peer.data.held_out import Part, PartOfDocuments
 from peer.data.hub_datasets import HubDocuments
 from peer.data.local_files import jsonl_documents, text_documents
 from peer.run_config import RunConfig
@@ -84,17 +85,23 @@ class MixedDocuments:
         return {"drawn": list(self._drawn), "streams": [dict(stream.position()) for stream in self._streams]}
 
 
-def open_documents(config: RunConfig, device_seed: int, position: Position | None = None) -> MixedDocuments:
-    """The documents of a run in this device's order, from `position` on; raises `ConfigError`."""
+def open_documents(
+    config: RunConfig, device_seed: int, position: Position | None = None, *, part: Part = "training"
+) -> DocumentStream:
+    """The documents of a run in this device's order, from `position` on; raises `ConfigError`.
+
+    Of the part `training` are all that are not held out, of the part `validation` those that are.
+    """
     sources = config.data.sources
     positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
     streams = [
         _open_source(config, source, seed=_mix(config.run.seed, device_seed, number), position=place)
         for number, (source, place) in enumerate(zip(sources, positions, strict=True))
     ]
-    return MixedDocuments(
+    mixed = MixedDocuments(
         streams, [source.weight for source in sources], None if position is None else position["drawn"]
     )
+    return PartOfDocuments(mixed, part, config.data.validation.share)
 
 
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
