@@ -46,7 +46,7 @@ class Scale:
 
 
 FULL = Scale(boundary=30, steps=60, target_batch_size=512, warmup_steps=4)
-QUICK = Scale(boundary=16, steps=32, target_batch_size=96, warmup_steps=2)
+QUICK = Scale(boundary=16, steps=32, target_batch_size=64, warmup_steps=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -97,7 +97,7 @@ def train_here(config: RunConfig, steps: int, directory: Path) -> list[float]:
     prepare_tokenizer(config, directory)
     model = build_model(config, load_tokenizer(directory).get_vocab_size(), load_special_ids(directory))
     optimizer = build_optimizer(config, parameter_groups(model, config))
-    backend = TorchBackend(config, model)
+    backend = TorchBackend(config, model, threads=1)  # on one core as on many, and always the same numbers
     losses: list[float] = []
     samples, loss_sum = 0, 0.0
 

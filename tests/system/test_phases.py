@@ -20,7 +20,7 @@ from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups, rate_in_phase
 from peer.run_config import RunConfig
 from tests.small_run import TARGET_BATCH_SIZE
-from tests.system.swarm_peer import VOCABULARY, fixed_batch, moments
+from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 from tests.system.test_recovery import Site
 from tests.system.test_swarm import CONFIG, SwarmFactory, relative_difference, swarm
 
@@ -46,7 +46,7 @@ def phased_config(optimizer: str) -> dict[str, Any]:
 
 def train_alone(config: RunConfig) -> tuple[dict[str, torch.Tensor], torch.optim.Optimizer]:
     """The same training in one plain process; at the boundary a fresh phase gets an optimizer that is really new."""
-    model = build_model(config, VOCABULARY, 0)
+    model = build_model(config, VOCABULARY, SPECIAL)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     backend = TorchBackend(config, model)
     for step in range(LAST):
