@@ -14,7 +14,7 @@ from peer.config.tokenizer import Tokenizer as TokenizerConfig
 from peer.data.sentencepiece_models import convert_sentencepiece, import_sentencepiece
 from peer.data.tokenizer_pipelines import build_normalizer, uses_bytes
 
-KEPT_SENTENCES = 500_000  # of a longer text so many are drawn at random: sentencepiece holds them in memory
+KEPT_SENTENCES = 200_000  # of a longer text so many are drawn at random: each character costs about 13 bytes
 LONGEST_BYTES = 16_384  # a longer sentence is skipped; `split_sentences` hardly leaves one
 ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # its word for a role -> ours
 
