@@ -61,7 +61,7 @@ def train(
 @app.command(epilog='Example: manyhands tokenizer inspect my-tokenizer "A text to cut into tokens."')
 def inspect(
     tokenizer: Annotated[Path, typer.Argument(metavar="TOKENIZER", help="A tokenizer's folder or file.")],
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="A text, to see its tokens.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A text, to see its tokens.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="A run file, to measure the tokenizer by its documents.")] = None,
     text_file: Annotated[Path | None, typer.Option(help="A text file, to measure the tokenizer by it.")] = None,
     documents: Annotated[int, typer.Option(min=1, help="Measure by so many documents at most.")] = 1_000,

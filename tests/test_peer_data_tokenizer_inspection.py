@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from peer.data.special_tokens import special_names
 from peer.data.tokenizer_inspection import (
+    ALL,
     STRANGE,
     TracedToken,
     describe,
@@ -59,8 +60,8 @@ def test_what_is_strange(is_strange: object, strange: list[str], ordinary: list[
 def test_strange_tokens_are_found_by_what_they_stand_for() -> None:
     """A `▁` before a word is its space and nothing strange; special tokens are not learnt."""
     found = telling_tokens(tokenizer_of("▁the", "▁of▁the", "a\u00adb", "▁раypal", ".......", "▁" + "x" * 30))
-    assert found["longest"].count == 6
-    assert found["longest"].examples[0] == "▁" + "x" * 30
+    assert found[ALL].count == 6
+    assert found[ALL].examples[0] == "▁" + "x" * 30
     examples = {kind: found[kind].examples for kind in STRANGE}
     assert examples == {
         "invisible characters": ["a\u00adb"],
@@ -118,4 +119,4 @@ def test_a_tokenizer_of_nothing_but_a_model_can_be_looked_at() -> None:
     """Without steps and without a decoder."""
     content = describe(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")), {})
     assert (content["normalizers"], content["pre_tokenizers"], content["special_tokens"]) == ([], [], {})
-    assert content["tokens"]["longest"]["count"] == 2
+    assert content["tokens"][ALL]["count"] == 2

@@ -111,7 +111,12 @@ def test_without_a_text_the_parts_and_the_telling_tokens_are_shown(trained: Path
     assert content["special_tokens"]["mask"] == {"token": "[MASK]", "id": 4}
     assert content["fit"] is None
     printed = succeed("inspect", str(trained / "tokenizer.json"))
-    for part in ("Nmt, NFKC, Replace(pattern=' {2,}', content=' '), Lowercase", "[MASK]", "mixed scripts", "longest"):
+    for part in (
+        "Nmt, NFKC, Replace(pattern=' {2,}', content=' '), Lowercase",
+        "[MASK]",
+        "mixed scripts",
+        "all, longest first",
+    ):
         assert part in printed
 
 

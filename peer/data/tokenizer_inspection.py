@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel, UnicodeScripts
 
+ALL = "all, longest first"
 EXAMPLES = 8  # tokens shown for each kind
 LONG = 20  # characters
 ROW = 5  # times the same character
@@ -67,10 +68,10 @@ def describe(tokenizer: Tokenizer, special_names: Mapping[str, str]) -> dict[str
 
 
 def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
-    """The longest tokens, and those with something strange about them, by what it is."""
+    """The learnt tokens, and those with something strange about them, by what it is."""
     texts = dict(_texts(tokenizer))
     by_length = sorted(texts, key=lambda token: -len(texts[token]))
-    found = {"longest": Found(len(texts), by_length[:EXAMPLES])}
+    found = {ALL: Found(len(texts), by_length[:EXAMPLES])}
     for kind, is_strange in STRANGE.items():
         tokens = [token for token, text in texts.items() if is_strange(text)]
         found[kind] = Found(len(tokens), tokens[:EXAMPLES])
