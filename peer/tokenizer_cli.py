@@ -14,12 +14,12 @@ from auth.errors import ConfigError
 from auth.files import new_directory
 from peer.data.documents import sample_documents
 from peer.data.hashing import uniform
-from peer.data.special_tokens import cut_special_spellings, special_ids, special_names
+from peer.data.special_tokens import special_ids, special_names
 from peer.data.tokenizer_fit import Fit, measure_fit
 from peer.data.tokenizer_inspection import describe, trace
 from peer.data.tokenizer_needs import check_tokenizer
 from peer.data.tokenizer_training import train_tokenizer
-from peer.data.tokenizers import read_tokenizer, read_tokenizer_config, save_tokenizer
+from peer.data.tokenizers import load_tokenizer, read_tokenizer, read_tokenizer_config, save_tokenizer, training_sample
 from peer.run_config import RunConfig
 from peer.tables import say, say_facts, say_json, say_table
 
@@ -40,7 +40,7 @@ def train(
     if run.tokenizer.path is not None:
         raise ConfigError(f"{config}: `tokenizer.path` names a tokenizer to import: remove it to train one.")
     with new_directory(out) as folder, Console(stderr=True).status("Training the tokenizer"):
-        documents = KeepSome(sample_documents(run, run.tokenizer.max_training_documents))
+        documents = KeepSome(training_sample(run))
         tokenizer = train_tokenizer(run, documents)
         check_tokenizer(run, tokenizer, special_ids(tokenizer))
         save_tokenizer(tokenizer, run, folder)
@@ -51,7 +51,7 @@ def train(
         "vocabulary": tokenizer.get_vocab_size(),
         "documents": documents.passed,
     }
-    fit = _measure(tokenizer, special_names(tokenizer), documents.kept, run.run.language)
+    fit = _measure(out, documents.kept, run.run.language)
     if as_json:
         say_json({**facts, "fit": _fit_content(fit)})
     else:
@@ -70,14 +70,12 @@ def inspect(
     """Show how a tokenizer cuts a text; or what it is made of, its strangest tokens, and how it fits a corpus."""
     if sum(choice is not None for choice in (text, corpus, text_file)) > 1:
         raise ConfigError("TEXT, --corpus and --text-file exclude each other: give one of them.")
-    read = read_tokenizer(tokenizer)
     if text is not None:
-        _show_tokens(read, text, as_json)
+        _show_tokens(read_tokenizer(tokenizer), text, as_json)
         return
-    names = special_names(read, read_tokenizer_config(tokenizer))
-    content = describe(read, names)
+    content = describe(read_tokenizer(tokenizer), read_tokenizer_config(tokenizer))
     run = _run_to_measure_by(corpus, text_file)
-    fit = None if run is None else _measure(read, names, sample_documents(run, documents), run.run.language)
+    fit = None if run is None else _measure(tokenizer, sample_documents(run, documents), run.run.language)
     if as_json:
         say_json({**content, "fit": None if fit is None else _fit_content(fit)})
         return
@@ -110,9 +108,10 @@ def _run_to_measure_by(corpus: Path | None, text_file: Path | None) -> RunConfig
     return None if corpus is None else RunConfig.from_yaml(corpus)
 
 
-def _measure(tokenizer: Tokenizer, names: Mapping[str, str], documents: Iterable[str], language: str) -> Fit:
-    """As in training, text that spells a special token is text."""
-    cut_special_spellings(tokenizer)
+def _measure(path: Path, documents: Iterable[str], language: str) -> Fit:
+    """As the data path of training reads the documents."""
+    tokenizer = load_tokenizer(path)
+    names = special_names(tokenizer, read_tokenizer_config(path))
     unknown = tokenizer.token_to_id(names["unk"]) if "unk" in names else None
     return measure_fit(tokenizer, documents, language, unknown)
 

@@ -7,7 +7,6 @@ import json
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from peer.data.special_tokens import special_names
 from peer.data.tokenizer_inspection import (
     ALL,
     STRANGE,
@@ -107,7 +106,7 @@ def test_the_parts_are_listed_in_order() -> None:
     tokenizer = tokenizer_of("▁the", "</s>")
     steps = normalizers.Sequence([normalizers.NFC(), normalizers.Sequence([normalizers.Strip()])])
     tokenizer.normalizer = steps
-    content = json.loads(json.dumps(describe(tokenizer, special_names(tokenizer))))
+    content = json.loads(json.dumps(describe(tokenizer)))
     assert content["model"] == "Unigram"
     assert content["vocabulary"] == 3
     assert content["normalizers"] == [{"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}]
@@ -117,6 +116,6 @@ def test_the_parts_are_listed_in_order() -> None:
 
 def test_a_tokenizer_of_nothing_but_a_model_can_be_looked_at() -> None:
     """Without steps and without a decoder."""
-    content = describe(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")), {})
+    content = describe(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
     assert (content["normalizers"], content["pre_tokenizers"], content["special_tokens"]) == ([], [], {})
     assert content["tokens"][ALL]["count"] == 2

@@ -109,10 +109,15 @@ def test_a_vocabulary_of_bytes_knows_every_text() -> None:
         assert tokenizer.decode(ids) == text
 
 
-def test_a_mask_takes_the_space_before_it_along() -> None:
+@pytest.mark.parametrize(("preset", "algorithm"), KINDS)
+def test_a_mask_takes_the_space_before_it_along(preset: str, algorithm: str) -> None:
     """So that a masked word in the middle of a sentence is one token, as it was in training."""
-    tokenizer = trained("albert", "unigram")
-    assert "▁" not in tokenizer.encode("the [MASK] sat").tokens
+    tokenizer = trained(preset, algorithm)
+    mask = "<mask>" if preset == "byte-level" else "[MASK]"
+    encoding = tokenizer.encode(f"the {mask} sat")
+    covered = [f"the {mask} sat"[start:end] for start, end in encoding.offsets]
+    assert special_ids(tokenizer).mask in encoding.ids
+    assert " " not in covered
 
 
 class Document(str):

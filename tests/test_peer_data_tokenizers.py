@@ -24,9 +24,16 @@ from transformers import (
 )
 
 from auth.errors import ConfigError
+from peer.data.hashing import uniform
 from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizer_training import train_tokenizer
-from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer, save_tokenizer
+from peer.data.tokenizers import (
+    load_special_ids,
+    load_tokenizer,
+    prepare_tokenizer,
+    save_tokenizer,
+    training_sample,
+)
 from peer.run_config import RunConfig
 from tests.many_scripts import PROSE
 
@@ -183,6 +190,26 @@ def test_text_that_spells_a_piece_of_the_vocabulary_that_is_special_stays_text(t
     special = load_special_ids(tmp_path / "out")
     ids = load_tokenizer(tmp_path / "out").encode("a <s> b</s> <mask>", add_special_tokens=False).ids
     assert not {special.cls, special.sep, special.mask_id} & set(ids)
+
+
+def test_what_a_tokenizer_cuts_off_or_fills_up_is_left_to_packing(bengali: Path, tmp_path: Path) -> None:
+    """A published tokenizer may bring a longest text and padding along; the data path reads every text as it is."""
+    tokenizer = Tokenizer.from_file(str(bengali / "tokenizer.json"))
+    plain = tokenizer.encode(BENGALI[0]).ids
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path).encode(BENGALI[0]).ids == plain
+
+
+def test_no_tokenizer_is_trained_on_what_is_held_out(tmp_path: Path) -> None:
+    """The documents of validation are as new to it as to the model."""
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"document {number}" for number in range(500)))
+    sources = [{"kind": "text", "path": str(tmp_path / "corpus.txt")}]
+    run = RunConfig.from_mapping({"data": {"sources": sources, "validation": {"share": 0.1}}})
+    trained_on = list(training_sample(run))
+    assert 400 < len(trained_on) < 480
+    assert all(uniform(document, "validation") >= 0.1 for document in trained_on)
 
 
 def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tokenizers.normalizers import Normalizer
 from auth.errors import ConfigError
 from peer.config.tokenizer import Tokenizer as TokenizerConfig
 from peer.data.sentencepiece_models import convert_sentencepiece, import_sentencepiece
+from peer.data.special_tokens import added_tokens
 from peer.data.tokenizer_pipelines import build_normalizer, uses_bytes
 
 KEPT_SENTENCES = 200_000  # of a longer text so many are drawn at random: each character costs about 13 bytes
@@ -51,6 +52,7 @@ def train_sentencepiece(
     except RuntimeError as error:
         raise texts.why_training_failed(error) from error
     tokenizer = convert_sentencepiece(written.getvalue(), "the trained model")
+    tokenizer.add_special_tokens(added_tokens(names))
     if normalizer is not None:
         tokenizer.normalizer = normalizers.Sequence([normalizer, tokenizer.normalizer])
     return tokenizer

@@ -15,6 +15,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel, UnicodeScripts
 
+from peer.data.special_tokens import special_names
+
 ALL = "all, longest first"
 EXAMPLES = 8  # tokens shown for each kind
 LONG = 20  # characters
@@ -52,8 +54,8 @@ def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
     ]
 
 
-def describe(tokenizer: Tokenizer, special_names: Mapping[str, str]) -> dict[str, Any]:
-    """A tokenizer's parts and its most telling tokens; JSON values only."""
+def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A tokenizer's parts and its most telling tokens, as JSON; `config` may name its special tokens."""
     content = json.loads(tokenizer.to_str())
     return {
         "vocabulary": tokenizer.get_vocab_size(),
@@ -61,7 +63,8 @@ def describe(tokenizer: Tokenizer, special_names: Mapping[str, str]) -> dict[str
         "normalizers": list(_steps(content["normalizer"], "normalizers")),
         "pre_tokenizers": list(_steps(content["pre_tokenizer"], "pretokenizers")),
         "special_tokens": {
-            role: {"token": name, "id": tokenizer.token_to_id(name)} for role, name in special_names.items()
+            role: {"token": name, "id": tokenizer.token_to_id(name)}
+            for role, name in special_names(tokenizer, config).items()
         },
         "tokens": {kind: vars(found) for kind, found in telling_tokens(tokenizer).items()},
     }

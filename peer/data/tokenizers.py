@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from auth.errors import ConfigError, StorageError
 from peer.config.architectures import ARCHITECTURES
 from peer.config.tokenizer_presets import ROBERTA_TOKENS
 from peer.data.documents import sample_documents
+from peer.data.held_out import PartFilter
 from peer.data.sentencepiece_models import convert_sentencepiece
 from peer.data.special_tokens import (
     SpecialIds,
@@ -45,9 +46,14 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
     if config.tokenizer.path is not None:
         import_tokenizer(config, Path(config.tokenizer.path), out_dir)
     else:
-        documents = sample_documents(config, config.tokenizer.max_training_documents)
-        save_tokenizer(train_tokenizer(config, documents), config, out_dir)
+        save_tokenizer(train_tokenizer(config, training_sample(config)), config, out_dir)
     check_tokenizer(config, read_tokenizer(out_dir), load_special_ids(out_dir))
+
+
+def training_sample(config: RunConfig) -> Iterator[str]:
+    """As many of the run's documents as its tokenizer is trained on, and none that is held out for validation."""
+    keeps = PartFilter("training", config.data.validation.share).keeps
+    return filter(keeps, sample_documents(config, config.tokenizer.max_training_documents))
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
@@ -126,9 +132,11 @@ def save_tokenizer(
         raise StorageError(f"Cannot write the tokenizer to {out_dir} ({error.strerror}).") from error
 
 
-def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer for the data path: text that spells a special token, such as "[MASK]", stays text."""
-    tokenizer = read_tokenizer(directory)
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer for the data path: all of a text and no padding; what spells a special token stays text."""
+    tokenizer = read_tokenizer(path)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     cut_special_spellings(tokenizer)
     return tokenizer
 
