@@ -1,7 +1,8 @@
-"""The control plane's servicer: challenge, join, renew, files; the session itself is `coordinator.session_stream`'s.
+"""The control plane's servicer: challenge, join, renew, files, and what strangers may ask.
 
-Every handler is thin: it checks the proof, asks the rules (`membership`, `ledger`), and answers. The rules are
-synchronous and run in threads; an error of ours becomes a recorded refusal in one place (`answering`).
+The session itself is `coordinator.session_stream`'s. Every handler is thin: it checks the proof, asks the rules
+(`membership`, `ledger`, `visitors`), and answers. The rules are synchronous and run in threads; an error of ours
+becomes a recorded refusal in one place (`answering`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 from auth.errors import RequestError, TokenError, VersionError
 from auth.identity import Purpose, challenge_bytes, verify_signature
 from coordinator.answering import answering
+from coordinator.callers import caller_address
 from coordinator.nonces import NonceStore
 from coordinator.presence import read_swarm_status
 from coordinator.run_files import RunFile
 from coordinator.run_services import RunServices
 from coordinator.session_stream import SessionServer
+from coordinator.visitors import Visitors
 from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 
 MAX_INVITE_CHARS = 64
@@ -33,8 +36,8 @@ async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: byte
 class ControlServicer(control_pb2_grpc.ControlServicer):
     """Answers peers; see `control.proto` for what each call means."""
 
-    def __init__(self, services: RunServices, nonces: NonceStore, sessions: SessionServer) -> None:
-        self._services, self._nonces, self._sessions = services, nonces, sessions
+    def __init__(self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors) -> None:
+        self._services, self._nonces, self._sessions, self._visitors = services, nonces, sessions, visitors
         self._run = services.config.run.name
 
     async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
@@ -82,6 +85,24 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """One connected stay of a device; read and written through `context`."""
         async with answering(context, self._services.refusals, "session"):
             await self._sessions.serve(context)
+
+    async def Describe(self, _: control_pb2.DescribeRequest, context: Any) -> control_pb2.DescribeReply:  # noqa: N802
+        """Tell anybody what the run needs and where it is."""
+        async with answering(context, self._services.refusals, "visit"):
+            return await self._visitors.describe(caller_address(context.peer()))
+
+    async def Probe(self, chunks: AsyncIterator[control_pb2.ProbeUp], context: Any) -> None:  # noqa: N802
+        """Let anybody measure the line."""
+        async with answering(context, self._services.refusals, "visit"):
+            await self._visitors.probe(caller_address(context.peer()), chunks, context.write)
+
+    async def DialBack(  # noqa: N802
+        self, request: control_pb2.DialBackRequest, context: Any
+    ) -> control_pb2.DialBackReply:
+        """Open a connection to the caller, who learns that way whether others can."""
+        async with answering(context, self._services.refusals, "visit"):
+            word = self._visitors.dial_back(caller_address(context.peer()), request.port)
+            return control_pb2.DialBackReply(word=word)
 
     async def _check_proof(self, purpose: Purpose, request: control_pb2.JoinRequest | control_pb2.RenewRequest) -> None:
         self._nonces.redeem(request.nonce)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from coordinator.nonces import NonceStore
 from coordinator.run_services import RunServices
 from coordinator.session_hub import SessionHub
 from coordinator.session_stream import SessionServer
+from coordinator.visitors import Visitors
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -47,16 +49,24 @@ class TlsFiles:
 class ControlServer:
     """A running control plane; made by `start`."""
 
-    def __init__(self, server: grpc.aio.Server, port: int, hub: SessionHub, checks: health.aio.HealthServicer) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        port: int,
+        hub: SessionHub,
+        visitors: Visitors,
+        checks: health.aio.HealthServicer,
+    ) -> None:
         self.port = port
-        self._server, self._hub, self._checks = server, hub, checks
+        self._server, self._hub, self._visitors, self._checks = server, hub, visitors, checks
         self._watching = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(cls, services: RunServices, host: str, port: int, tls: TlsFiles) -> ControlServer:
         """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
         nonces, hub = NonceStore(services.clock), SessionHub(services)
-        servicer = ControlServicer(services, nonces, SessionServer(services, nonces, hub))
+        visitors = Visitors(services, time.monotonic)
+        servicer = ControlServicer(services, nonces, SessionServer(services, nonces, hub), visitors)
         checks = health.aio.HealthServicer()
         await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         server = grpc.aio.server(options=_OPTIONS)
@@ -71,7 +81,7 @@ class ControlServer:
                 "stop what uses it or change `control_port` in settings.yaml."
             ) from error
         await server.start()
-        return cls(server, bound, hub, checks)
+        return cls(server, bound, hub, visitors, checks)
 
     async def stop(self) -> None:
         """End in order: health says no, sessions end (the peers will come back), then the server."""
@@ -79,6 +89,7 @@ class ControlServer:
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._checks.enter_graceful_shutdown()
         self._hub.close()
+        await self._visitors.close()
         await self._server.stop(STOP_GRACE_S)
 
     async def _watch(self) -> None:

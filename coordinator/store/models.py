@@ -143,7 +143,7 @@ class Refusal(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float, index=True)
-    kind: Mapped[str] = mapped_column(String(16))  # "join", "renew", "session", "report"
+    kind: Mapped[str] = mapped_column(String(16))  # see coordinator.refusals.Kind
     code: Mapped[str] = mapped_column(String(32))
     reason: Mapped[str] = mapped_column(Text)
     device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id"))

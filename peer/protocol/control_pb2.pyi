@@ -249,3 +249,47 @@ class RevokedNotice(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("run_config_json", "swarm_addresses", "observed_address", "samples_per_second")
+    RUN_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    SWARM_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    run_config_json: str
+    swarm_addresses: _containers.RepeatedScalarFieldContainer[str]
+    observed_address: str
+    samples_per_second: float
+    def __init__(self, run_config_json: _Optional[str] = ..., swarm_addresses: _Optional[_Iterable[str]] = ..., observed_address: _Optional[str] = ..., samples_per_second: _Optional[float] = ...) -> None: ...
+
+class ProbeUp(_message.Message):
+    __slots__ = ("download_bytes", "data")
+    DOWNLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    download_bytes: int
+    data: bytes
+    def __init__(self, download_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ProbeDown(_message.Message):
+    __slots__ = ("received_bytes", "data")
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    received_bytes: int
+    data: bytes
+    def __init__(self, received_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class DialBackRequest(_message.Message):
+    __slots__ = ("port",)
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    def __init__(self, port: _Optional[int] = ...) -> None: ...
+
+class DialBackReply(_message.Message):
+    __slots__ = ("word",)
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    word: bytes
+    def __init__(self, word: _Optional[bytes] = ...) -> None: ...

@@ -59,6 +59,21 @@ class ControlStub:
                 request_serializer=peer_dot_protocol_dot_control__pb2.PeerMessage.SerializeToString,
                 response_deserializer=peer_dot_protocol_dot_control__pb2.CoordinatorMessage.FromString,
                 _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/manyhands.v1.Control/Describe',
+                request_serializer=peer_dot_protocol_dot_control__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=peer_dot_protocol_dot_control__pb2.DescribeReply.FromString,
+                _registered_method=True)
+        self.Probe = channel.stream_stream(
+                '/manyhands.v1.Control/Probe',
+                request_serializer=peer_dot_protocol_dot_control__pb2.ProbeUp.SerializeToString,
+                response_deserializer=peer_dot_protocol_dot_control__pb2.ProbeDown.FromString,
+                _registered_method=True)
+        self.DialBack = channel.unary_unary(
+                '/manyhands.v1.Control/DialBack',
+                request_serializer=peer_dot_protocol_dot_control__pb2.DialBackRequest.SerializeToString,
+                response_deserializer=peer_dot_protocol_dot_control__pb2.DialBackReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -99,6 +114,28 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Describe(self, request, context):
+        """What anybody may ask without an account, a few times a minute: `manyhands doctor` asks before a person joins.
+        What the run needs of a machine, where its swarm is, and where the caller seems to be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Probe(self, request_iterator, context):
+        """Bytes up, bytes down, to measure the line.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DialBack(self, request, context):
+        """Have the coordinator open a connection to the caller's address.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +163,21 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=peer_dot_protocol_dot_control__pb2.PeerMessage.FromString,
                     response_serializer=peer_dot_protocol_dot_control__pb2.CoordinatorMessage.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=peer_dot_protocol_dot_control__pb2.DescribeRequest.FromString,
+                    response_serializer=peer_dot_protocol_dot_control__pb2.DescribeReply.SerializeToString,
+            ),
+            'Probe': grpc.stream_stream_rpc_method_handler(
+                    servicer.Probe,
+                    request_deserializer=peer_dot_protocol_dot_control__pb2.ProbeUp.FromString,
+                    response_serializer=peer_dot_protocol_dot_control__pb2.ProbeDown.SerializeToString,
+            ),
+            'DialBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.DialBack,
+                    request_deserializer=peer_dot_protocol_dot_control__pb2.DialBackRequest.FromString,
+                    response_serializer=peer_dot_protocol_dot_control__pb2.DialBackReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +315,87 @@ class Control:
             '/manyhands.v1.Control/Session',
             peer_dot_protocol_dot_control__pb2.PeerMessage.SerializeToString,
             peer_dot_protocol_dot_control__pb2.CoordinatorMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/manyhands.v1.Control/Describe',
+            peer_dot_protocol_dot_control__pb2.DescribeRequest.SerializeToString,
+            peer_dot_protocol_dot_control__pb2.DescribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Probe(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/manyhands.v1.Control/Probe',
+            peer_dot_protocol_dot_control__pb2.ProbeUp.SerializeToString,
+            peer_dot_protocol_dot_control__pb2.ProbeDown.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DialBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/manyhands.v1.Control/DialBack',
+            peer_dot_protocol_dot_control__pb2.DialBackRequest.SerializeToString,
+            peer_dot_protocol_dot_control__pb2.DialBackReply.FromString,
             options,
             channel_credentials,
             insecure,
