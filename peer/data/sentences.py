@@ -46,15 +46,19 @@ def split_sentences(document: str, language: str) -> list[str]:
     `language` is a BCP 47 tag; of a language that the library does not know, abbreviations are taken for English.
     """
     text = SURROGATE.sub("\ufffd", document)
+    readable = _readable(text)
     sentences: list[str] = []
-    start = 0
-    for end in _sentence_ends(_readable(text), language.partition("-")[0].lower()):
+    start = end = 0
+    for piece in _pieces(readable, language.partition("-")[0].lower()):
+        end += len(piece)
+        if piece.rstrip().endswith(".") and end < len(text) and _goes_on(piece, readable[end]):
+            continue
         sentence = text[start:end].strip()
-        if "\n" in sentence:
+        start = end
+        if "\n" in sentence and (len(sentence) > MAX_CHARACTERS or EMPTY_LINE.search(sentence)):
             sentences.extend(_lines(sentence))
         elif sentence:
             sentences.append(sentence)
-        start = end
     return sentences
 
 
@@ -77,25 +81,18 @@ def _readable(text: str) -> str:
     return text
 
 
-def _sentence_ends(text: str, language: str) -> Iterator[int]:
-    """After which characters a sentence ends; the last is the text's end."""
-    end = 0
-    for piece in _pieces(text, language):
-        end += len(piece)
-        if end == len(text) or not _goes_on(piece, text[end]):
-            yield end
-
-
-def _pieces(text: str, language: str) -> Iterator[str]:
+def _pieces(text: str, language: str) -> list[str]:
     """The library's pieces of a text of any length."""
+    pieces: list[str] = []
     start = 0
     while start < len(text):
         stop = _block_end(text, start)
-        pieces = segment_safely(text[start:stop], language)
-        if stop < len(text) and len(pieces) > 1:
-            pieces.pop()  # it may go on behind the block
-        yield from pieces
-        start += sum(map(len, pieces))
+        in_block = segment_safely(text[start:stop], language)
+        if stop < len(text) and len(in_block) > 1:
+            in_block.pop()  # it may go on behind the block
+        pieces += in_block
+        start += sum(map(len, in_block))
+    return pieces
 
 
 def _block_end(text: str, start: int) -> int:
@@ -108,10 +105,8 @@ def _block_end(text: str, start: int) -> int:
 
 
 def _goes_on(piece: str, following: str) -> bool:
-    """Whether the piece ends with a full stop that ends no sentence: within a word or number, or as `UNFINISHED`."""
+    """Whether the full stop at the piece's end ends no sentence: within a word or number, or as `UNFINISHED`."""
     stripped = piece.rstrip()
-    if not stripped.endswith("."):
-        return False
     touches = len(stripped) == len(piece) and not following.isspace()
     return touches or following.islower() or UNFINISHED.search(stripped[-UNFINISHED_CHARACTERS:]) is not None
 

@@ -8,7 +8,7 @@ it is, is tried on text. The encoder uses this to remember words.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -61,11 +61,12 @@ class Cut:
         encodings = tokenizer.encode_batch([gap.join(words[line]) for line in lines], add_special_tokens=False)
         tokens, tokens_per_line = _flatten(encodings)
         # As if all words stood in one text, with a gap after each.
-        word_starts = np.cumsum([0, *(len(word) + len(gap) for word in words[:-1])])
+        word_ends = np.cumsum(np.fromiter(map(len, words), np.int64, len(words)) + len(gap))
+        word_starts = np.concatenate([[0], word_ends[:-1]])
         line_starts = word_starts[[line.start for line in lines]]
-        ends_in_lines = (end for encoding in encodings for _, end in encoding.offsets)
-        token_ends = np.maximum(np.fromiter(ends_in_lines, np.int64, len(tokens)), 1)  # a token may stand on nothing
-        token_ends += np.repeat(line_starts, tokens_per_line)
+        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        token_ends = np.fromiter(offsets, np.int64, 2 * len(tokens))[1::2]
+        token_ends = np.maximum(token_ends, 1) + np.repeat(line_starts, tokens_per_line)  # a token may stand on nothing
         owners = np.searchsorted(word_starts, token_ends, "right" if gap else "left") - 1
         return tokens, np.bincount(owners, minlength=len(words))
 
@@ -81,17 +82,21 @@ class Cut:
         """Which words go to the tokenizer in one text."""
         starts: list[int] = []
         before = Place.ALONE
-        for index, word in enumerate(words):
-            place = self._place(word)
+        for index, place in enumerate(self._places(words)):
             if before is Place.ALONE or place is not Place.ANYWHERE or index - starts[-1] == WORDS_PER_LINE:
                 starts.append(index)
             before = place
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(words)], strict=True)]
 
-    def _place(self, word: str) -> Place:
-        if not self._is_plain(word):
-            return Place.ALONE
-        return Place.FIRST if self.takes_space and not word[0].isspace() else Place.ANYWHERE
+    def _places(self, words: list[str]) -> Iterator[Place]:
+        all_plain = self._is_plain("\n".join(words) if self.any_gap else "".join(words))
+        for word in words:
+            if not (all_plain or self._is_plain(word)):
+                yield Place.ALONE
+            elif self.takes_space and not word[0].isspace():
+                yield Place.FIRST
+            else:
+                yield Place.ANYWHERE
 
 
 CUTS = tuple(Cut(takes_space, any_gap) for any_gap in (True, False) for takes_space in (False, True))
@@ -107,17 +112,16 @@ def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
 
 
 def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tokens, Ints]) -> bool:
-    """Whether words have the same tokens by themselves, in lines with others, and in the sentences."""
+    """Whether words have the same tokens among strangers, which stand beside them in the alphabet, as in sentences."""
     by_sentence = cut.words(sentences)
     words = list(chain.from_iterable(by_sentence))
-    tokens, lengths = encode_texts(tokenizer, words)
-    tokens_in_lines, lengths_in_lines = cut.encode(tokenizer, words)
-    return (
-        np.array_equal(tokens, whole[0])
-        and np.array_equal(sums(lengths, by_sentence), whole[1])
-        and np.array_equal(tokens, tokens_in_lines)
-        and np.array_equal(lengths, lengths_in_lines)
-    )
+    alphabet = sorted(set(words))
+    places = {word: place for place, word in enumerate(alphabet)}
+    tokens, lengths = cut.encode(tokenizer, alphabet)
+    of_words = np.split(tokens, np.cumsum(lengths)[:-1])
+    in_sentences = np.concatenate([of_words[places[word]] for word in words])
+    lengths_in_sentences = sums(lengths[[places[word] for word in words]], by_sentence)
+    return np.array_equal(in_sentences, whole[0]) and np.array_equal(lengths_in_sentences, whole[1])
 
 
 def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
