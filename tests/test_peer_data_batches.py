@@ -15,7 +15,16 @@ import pytest
 import torch
 
 from auth.errors import ConfigError
-from peer.data.batches import STATE_FILE, Batch, open_batches
+from peer.data.batches import (
+    CHUNK_CHARACTERS,
+    FIRST_CHUNK_CHARACTERS,
+    STATE_FILE,
+    Batch,
+    SampleMaker,
+    make_batches,
+    open_batches,
+)
+from peer.data.documents import DocumentStream, Position, open_documents
 from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
 from peer.data.word_starts import WordStarts
 from peer.run_config import RunConfig
@@ -245,6 +254,43 @@ def test_a_corpus_without_text_is_refused(folder: Path, tmp_path: Path) -> None:
         open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches,
     ):
         next(batches)
+
+
+class Counted:
+    """A stream that notes how many characters were taken from it."""
+
+    def __init__(self, documents: DocumentStream) -> None:
+        self._documents, self.characters = documents, 0
+
+    def __next__(self) -> str:
+        taken = next(self._documents)
+        self.characters += len(taken)
+        return taken
+
+    @property
+    def epoch(self) -> int:
+        return self._documents.epoch
+
+    def position(self) -> Position:
+        return self._documents.position()
+
+
+def test_the_first_batch_does_not_wait_for_much_text(folder: Path) -> None:
+    """The trainer stands still until it comes; later chunks are larger, up to a limit."""
+    config = config_for(folder)
+    documents = Counted(open_documents(config, 1))
+    batches = make_batches(documents, SampleMaker(config, folder / "tokenizer", np.random.default_rng(0)), 4)
+    longest = max(len(document(number)) for number in range(3000))
+    next(batches)
+    assert documents.characters <= FIRST_CHUNK_CHARACTERS + longest
+    chunks, before = [], documents.characters
+    while len(chunks) < 6:
+        next(batches)
+        if documents.characters > before:
+            chunks.append(documents.characters - before)
+            before = documents.characters
+    assert chunks[0] < chunks[1] < chunks[2] < chunks[3]
+    assert CHUNK_CHARACTERS <= chunks[-1] <= CHUNK_CHARACTERS + longest
 
 
 def test_the_time_that_training_waits_is_counted(folder: Path, tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from peer.data.word_starts import WordStarts
 from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
-CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy, little enough for the first batch to come soon
+FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows may be twice as large as the one before
+CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
 STATE_VERSION = 1
@@ -187,9 +188,11 @@ def make_batches(
     rest: Samples | None = None
     rest_position: Position = {}
     last_fruitful_epoch = documents.epoch
+    characters = FIRST_CHUNK_CHARACTERS
     while True:
         position = chunk_position = documents.position()
-        samples = maker.samples(take_documents(documents, CHUNK_CHARACTERS))
+        samples = maker.samples(take_documents(documents, characters))
+        characters = min(2 * characters, CHUNK_CHARACTERS)
         if rest is not None:
             samples, position = join_samples(rest, samples), rest_position if len(rest) else position
         full = len(samples) - len(samples) % microbatch_size

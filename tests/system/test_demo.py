@@ -48,6 +48,7 @@ def test_summary_says_what_happened(finished: dict[str, object]) -> None:
     assert finished["steps"] >= STEPS  # type: ignore[operator]
     assert finished["last_loss"] < finished["first_loss"]  # type: ignore[operator]
     assert finished["target_batch_size"] == target
+    assert 0 <= finished["data_wait_share"] < 1  # type: ignore[operator]
     by_member = finished["samples_by_member"]
     by_step = finished["samples_by_step"]
     assert isinstance(by_member, dict)
