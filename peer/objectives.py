@@ -44,8 +44,7 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
     firsts = 0 if batch.sop_labels is None else batch.samples
     wanted, labels = label_rows(batch, firsts)
     hidden = family.encode(model, batch, wanted)  # (firsts + m + padding, hidden)
-    rows = max(1, MAX_LOGITS // model.config.vocab_size // ROWS) * ROWS
-    mlm = summed_cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, rows)
+    mlm = summed_cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, logits_at_once(model))
     mlm = mlm / max(1, len(batch.labels))
     if family.order_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
@@ -63,6 +62,12 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
     first = torch.arange(firsts, device=batch.label_positions.device) * batch.input_ids.shape[1]
     wanted = functional.pad(torch.cat([first, batch.label_positions]), (0, padding))
     return wanted, functional.pad(batch.labels, (0, padding), value=IGNORED)
+
+
+def logits_at_once(model: PreTrainedModel) -> int:
+    """For how many rows the logits of the whole vocabulary may be held at once."""
+    vocabulary: int = model.config.vocab_size
+    return max(1, MAX_LOGITS // vocabulary // ROWS) * ROWS
 
 
 def summed_cross_entropy(
