@@ -21,11 +21,13 @@ from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from auth.errors import StorageError
 
 MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
 FORMAT_VERSION = 1
 CHUNK_BYTES = 1 << 20
 
@@ -109,7 +111,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 def restore_model(model: torch.nn.Module, path: Path) -> None:
     """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
     try:
-        result = model.load_state_dict(load_file(path / "model.safetensors"), strict=False)
+        result = model.load_state_dict(load_file(path / WEIGHTS), strict=False)
     except RuntimeError as error:  # torch's word for shapes that differ
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
@@ -143,7 +145,7 @@ def write_checkpoint(
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        save_file(dict(snapshot.model), aside / "model.safetensors", metadata={"format": "pt"})
+        save_file(dict(snapshot.model), aside / WEIGHTS, metadata={"format": "pt"})
         save_file(dict(snapshot.optimizer), aside / "optimizer.safetensors")
         save_file(dict(probe), aside / "probe.safetensors")
         for file in sorted(tokenizer_dir.iterdir()):
@@ -180,13 +182,29 @@ def write_checkpoint(
     return verify(target)
 
 
-def verify(path: Path) -> StoredCheckpoint:
-    """Compare every file with the manifest; raises `StorageError` naming the first that differs."""
+def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
+    """Copy the weights of just this checkpoint into the model, when they match its manifest; raises `StorageError`.
+
+    It may be pruned or replaced by another of the same step at any moment: then it is not this checkpoint any more.
+    """
+    stored = verify(path, files=(WEIGHTS,))
+    try:
+        restore_model(model, path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
+    if not verify(path, files=()).manifest_sha256 == stored.manifest_sha256 == manifest_sha256:
+        raise StorageError(f"{path.name}: another checkpoint of that step has taken its place.")
+    return stored.manifest
+
+
+def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
+    """Compare all files, or those named, with the manifest; raises `StorageError` naming the first that differs."""
     try:
         raw = (path / MANIFEST).read_bytes()
         manifest = Manifest.model_validate(json.loads(raw))
         for name, entry in manifest.files.items():
-            if Path(name).name != name or _entry(path / name) != entry:
+            wanted = files is None or name in files
+            if Path(name).name != name or (wanted and _entry(path / name) != entry):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
     except (OSError, ValueError, ValidationError) as error:
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error

@@ -17,6 +17,7 @@ from coordinator.invites import ROLE_RANKS
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import PARTS, serve_run
+from coordinator.validations import validations
 from peer.phases import phase_at
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from peer.tables import format_age, say, say_facts, say_json, say_table
@@ -24,6 +25,7 @@ from peer.tables import format_age, say, say_facts, say_json, say_table
 app = typer.Typer(name="coordinator", no_args_is_help=True, help="Start and steer a run.")
 LOCAL_HOST = "127.0.0.1"
 DIRECTORY = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False)
+VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy")
 JSON = typer.Option(False, "--json", help="Print the result as JSON.")
 
 
@@ -59,12 +61,12 @@ def init(
 def serve(
     directory: Path = DIRECTORY,
     service_only: bool = typer.Option(False, "--service-only", help="Only the control plane and the dashboard."),
-    keeper_only: bool = typer.Option(False, "--keeper-only", help="Only the swarm's first node and the checkpoints."),
+    keeper_only: bool = typer.Option(False, "--keeper-only", help="Only the swarm's first node and its checkpoints."),
 ) -> None:
     """Serve a run until told to stop by Ctrl-C or SIGTERM; then the keeper writes a last checkpoint."""
     if service_only and keeper_only:
         raise ConfigError("--service-only and --keeper-only exclude each other: give one, or none to serve both.")
-    left_out = {"keeper"} if service_only else {"service"} if keeper_only else set()
+    left_out = {"keeper", "validator"} if service_only else {"service"} if keeper_only else set()
     serve_run(directory, tuple(part for part in PARTS if part.name not in left_out))
 
 
@@ -157,6 +159,7 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
     last_step = run.ledger.last_step()
     last = run.ledger.steps(after=last_step - 1)
     newest = checkpoints(run.sessions)[:1]
+    validation = validations(run.sessions)[-1:]
     step = last_step if swarm is None else swarm.step
     phase = phase_at(run.directory.config, step)
     return {
@@ -170,6 +173,7 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
         "samples_per_second": None if swarm is None else swarm.samples_per_second,
         "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
         "checkpoint": newest[0].path if newest else None,
+        **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},
         "join_link": str(run.directory.join_link),
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import Contribution, StepRow, data_wait_share
+from coordinator.validations import ValidationRow
 
 SETTLE_S = 3.0  # a step that somebody has not reported for so long is told as it is
 
@@ -46,6 +47,7 @@ def step_line(row: StepRow, previous: StepRow | None) -> str:
 def summarize(
     steps: Sequence[StepRow],
     contributions: Sequence[Contribution],
+    validations: Sequence[ValidationRow],
     target_batch_size: int,
     wall_seconds: float,
     checkpoint: Path | None,
@@ -60,6 +62,7 @@ def summarize(
         "samples_by_step": {str(row.step): row.samples for row in steps},
         "samples_by_member": {row.member: row.samples for row in contributions},
         "data_wait_share": data_wait_share(contributions),
+        "validation": {"first": validations[0].facts, "last": validations[-1].facts} if validations else None,
         "wall_seconds": round(wall_seconds, 2),
         "checkpoint": None if checkpoint is None else str(checkpoint),
     }
@@ -73,6 +76,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["first_loss"]:
         change = summary["last_loss"] / summary["first_loss"] - 1
         lines.append(f"Loss: {summary['first_loss']:.4f} -> {summary['last_loss']:.4f} ({change:+.1%}).")
+    if summary["validation"]:
+        lines.append(validation_line(summary["validation"]["first"], summary["validation"]["last"]))
     members = ", ".join(f"{name} {samples:,}" for name, samples in summary["samples_by_member"].items())
     lines.append(f"Samples: {members}.")
     if summary["data_wait_share"] is not None:
@@ -80,3 +85,14 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["checkpoint"]:
         lines.append(f"Checkpoint: {summary['checkpoint']}")
     return lines
+
+
+def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """What held-out text says of the first and the last checkpoint; a loss that was no number is a question mark."""
+
+    def loss(facts: Mapping[str, Any]) -> str:
+        return "?" if facts["loss"] is None else f"{facts['loss']:.4f}"
+
+    change = f"{loss(first)} (step {first['step']}) -> {loss(last)} (step {last['step']})"
+    order = "" if last["sop_accuracy"] is None else f", sentence order {last['sop_accuracy']:.1%}"
+    return f"Loss on held-out text: {change}; accuracy {last['accuracy']:.1%}{order}."

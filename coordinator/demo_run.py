@@ -22,6 +22,7 @@ from coordinator.ports import Listener, check_ports, free_ports, is_free
 from coordinator.presence import checkpoints, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings
 from coordinator.serve import dashboard_url
+from coordinator.validations import validations
 from peer.phases import phase_at
 from peer.run_config import RunConfig
 
@@ -31,7 +32,7 @@ NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
 START_TIMEOUT_S = 120.0
 PEERS_GRACE_S = 11.0  # a peer leaves within ten seconds
-COORDINATOR_GRACE_S = 50.0  # a little more than the supervisor gives its parts
+COORDINATOR_GRACE_S = 60.0  # a little more than the supervisor gives its parts
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Demo:
 
     def stop(self) -> None:
         """The volunteers leave, then the keeper writes its last checkpoint; raises if somebody had to be killed."""
-        self._tell("Stopping: the volunteers leave, then the keeper writes the last checkpoint.")
+        self._tell("Stopping: the volunteers leave, the keeper writes the last checkpoint, and it is evaluated.")
         stuck = stop_in_order(self._peers, PEERS_GRACE_S)
         for peer in stuck:
             peer.kill()
@@ -150,6 +151,7 @@ class Demo:
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
             self._run.ledger.contributions(),
+            [row for row in validations(self._run.sessions) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
             time.monotonic() - self._began,
             Path(newest[0].path) if newest else None,

@@ -6,6 +6,7 @@
     keeper/          the keeper's own credentials, like any device's
     tokenizer/       the run's tokenizer
     checkpoints/     step-00000012/, ...
+    validation/      the samples that checkpoints are evaluated on
     manyhands.db     the database, where `database_url` names no other
 
 `create` makes it whole or not at all; everything else opens it and reads.
@@ -156,6 +157,11 @@ class RunDirectory:
     def checkpoints_dir(self) -> Path:
         """One directory per checkpoint."""
         return self.path / "checkpoints"
+
+    @property
+    def validation_dir(self) -> Path:
+        """The samples that checkpoints are evaluated on; the validator makes it."""
+        return self.path / "validation"
 
     @property
     def keeper_dir(self) -> Path:

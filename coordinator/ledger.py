@@ -18,7 +18,7 @@ from coordinator.plausibility import Facts, implausibility, step_horizon
 from coordinator.presence import is_online
 from coordinator.refusals import add_refusal
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Report, Step, SwarmStatus
+from coordinator.store.models import Device, Member, Report, Step, SwarmStatus, Validation
 from coordinator.store.models import Session as Stay
 from peer.messages import StepReport
 from peer.run_config import RunConfig
@@ -108,13 +108,15 @@ class Ledger:
     def roll_back(self, step: int) -> int:
         """The swarm returned to the checkpoint of `step`: undo all later steps and begin a new era; returns its number.
 
-        Reports of the undone steps stay, marked, and so will those that have yet to arrive.
+        Reports of the undone steps stay, marked, and so will those that have yet to arrive. What held-out samples said
+        of undone checkpoints goes.
         """
 
         def undo(session: Session) -> int:
             era = begin_era(session, after_step=step, now=self._clock())
             session.execute(update(Report).where(Report.step > step).values(superseded=True))
             session.execute(delete(Step).where(Step.step > step))
+            session.execute(delete(Validation).where(Validation.step > step))
             session.execute(update(SwarmStatus).values(era=era, step=step, samples_accumulated=0))
             return era
 

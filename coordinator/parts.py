@@ -1,4 +1,4 @@
-"""The coordinator's two processes, service and keeper, as the supervisor in `serve.py` holds them.
+"""The coordinator's processes, service, keeper and validator, as the supervisor in `serve.py` holds them.
 
 A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
 their parent when it is killed, so a part is always ended with its whole group.
@@ -22,6 +22,7 @@ from coordinator.directory import RunDirectory
 from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
 
 _READY = "ready"
+NICENESS = 10  # of the validator: a tenth of what a trainer or the keeper gets, where they compete for a core
 
 
 def log_to_stderr() -> None:
@@ -32,10 +33,14 @@ def log_to_stderr() -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """A process to keep running; `main` gets the run's directory, the parent's pid and whom to call when ready."""
+    """A process to keep running; `main` gets the run's directory, the parent's pid and whom to call when ready.
+
+    An auxiliary one is asked to stop when the others have ended, and the run goes on without it where it cannot run.
+    """
 
     name: str
     main: Callable[[Path, int, Callable[[], None]], None]
+    auxiliary: bool = False
 
 
 def _run_service(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
@@ -51,8 +56,17 @@ def _run_keeper(directory: Path, parent_pid: int, ready: Callable[[], None]) -> 
     run_keeper(str(directory), parent_pid)
 
 
+def _run_validator(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.validator import run_validator  # torch
+
+    ready()
+    run_validator(directory)
+
+
 SERVICE = Part("service", _run_service)
 KEEPER = Part("keeper", _run_keeper)
+VALIDATOR = Part("validator", _run_validator, auxiliary=True)
 
 
 class PartProcess:

@@ -229,10 +229,12 @@ def record_checkpoint(
 def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
     """All recorded checkpoints, the newest first."""
     with sessions() as session:
-        return [
-            CheckpointRow(row.step, row.path, row.size_bytes, row.manifest_sha256, row.created_at)
-            for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))
-        ]
+        return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
+
+
+def checkpoint_row(row: Checkpoint) -> CheckpointRow:
+    """A recorded checkpoint, free of its session."""
+    return CheckpointRow(row.step, row.path, row.size_bytes, row.manifest_sha256, row.created_at)
 
 
 def _require_range(name: str, value: float, most: float) -> None:

@@ -1,7 +1,8 @@
-"""`manyhands coordinator serve`: keeps the service and the keeper running, and ends them in order.
+"""`manyhands coordinator serve`: keeps service, keeper and validator running, and ends them in order.
 
-They are processes of their own because the keeper's hivemind forks and the service's gRPC must never be forked; they
-talk through the database only, so either may die and come back while the other goes on.
+They are processes of their own because the keeper's hivemind forks and the service's gRPC must never be forked, and
+nobody may wait for the validator; they talk through the database only, so each may die and come back while the others
+go on.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ from pathlib import Path
 
 from auth.errors import WorkerError
 from coordinator.directory import RunDirectory, Settings
-from coordinator.parts import KEEPER, SERVICE, Part, PartProcess, log_to_stderr
+from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess, log_to_stderr
 from coordinator.ports import Listener, check_ports
 from coordinator.stopping import StopRequest
 from coordinator.store.engine import migrate, open_engine
 from peer.tables import say
 
 logger = logging.getLogger(__name__)
-PARTS = (SERVICE, KEEPER)
+PARTS = (SERVICE, KEEPER, VALIDATOR)
 POLL_S = 0.1
 STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
+AUXILIARY_GRACE_S = 10.0
 STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
 MAX_FAILURES = 6  # in a row
+LONGEST_PAUSE_S = 300.0
 
 
-def restart_delay_s(failures: int) -> float | None:
+def restart_delay_s(failures: int, auxiliary: bool = False) -> float | None:
     """How long to wait before the restart that follows so many failures in a row; None: give up."""
-    return None if failures >= MAX_FAILURES else float(2 ** (failures - 1))
+    if failures >= MAX_FAILURES:
+        return LONGEST_PAUSE_S if auxiliary else None
+    return float(2 ** (failures - 1))
 
 
 class Supervisor:
@@ -45,7 +50,7 @@ class Supervisor:
         self._on_ready = on_ready
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Supervise until asked to stop; raises a part's own error if it fails at its first start.
+        """Supervise until asked to stop; raises a part's own error if it fails at its first start (no auxiliary's).
 
         However this ends, no process of a part's group is left.
         """
@@ -61,14 +66,23 @@ class Supervisor:
                 watched.process.end()
 
     def _stop(self) -> None:
-        deadline = time.monotonic() + STOP_GRACE_S
-        for watched in self._watched:
-            watched.process.ask_to_stop()
-        while not all(watched.process.has_ended() for watched in self._watched):
-            if time.monotonic() > deadline:
-                stuck = " and ".join(w.process.part.name for w in self._watched if not w.process.has_ended())
-                raise WorkerError(f"The {stuck} did not stop within {STOP_GRACE_S:g} s and had to be killed.")
-            time.sleep(POLL_S)
+        """Ask the parts to stop, the auxiliary ones last: the validator evaluates what the keeper leaves behind."""
+        processes = [watched.process for watched in self._watched]
+        stuck = _stop_all([process for process in processes if not process.part.auxiliary], STOP_GRACE_S)
+        _stop_all([process for process in processes if process.part.auxiliary], AUXILIARY_GRACE_S)
+        if stuck:
+            names = " and ".join(process.part.name for process in stuck)
+            raise WorkerError(f"The {names} did not stop within {STOP_GRACE_S:g} s and had to be killed.")
+
+
+def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProcess]:
+    """Ask them to stop and wait; returns those that did not."""
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        process.ask_to_stop()
+    while any(not process.has_ended() for process in processes) and time.monotonic() <= deadline:
+        time.sleep(POLL_S)
+    return [process for process in processes if not process.has_ended()]
 
 
 class _Watched:
@@ -101,11 +115,12 @@ class _Watched:
     def _bury(self, now: float) -> None:
         """Clear away a dead process and plan its restart; raises if that is hopeless."""
         exit_code, name = self.process.end(), self.process.part.name
+        auxiliary = self.process.part.auxiliary
         self._running = False
-        if self.process.error is not None and self._starts == 1:
+        if self.process.error is not None and self._starts == 1 and not auxiliary:
             raise self.process.error
         self._failures = 1 if now - self._start_at >= STEADY_S else self._failures + 1
-        delay_s = restart_delay_s(self._failures)
+        delay_s = restart_delay_s(self._failures, auxiliary)
         reason = str(self.process.error or f"exit code {exit_code}")
         if delay_s is None:
             raise WorkerError(f"The {name} failed {self._failures} times in a row, at last with: {reason}")
@@ -132,6 +147,8 @@ def serve_run(path: Path, parts: Sequence[Part] = PARTS) -> None:
     """Serve a run until a signal asks to stop."""
     log_to_stderr()
     directory = RunDirectory.open(path)
+    if not directory.config.data.validation.share:
+        parts = [part for part in parts if part is not VALIDATOR]
     check_ports(listeners(directory, parts))
     engine = open_engine(directory.database_url)
     migrate(engine)  # before two processes would do it at once
@@ -142,7 +159,7 @@ def serve_run(path: Path, parts: Sequence[Part] = PARTS) -> None:
             say(f"Join link: {directory.join_link}")
             say(f"Dashboard: {dashboard_url(directory.settings)}")
 
-    say(f"Starting the run `{directory.config.run.name}`: {' and '.join(part.name for part in parts)}.")
+    say(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
     with StopRequest() as stop:
         Supervisor([PartProcess(part, directory.path) for part in parts], announce).run(stop)
     say("Stopped in order.")

@@ -173,6 +173,26 @@ class Checkpoint(Base):
     created_at: Mapped[float] = mapped_column(Float)
 
 
+class Validation(Base):
+    """What the held-out samples say of the checkpoint of a step; the losses are null if they were not finite."""
+
+    __tablename__ = "validations"
+
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    era: Mapped[int] = mapped_column(Integer)
+    manifest_sha256: Mapped[str] = mapped_column(String(64))  # which checkpoint of that step
+    set_sha256: Mapped[str] = mapped_column(String(64))  # which samples: losses on the same ones can be compared
+    sequence_length: Mapped[int] = mapped_column(Integer)
+    samples: Mapped[int] = mapped_column(Integer)
+    predicted_tokens: Mapped[int] = mapped_column(Integer)
+    mlm_loss: Mapped[float | None] = mapped_column(Float)
+    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order
+    accuracy: Mapped[float] = mapped_column(Float)
+    sop_accuracy: Mapped[float | None] = mapped_column(Float)
+    elapsed_s: Mapped[float] = mapped_column(Float)
+    evaluated_at: Mapped[float] = mapped_column(Float)
+
+
 class SwarmStatus(Base):
     """The keeper's view of the swarm, one row, rewritten about once a second."""
 
