@@ -93,7 +93,8 @@ class Validator:
         row = make_row(checkpoint, manifest.era, samples, result, began_at, self.clock())
         if not record_validation(self.sessions, row):
             raise StorageError(f"step {row.step} was undone by a return to an earlier checkpoint.")
-        logger.info("step %d: validation loss %s, accuracy %.4f", row.step, row.loss, row.accuracy)
+        loss = "that is no number" if row.loss is None else f"{row.loss:.4f}"
+        logger.info("step %d: loss on held-out text %s, accuracy %.4f", row.step, loss, row.accuracy)
         return True
 
 

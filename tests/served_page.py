@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from auth.identity import DeviceKey
 from coordinator.directory import RunDirectory, Settings
 from coordinator.presence import open_session, record_checkpoint, touch_session, write_swarm_status
 from coordinator.run_services import RunServices, open_run_services
+from coordinator.validations import ValidationRow, record_validation
 from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
 from peer.messages import StepReport
@@ -94,6 +95,25 @@ class FakeRun:
             manifest_sha256="ab" * 32,
             now=self.services.clock(),
         )
+
+    def add_validation(self, step: int, mlm_loss: float | None = 6.0, **others: Any) -> None:
+        """What the validator would write of the checkpoint of this step."""
+        row = ValidationRow(
+            step=step,
+            era=0,
+            manifest_sha256="ab" * 32,
+            set_sha256="cd" * 32,
+            sequence_length=128,
+            samples=64,
+            predicted_tokens=1216,
+            mlm_loss=mlm_loss,
+            sop_loss=None if mlm_loss is None else 0.5,
+            accuracy=0.125,
+            sop_accuracy=0.75,
+            elapsed_s=2.0,
+            evaluated_at=self.services.clock(),
+        )
+        assert record_validation(self.services.sessions, replace(row, **others))
 
 
 @contextmanager

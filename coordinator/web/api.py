@@ -80,6 +80,10 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
             "manifest_sha256": checkpoint.manifest_sha256,
             "created_at": checkpoint.created_at,
         },
+        "validation": {
+            "count": len(snapshot.validations),
+            "newest": snapshot.validations[-1].facts if snapshot.validations else None,
+        },
         "era": snapshot.era,
         "stale": snapshot.stale,
         "taken_at": snapshot.taken_at,
@@ -119,6 +123,13 @@ async def steps(
         "devices": [row.devices for row in rows],
         "completed_at": [row.completed_at for row in rows],
     }
+
+
+@router.get("/validations")
+async def validations(request: Request) -> dict[str, Any]:
+    """What held-out text says of each checkpoint, in the order of their steps."""
+    snapshot = _live(request).current
+    return {"era": snapshot.era, "validations": [row.facts for row in snapshot.validations]}
 
 
 @router.get("/events", response_class=EventSourceResponse)

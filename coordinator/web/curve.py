@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from types import MappingProxyType
 
 Point = tuple[float, float]
@@ -38,37 +40,78 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
     return [*kept, points[-1]]
 
 
-def draw_curve(points: Sequence[Point], title: str, boundaries: Mapping[int, str] = NO_PHASES) -> str:
-    """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name."""
-    if not points:
-        return _frame(title, '<text x="50%" y="50%" text-anchor="middle">Waiting for the first global step.</text>')
+@dataclass(frozen=True)
+class _Area:
+    """Where a point of the curve stands in the drawing."""
+
+    low_x: float
+    high_x: float
+    low_y: float
+    high_y: float
+
+    @classmethod
+    def around(cls, points: Sequence[Point]) -> _Area:
+        steps = [x for x, _ in points]
+        return cls(min(steps), max(*steps, min(steps) + 1), *_range([y for _, y in points]))
+
+    def x(self, step: float) -> str:
+        return f"{LEFT + (step - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT):.1f}"
+
+    def y(self, loss: float) -> str:
+        return f"{TOP + (self.high_y - loss) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+
+def draw_curve(
+    points: Sequence[Point],
+    title: str,
+    boundaries: Mapping[int, str] = NO_PHASES,
+    held_out: Sequence[Sequence[Point]] = (),
+) -> str:
+    """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name.
+
+    The loss on held-out text, one line for each set of samples, is drawn beside the training's.
+    """
     drawn = decimate(points, MAX_POINTS)
-    low_x, high_x = drawn[0][0], max(drawn[-1][0], drawn[0][0] + 1)
-    low_y, high_y = _range([y for _, y in drawn])
+    lines = [decimate(line, MAX_POINTS) for line in held_out if line]
+    if not drawn and not lines:
+        return _frame(title, '<text x="50%" y="50%" text-anchor="middle">Waiting for the first global step.</text>')
+    area = _Area.around([*drawn, *chain.from_iterable(lines)])
+    parts = [*_axes(area), *_phases(area, boundaries)]
+    if drawn:
+        parts += _line(area, drawn, "curve", dots=len(drawn) == 1)
+    for line in lines:
+        parts += _line(area, line, "held-out", dots=True)
+    if lines:
+        parts.append(
+            f'<text x="50%" y="{HEIGHT - 10}" text-anchor="middle"><tspan class="curve-name">training</tspan>'
+            '<tspan class="held-out-name" dx="12">held-out text</tspan></text>'
+        )
+    return _frame(title, "".join(parts))
 
-    def place(point: Point) -> str:
-        x = LEFT + (point[0] - low_x) / (high_x - low_x) * (WIDTH - LEFT - RIGHT)
-        y = TOP + (high_y - point[1]) / (high_y - low_y) * (HEIGHT - TOP - BOTTOM)
-        return f"{x:.1f},{y:.1f}"
 
-    lines = []
+def _axes(area: _Area) -> Iterator[str]:
     for tick in range(TICKS):
-        value = low_y + (high_y - low_y) * tick / (TICKS - 1)
-        _, y = place((low_x, value)).split(",")
-        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        lines.append(f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.2f}</text>')
-    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 10}">{low_x:g}</text>')
-    lines.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">step {high_x:g}</text>')
+        value = area.low_y + (area.high_y - area.low_y) * tick / (TICKS - 1)
+        y = area.y(value)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.2f}</text>'
+    yield f'<text x="{LEFT}" y="{HEIGHT - 10}">{area.low_x:g}</text>'
+    yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">step {area.high_x:g}</text>'
+
+
+def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
     for step, name in boundaries.items():
-        if low_x <= step < high_x:
-            x, _ = place((step + 0.5, low_y)).split(",")  # between the old phase's last step and the new one's first
-            lines.append(f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-            lines.append(f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>')
-    lines.append(f'<polyline class="curve" points="{" ".join(map(place, drawn))}"/>')
-    if len(drawn) == 1:
-        x, y = place(drawn[0]).split(",")
-        lines.append(f'<circle class="dot" cx="{x}" cy="{y}" r="3"/>')
-    return _frame(title, "".join(lines))
+        if area.low_x <= step < area.high_x:
+            x = area.x(step + 0.5)  # between the old phase's last step and the new one's first
+            yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
+
+
+def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Iterator[str]:
+    places = [(area.x(step), area.y(loss)) for step, loss in points]
+    yield f'<polyline class="{name}" points="{" ".join(f"{x},{y}" for x, y in places)}"/>'
+    if dots:
+        yield from (f'<circle class="{name}-dot" cx="{x}" cy="{y}" r="3"/>' for x, y in places)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -80,7 +123,8 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 def _frame(title: str, content: str) -> str:
     style = (
         "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
-        ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve{fill:none;stroke:#2f6fed;stroke-width:2}.dot{fill:#2f6fed}"
+        ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
+        ".curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.validations import ValidationRow
 from coordinator.web.snapshot import Snapshot
 
 
@@ -40,11 +41,25 @@ class SnapshotCollector(Collector):
             yield _gauge("manyhands_loss", "Training loss of the newest global step.", losses[-1])
         if snapshot.checkpoint is not None:
             yield _gauge("manyhands_checkpoint_step", "Step of the newest checkpoint.", snapshot.checkpoint.step)
+        if snapshot.validations:
+            yield from _validation(snapshot.validations[-1])
         yield _counter("manyhands_samples", "Samples averaged in, since the run began.", snapshot.samples)
         yield _counter(
             "manyhands_training_seconds", "Time that devices have trained, each counted.", snapshot.elapsed_s
         )
         yield _counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", snapshot.data_wait_s)
+
+
+def _validation(row: ValidationRow) -> Iterator[Metric]:
+    """What held-out text says of the newest checkpoint that was evaluated."""
+    yield _gauge("manyhands_validation_step", "Step of the newest checkpoint that was evaluated.", row.step)
+    yield _gauge("manyhands_validation_accuracy", "Share of predicted tokens that it gets right.", row.accuracy)
+    if row.loss is not None:
+        yield _gauge("manyhands_validation_loss", "Its loss on held-out text.", row.loss)
+    if row.perplexity is not None:
+        yield _gauge("manyhands_validation_perplexity", "Exponential of its token loss.", row.perplexity)
+    if row.sop_accuracy is not None:
+        yield _gauge("manyhands_validation_sop_accuracy", "Share of sentence orders that it tells.", row.sop_accuracy)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

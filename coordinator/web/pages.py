@@ -6,6 +6,7 @@ import gzip
 import hashlib
 from functools import lru_cache
 from importlib.resources import files
+from itertools import groupby
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -72,10 +73,14 @@ async def curve(request: Request) -> Response:
     """The loss over global steps."""
     live: LiveSnapshot = request.app.state.live
     points = [(float(row.step), row.loss) for row in live.current.steps if row.loss is not None]
-    title = f"Training loss of {request.app.state.config.run.name} over {len(points)} global steps"
+    by_set = groupby(live.current.validations, lambda row: row.set_sha256)  # losses on other samples join no line
+    held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
+    title = f"Loss of {request.app.state.config.run.name} over {len(points)} global steps"
     boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(request.app.state.config)[1:]}
     return Response(
-        draw_curve(points, title, boundaries), media_type="image/svg+xml", headers={"Cache-Control": "no-cache"}
+        draw_curve(points, title, boundaries, held_out),
+        media_type="image/svg+xml",
+        headers={"Cache-Control": "no-cache"},
     )
 
 

@@ -14,6 +14,7 @@ from coordinator.presence import (
     read_swarm_status,
 )
 from coordinator.run_services import RunServices
+from coordinator.validations import ValidationRow, validations
 
 STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it may be silent for a few
 
@@ -28,6 +29,7 @@ class Snapshot:
     online: tuple[OnlineSession, ...]
     swarm: SwarmView | None
     checkpoint: CheckpointRow | None
+    validations: tuple[ValidationRow, ...]
     era: int
     refresh_failed: bool = False  # the store did not answer since: what is here is old
 
@@ -64,6 +66,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         online=tuple(online_sessions(services.sessions, now)),
         swarm=read_swarm_status(services.sessions),
         checkpoint=newest[0] if newest else None,
+        validations=tuple(validations(services.sessions)),
         era=era,
     )
 

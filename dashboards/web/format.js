@@ -11,6 +11,7 @@ export const count = (value) => whole.format(value);
 export const large = (value) => (value < 100_000 ? whole : compact).format(value);
 export const loss = (value) => (value === null ? "-" : decimals.format(value));
 export const perSecond = (value) => rate.format(value);
+export const perplexity = (value) => (value === null ? "-" : rate.format(value));
 export const share = (value) => percent.format(value);
 export const moment = (unixSeconds) => time.format(new Date(unixSeconds * 1000));
 

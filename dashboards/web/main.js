@@ -5,6 +5,8 @@ import * as format from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const curve = { era: 0, step: [], loss: [], samples: [] };
+let validations = []; // of checkpoints, in order
+let validationsKey = "";
 let phases = []; // the run's, in order
 const RECHECKED_STEPS = 20; // late reports still change the newest steps
 let fetching = false;
@@ -78,6 +80,18 @@ function showCheckpoint(checkpoint) {
   text("checkpoint-digest", checkpoint.manifest_sha256);
 }
 
+function showValidation(newest) {
+  $("no-validation").hidden = newest !== null;
+  $("validation").hidden = newest === null;
+  if (newest === null) return;
+  text("validation-step", format.count(newest.step));
+  text("validation-loss", format.loss(newest.loss));
+  text("validation-perplexity", format.perplexity(newest.perplexity));
+  text("validation-accuracy", format.share(newest.accuracy));
+  text("validation-order", newest.sop_accuracy === null ? "-" : format.share(newest.sop_accuracy));
+  text("validation-samples", `${format.count(newest.samples)} of ${format.count(newest.sequence_length)} tokens`);
+}
+
 function show(overview) {
   const { run, progress, online, totals } = overview;
   document.title = totals.steps ? `${run.name}, step ${totals.steps} - manyhands` : `${run.name} - manyhands`;
@@ -95,6 +109,7 @@ function show(overview) {
   text("members", format.count(online.members));
   showContributions(overview.contributions);
   showCheckpoint(overview.checkpoint);
+  showValidation(overview.validation.newest);
   if (overview.stale) {
     const silent = "The keeper has not been heard of for a while: the numbers may be old. Training may well go on.";
     showState("stale", "keeper silent", progress.updated_at === null ? "" : silent);
@@ -121,16 +136,28 @@ async function updateCurve(overview) {
     const after = overview.era === curve.era ? Math.max(0, last - RECHECKED_STEPS) : 0;
     const answer = await fetch(`/api/v1/steps?after=${after}`);
     if (answer.ok) merge(await answer.json());
+    await updateValidations(overview);
     await redraw();
   } finally {
     fetching = false;
   }
 }
 
+async function updateValidations({ era, validation: { count, newest } }) {
+  const key = JSON.stringify([era, count, newest?.evaluated_at]);
+  if (key === validationsKey) return;
+  const answer = await fetch("/api/v1/validations");
+  if (!answer.ok) return;
+  validations = (await answer.json()).validations;
+  validationsKey = key;
+}
+
 async function redraw(force = false) {
-  const key = JSON.stringify([curve.era, curve.step.length, curve.loss.slice(-RECHECKED_STEPS), $("smooth").checked]);
+  const smooth = $("smooth").checked;
+  const newest = curve.loss.slice(-RECHECKED_STEPS);
+  const key = JSON.stringify([curve.era, curve.step.length, newest, validationsKey, smooth]);
   if (key === drawnKey && !force) return;
-  await drawCurve($("chart"), curve, $("smooth").checked, phases);
+  await drawCurve($("chart"), curve, validations, smooth, phases);
   drawnKey = key;
 }
 
