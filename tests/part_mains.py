@@ -1,4 +1,4 @@
-"""Stand-ins for the main functions of service and keeper, each run in a really spawned process."""
+"""Stand-ins for the main functions of service, keeper and validator, each run in a really spawned process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from auth.errors import PortTakenError
 
 FOREVER_S = 600.0
 FORK_FILE = "fork.pid"
+EVALUATING_FILE = "evaluating.pid"
 
 
 def runs(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
@@ -31,3 +32,15 @@ def forks(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
         (directory / FORK_FILE).write_text(str(pid))
         ready()
     time.sleep(FOREVER_S)
+
+
+def evaluates_for_ever(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+    """The validator with a model so large that it never ends with a checkpoint."""
+    from coordinator import validator
+
+    def evaluate(*_arguments: object) -> None:
+        (directory / EVALUATING_FILE).write_text(str(os.getpid()))
+        time.sleep(FOREVER_S)
+
+    validator.evaluate = evaluate  # type: ignore[assignment]  # in this process, which is ours alone
+    validator.run_validator(directory)

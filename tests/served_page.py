@@ -98,22 +98,27 @@ class FakeRun:
 
     def add_validation(self, step: int, mlm_loss: float | None = 6.0, **others: Any) -> None:
         """What the validator would write of the checkpoint of this step."""
-        row = ValidationRow(
-            step=step,
-            era=0,
-            manifest_sha256="ab" * 32,
-            set_sha256="cd" * 32,
-            sequence_length=128,
-            samples=64,
-            predicted_tokens=1216,
-            mlm_loss=mlm_loss,
-            sop_loss=None if mlm_loss is None else 0.5,
-            accuracy=0.125,
-            sop_accuracy=0.75,
-            elapsed_s=2.0,
-            evaluated_at=self.services.clock(),
-        )
-        assert record_validation(self.services.sessions, replace(row, **others))
+        assert record_validation(self.services.sessions, validation_row(step, mlm_loss, **others))
+
+
+def validation_row(step: int, mlm_loss: float | None = 6.0, **others: Any) -> ValidationRow:
+    """What held-out text says of a checkpoint."""
+    row = ValidationRow(
+        step=step,
+        era=0,
+        manifest_sha256="ab" * 32,
+        set_sha256="cd" * 32,
+        sequence_length=128,
+        samples=64,
+        predicted_tokens=1216,
+        mlm_loss=mlm_loss,
+        sop_loss=None if mlm_loss is None else 0.5,
+        accuracy=0.125,
+        sop_accuracy=0.75,
+        elapsed_s=2.0,
+        evaluated_at=1_800_000_000.0,
+    )
+    return replace(row, **others)
 
 
 @contextmanager

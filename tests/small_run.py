@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coordinator.directory import RunDirectory
@@ -12,6 +13,7 @@ from coordinator.runs import create_run, make_settings
 from peer.run_config import RunConfig
 
 HOST = "127.0.0.1"
+NO_VALIDATION: Mapping[str, Any] = MappingProxyType({"share": 0.0})  # one process less to start
 TARGET_BATCH_SIZE = 4096  # so that a step of this tiny model takes about a second, as no step is faster in earnest
 SENTENCES = (
     "Many hands make light work. Whoever has an hour to spare may lend it to the others.",
@@ -20,7 +22,9 @@ SENTENCES = (
 )
 
 
-def small_config(directory: Path, phases: Sequence[dict[str, Any]] = ()) -> RunConfig:
+def small_config(
+    directory: Path, phases: Sequence[dict[str, Any]] = (), validation: Mapping[str, Any] = NO_VALIDATION
+) -> RunConfig:
     """A run over a text file of its own in `directory`."""
     text = directory / "documents.txt"
     text.write_text("\n\n".join(f"{sentence} Number {n}." for n in range(40) for sentence in SENTENCES))
@@ -40,6 +44,7 @@ def small_config(directory: Path, phases: Sequence[dict[str, Any]] = ()) -> RunC
                 "sources": [{"kind": "text", "path": str(text)}],
                 "sequence_length": 32,
                 "microbatch_size": 32,
+                "validation": dict(validation),
             },
             "schedule": {"warmup_steps": 1, "total_steps": 1000},
             "averaging": {
@@ -55,10 +60,12 @@ def small_config(directory: Path, phases: Sequence[dict[str, Any]] = ()) -> RunC
     )
 
 
-def make_small_run(directory: Path, phases: Sequence[dict[str, Any]] = ()) -> RunDirectory:
+def make_small_run(
+    directory: Path, phases: Sequence[dict[str, Any]] = (), validation: Mapping[str, Any] = NO_VALIDATION
+) -> RunDirectory:
     """Make it in `directory`/run, to be served to this machine only."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     settings = make_settings(
         public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
     )
-    return create_run(directory / "run", small_config(directory, phases), settings)
+    return create_run(directory / "run", small_config(directory, phases, validation), settings)

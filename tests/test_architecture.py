@@ -1,8 +1,8 @@
 """The packages keep their order and their processes apart: who may import whom, and who may import what.
 
 `auth` <- `peer` <- `coordinator`, and `manyhands.py` sees all. hivemind forks, and neither gRPC nor an accelerator
-survives a fork; so the processes that train (worker, keeper) never import gRPC, and those that serve or show something
-(agent, service, commands) never import torch or hivemind, which also keeps them small and quick to start.
+survives a fork; so the processes that compute (worker, keeper, validator) never import gRPC, and those that serve or
+show something (agent, service, commands) never import torch or hivemind, which keeps them small and quick to start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SERVING = (
     "coordinator.service",
     "manyhands",
 )
-TRAINING = ("peer.worker", "coordinator.keeper")
+TRAINING = ("peer.worker", "coordinator.keeper", "coordinator.validator")
 
 
 @cache
@@ -115,8 +115,13 @@ def test_serving_processes_never_import_the_training_stack(start: str) -> None:
 
 @pytest.mark.parametrize("start", TRAINING)
 def test_training_processes_never_import_grpc(start: str) -> None:
-    """No import on any path from the worker or the keeper reaches gRPC, whose threads do not survive a fork."""
+    """No import on any path from worker, keeper or validator reaches gRPC, whose threads do not survive a fork."""
     assert chains(reached(start), GRPC) == []
+
+
+def test_the_validator_never_forks() -> None:
+    """It is no part of the swarm: nothing that it imports reaches hivemind."""
+    assert chains(reached("coordinator.validator"), {"hivemind"}) == []
 
 
 @pytest.mark.parametrize(("start", "libraries"), [(s, HEAVY) for s in SERVING] + [(s, GRPC) for s in TRAINING])

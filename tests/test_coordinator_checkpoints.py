@@ -17,6 +17,7 @@ from coordinator.checkpoints import (
     prune,
     restore_model,
     restore_optimizer,
+    restore_verified,
     take_snapshot,
     verify,
     write_checkpoint,
@@ -198,3 +199,42 @@ def test_another_model_is_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
     for model in torch.nn.Linear(3, 3), wider:
         with pytest.raises(StorageError, match="step-00000001"):
             restore_model(model, stored.path)
+
+
+def test_verified_weights_are_those_of_the_manifest(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Just the checkpoint with this digest is taken, and its manifest says which era wrote it."""
+    stored = write(tmp_path, tokenizer_dir, 1)
+    model = TiedModel()
+    assert restore_verified(model, stored.path, stored.manifest_sha256) == stored.manifest
+    assert torch.equal(model.first.weight, load_file(stored.path / "model.safetensors")["first.weight"])
+    with pytest.raises(StorageError, match="another checkpoint"):
+        restore_verified(model, stored.path, "0" * 64)
+
+
+def test_damaged_or_missing_weights_are_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A flipped bit in the weights, or a pruned directory, is an error; the optimizer's state does not matter."""
+    stored = write(tmp_path, tokenizer_dir, 1)
+    (stored.path / "optimizer.safetensors").unlink()
+    restore_verified(TiedModel(), stored.path, stored.manifest_sha256)
+    weights = stored.path / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(StorageError, match="does not match"):
+        restore_verified(TiedModel(), stored.path, stored.manifest_sha256)
+    with pytest.raises(StorageError, match="no complete checkpoint"):
+        restore_verified(TiedModel(), tmp_path / "step-00000009", stored.manifest_sha256)
+
+
+def test_checkpoint_that_vanishes_while_it_is_read_is_refused(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper may prune it between the check and the loading."""
+    stored = write(tmp_path, tokenizer_dir, 1)
+
+    def load_too_late(path: Path) -> None:
+        path.unlink()
+        load_file(path)
+
+    monkeypatch.setattr(checkpoints, "load_file", load_too_late)
+    with pytest.raises(StorageError, match="no complete checkpoint"):
+        restore_verified(TiedModel(), stored.path, stored.manifest_sha256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from coordinator.cli import app
 from coordinator.directory import RunDirectory
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import open_run
+from coordinator.validations import record_validation
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
+from tests.served_page import validation_row
 from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 
 NOW = 1_800_000_000.0
@@ -174,6 +177,14 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
     }
     assert expected.items() <= status.items()
     assert status["checkpoint"] == "/c/step-1"
+    assert status["validation_loss"] is None
+    with open_run(run_dir) as run:
+        for step in (1, 2):
+            record_validation(run.sessions, validation_row(step, mlm_loss=8.0 - step))
+    status = json.loads(call("status", run_dir, "--json").output)
+    measures = [status[f"validation_{name}"] for name in ("step", "loss", "accuracy", "sop_accuracy")]
+    assert measures == [2, 6.5, 0.125, 0.75]
+    assert status["validation_perplexity"] == pytest.approx(math.exp(6.0))
     assert "/c/step-1" in call("status", run_dir).output
 
 

@@ -23,7 +23,9 @@ from coordinator.demo_run import Demo, DemoPlan, answers, choose_settings, membe
 from coordinator.ledger import Contribution, StepRow
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import OpenRun, open_run
+from coordinator.validations import record_validation
 from peer.messages import StepReport
+from tests.served_page import validation_row
 from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
 
 FAR_AHEAD = 4e9  # Unix seconds: after any start
@@ -155,6 +157,8 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
     demo.follow(steps=2)
     demo.stop()
     record_checkpoint(machine.run.sessions, step=2, path="/c/2", size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+    for step, mlm_loss in ((2, 7.0), (1, 8.0)):  # the newest first
+        record_validation(machine.run.sessions, validation_row(step, mlm_loss))
     assert [line for line in told if line.startswith("step")] == [
         "step    1  loss 8.0000  36 samples  2 peers",
         "step    2  loss 7.0000  36 samples  36.0 samples/s  2 peers",
@@ -170,6 +174,7 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
         "samples_by_step": {"1": 36, "2": 36},
         "samples_by_member": {"ada": 40, "grace": 32},
         "data_wait_share": 0.25,
+        "validation": {"first": validation_row(1, 8.0).facts, "last": validation_row(2, 7.0).facts},
         "checkpoint": "/c/2",
     }
 
@@ -307,7 +312,7 @@ def test_step_without_a_loss_says_so() -> None:
 
 def test_summary_of_nothing_is_still_a_summary() -> None:
     """A demo stopped before its first step has no losses and says that nothing was completed."""
-    summary = summarize([], [], 32, 1.0, None)
+    summary = summarize([], [], [], 32, 1.0, None)
     assert (summary["steps"], summary["first_loss"], summary["checkpoint"]) == (0, None, None)
     assert summary["data_wait_share"] is None
     assert summary_lines(summary) == ["No global step was completed."]
@@ -317,11 +322,23 @@ def test_summary_for_people_names_what_matters() -> None:
     """Losses with their change, members with their samples, the time without data, and the checkpoint."""
     steps = [row(1, loss=8.0), row(2, loss=6.0)]
     given = [Contribution(name, samples, 1, 1, None, 1.0, 8.0, 0.02) for name, samples in (("ada", 40), ("grace", 24))]
-    text = "\n".join(summary_lines(summarize(steps, given, 32, 9.0, Path("/c/2"))))
+    text = "\n".join(summary_lines(summarize(steps, given, [], 32, 9.0, Path("/c/2"))))
     assert "Waited for data: 0.25% of the time." in text
     assert "8.0000 -> 6.0000 (-25.0%)" in text
     assert "ada 40, grace 24" in text
     assert "/c/2" in text
+    assert "held-out" not in text
+
+
+def test_summary_for_people_tells_what_held_out_text_says() -> None:
+    """The loss of the first and the last checkpoint, and how often the last one is right."""
+    rows = [validation_row(5, 8.0), validation_row(12, 6.25)]
+    lines = summary_lines(summarize([row(12)], [], rows, 32, 9.0, None))
+    told = "Loss on held-out text: 8.5000 (step 5) -> 6.7500 (step 12); accuracy 12.5%, sentence order 75.0%."
+    assert told in lines
+    broken = [validation_row(5, None, sop_accuracy=None)]
+    (line,) = [line for line in summary_lines(summarize([row(5)], [], broken, 32, 9.0, None)) if "held-out" in line]
+    assert line == "Loss on held-out text: ? (step 5) -> ? (step 5); accuracy 12.5%."
 
 
 def test_command_is_a_process_with_a_log(tmp_path: Path) -> None:

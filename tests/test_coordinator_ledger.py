@@ -18,8 +18,10 @@ from coordinator.ledger import Contribution, Ledger, StepRow, Verdict, data_wait
 from coordinator.presence import close_session, open_session, read_swarm_status, touch_session, write_swarm_status
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Device, Member, Refusal, Report
+from coordinator.validations import record_validation, validations
 from peer.messages import StepReport
 from peer.run_config import RunConfig
+from tests.served_page import validation_row
 
 TARGET = 100
 CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
@@ -197,6 +199,14 @@ def test_roll_back_undoes_the_later_steps(ledger: Ledger, sessions: Sessions, cl
     with sessions() as session:
         superseded = session.execute(select(Report.step).where(Report.superseded).order_by(Report.step)).scalars()
         assert list(superseded) == [2, 3]
+
+
+def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, sessions: Sessions) -> None:
+    """Of an undone checkpoint no validation stays; the one that the swarm returned to keeps its own."""
+    for step in (5, 10):
+        assert record_validation(sessions, validation_row(step))
+    ledger.roll_back(5)
+    assert [row.step for row in validations(sessions)] == [5]
 
 
 def test_late_report_of_an_undone_step_is_kept_but_not_counted(ledger: Ledger) -> None:

@@ -13,8 +13,17 @@ import pytest
 from auth.errors import ConfigError, ManyhandsError, PortTakenError, StorageError, WorkerError
 from coordinator import serve as module
 from coordinator.directory import Settings
-from coordinator.parts import KEEPER, SERVICE, Part, PartProcess
-from coordinator.serve import MAX_FAILURES, STEADY_S, Supervisor, dashboard_url, listeners, restart_delay_s, serve_run
+from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess
+from coordinator.serve import (
+    LONGEST_PAUSE_S,
+    MAX_FAILURES,
+    STEADY_S,
+    Supervisor,
+    dashboard_url,
+    listeners,
+    restart_delay_s,
+    serve_run,
+)
 from tests.small_run import HOST, make_small_run
 
 
@@ -28,6 +37,7 @@ class FakeProcess:
     dead: bool = False
     starts: int = 0
     calls: list[str] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)  # shared: who was asked to stop, one after the other
 
     def start(self) -> None:
         self.starts += 1
@@ -41,6 +51,7 @@ class FakeProcess:
 
     def ask_to_stop(self) -> None:
         self.calls.append("stop")
+        self.order.append(self.part.name)
         self.dead = True
 
     def end(self) -> int | None:
@@ -145,6 +156,34 @@ def test_pauses_between_restarts_double() -> None:
     """1, 2, 4, ... seconds, then no more."""
     assert [restart_delay_s(failures) for failures in range(1, MAX_FAILURES)] == [1.0, 2.0, 4.0, 8.0, 16.0]
     assert restart_delay_s(MAX_FAILURES) is None
+
+
+def test_the_validator_is_asked_to_stop_when_the_others_have_ended() -> None:
+    """Whatever the order of the starts: the keeper's last checkpoint is there when the validator is told."""
+    order: list[str] = []
+    processes = [FakeProcess(part, order=order) for part in (VALIDATOR, KEEPER, SERVICE)]
+    supervise(Script(nothing), *processes)
+    assert order == ["keeper", "service", "validator"]
+
+
+def test_the_run_goes_on_without_a_validator_that_cannot_run() -> None:
+    """Its first error ends nothing, and after many failures it is tried now and then, the keeper untouched."""
+    keeper, validator = FakeProcess(KEEPER), FakeProcess(VALIDATOR, error=StorageError("No space left."))
+    pause = [nothing] * int(LONGEST_PAUSE_S + 1)
+    events = [event for _ in range(MAX_FAILURES + 2) for event in (nothing, killer(validator), *pause)]
+    supervise(Script(*events), keeper, validator)
+    assert validator.starts == MAX_FAILURES + 3
+    assert keeper.starts == 1
+    assert restart_delay_s(MAX_FAILURES, auxiliary=True) == LONGEST_PAUSE_S
+
+
+def test_a_validator_that_does_not_stop_is_killed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was evaluating is evaluated after the next start."""
+    monkeypatch.setattr(module, "AUXILIARY_GRACE_S", 0.0)
+    keeper, stuck = FakeProcess(KEEPER), FakeProcess(VALIDATOR)
+    monkeypatch.setattr(stuck, "ask_to_stop", nothing)
+    supervise(Script(nothing), keeper, stuck)
+    assert stuck.calls == ["end"]
 
 
 def test_part_that_does_not_stop_is_killed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from sqlalchemy.schema import CreateTable
 from auth.errors import ConfigError, StorageError
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Base, Member, Step
+from coordinator.validations import record_validation
+from tests.served_page import validation_row
 
 WRITERS, WRITES = 3, 20
 
@@ -75,6 +77,21 @@ def test_devices_of_an_older_database_are_numbered(tmp_path: Path) -> None:
     with engine.connect() as connection:
         numbers = connection.execute(text("SELECT id, number FROM devices ORDER BY number")).all()
     assert numbers == [("early", 0), ("late", 1)]
+    engine.dispose()
+
+
+def test_an_older_database_gets_the_table_of_validations(tmp_path: Path) -> None:
+    """A run that began before checkpoints were evaluated keeps its steps and can evaluate from now on."""
+    engine = open_engine(database_url(tmp_path))
+    migrate(engine, "0003")
+    assert "validations" not in inspect(engine).get_table_names()
+    sessions = Sessions(engine)
+    with sessions.begin() as session:
+        add_step(session, 7)
+    migrate(engine)
+    assert record_validation(sessions, validation_row(7))
+    with sessions() as session:
+        assert session.scalars(select(Step.step)).all() == [7]
     engine.dispose()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,38 @@ def test_overview_tells_the_phases(tmp_path: Path, clock: Clock) -> None:
             assert ("phase 2" in curve) == (step == 3)
         assert [each["from_step"] for each in overview["phases"]] == [0, 2]
         assert overview["phases"][1]["text"] == "256 tokens, 90 samples a step, fresh optimizer"
+
+
+def test_held_out_text_speaks_everywhere(client: TestClient, run: FakeRun) -> None:
+    """Overview, list, curve and metrics tell the same of the checkpoints that were evaluated."""
+    assert client.get("/api/v1/overview").json()["validation"] == {"count": 0, "newest": None}
+    assert "held-out text" not in client.get("/curve.svg").text
+    for step, mlm_loss in ((1, 8.0), (3, 6.5)):
+        run.add_validation(step, mlm_loss)
+    with TestClient(create_app(WebState(run.directory, run.services))) as fresh:
+        validation = fresh.get("/api/v1/overview").json()["validation"]
+        listed = fresh.get("/api/v1/validations").json()
+        metrics = fresh.get("/metrics").text
+        curve = fresh.get("/curve.svg").text
+    assert (validation["count"], validation["newest"]["step"]) == (2, 3)
+    assert validation["newest"] == listed["validations"][-1]
+    assert [(row["step"], row["loss"]) for row in listed["validations"]] == [(1, 8.5), (3, 7.0)]
+    assert listed["era"] == 0
+    for line in ("step 3.0", "loss 7.0", "accuracy 0.125", "sop_accuracy 0.75", f"perplexity {math.exp(6.5)}"):
+        assert f"manyhands_validation_{line}" in metrics
+    assert "held-out text" in curve
+
+
+def test_a_loss_that_is_no_number_is_left_out(client: TestClient, run: FakeRun) -> None:
+    """A broken checkpoint is no point of the curve, null in JSON and no metric; its step is known."""
+    run.add_validation(3, mlm_loss=None)
+    with TestClient(create_app(WebState(run.directory, run.services))) as fresh:
+        newest = fresh.get("/api/v1/overview").json()["validation"]["newest"]
+        metrics = fresh.get("/metrics").text
+        assert "held-out text" not in fresh.get("/curve.svg").text
+    assert (newest["loss"], newest["perplexity"]) == (None, None)
+    assert "manyhands_validation_step 3.0" in metrics
+    assert "manyhands_validation_loss" not in metrics
 
 
 def test_run_without_data_says_so(run: FakeRun) -> None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from coordinator.web.curve import MAX_POINTS, decimate, draw_curve
+from coordinator.web.curve import HEIGHT, MAX_POINTS, decimate, draw_curve
 
 WAVE = [(float(x), math.sin(x / 30) + (5.0 if x == 700 else 0.0)) for x in range(2000)]
 
@@ -48,6 +48,20 @@ def test_boundaries_stand_between_two_steps() -> None:
     assert [float(line.get("x1", "")) for line in lines] == [pytest.approx((first + second) / 2, abs=0.1)]
     assert "phase 2" in drawn
     assert "phase 3" not in drawn
+
+
+def test_held_out_text_has_a_line_of_its_own_for_each_set() -> None:
+    """Its lines are named, keep apart where the samples are others, and both losses fit the picture."""
+    drawn = draw_curve([(1.0, 3.0), (4.0, 1.0)], "loss", held_out=[[(2.0, 4.0)], [(3.0, 2.0), (4.0, 0.5)], []])
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    lines = [line for line in root.iter("{http://www.w3.org/2000/svg}polyline") if line.get("class") == "held-out"]
+    assert [len(line.get("points", "").split()) for line in lines] == [1, 2]
+    heights = [float(dot.get("cy", "")) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(heights) == 3
+    assert all(0 < height < HEIGHT for height in heights)
+    assert heights == sorted(heights)  # downwards
+    assert "held-out text" in drawn
+    assert "held-out text" not in draw_curve([(1.0, 3.0)], "loss")
 
 
 def test_single_and_equal_points_can_be_drawn() -> None:

@@ -101,6 +101,31 @@ def test_numbers_and_curve_are_live(page: Page, server: PageServer, run: FakeRun
     assert complaints == []
 
 
+def test_held_out_text_is_shown_beside_training(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """A second line with a legend, and the newest checkpoint's numbers; one more arrives by itself."""
+    fill(run, 12)
+    page.goto(server.url)
+    chart = page.locator("#chart")
+    expect(chart).to_have_attribute("data-validations", "0", timeout=20_000)
+    expect(page.locator("#no-validation")).to_be_visible()
+    for step in (5, 10):
+        run.add_validation(step, 8.0 - step / 10)
+    expect(chart).to_have_attribute("data-validations", "2", timeout=20_000)
+    expect(chart.locator(".scatterlayer .trace")).to_have_count(2)
+    expect(chart.locator(".legend .legendtext")).to_have_text(["training", "held-out text"])
+    expect(page.locator("#validation-step")).to_have_text("10")
+    expect(page.locator("#validation-loss")).to_have_text("7.500")
+    expect(page.locator("#validation-perplexity")).to_have_text("1,100")
+    expect(page.locator("#validation-accuracy")).to_have_text("12.5%")
+    expect(page.locator("#validation-order")).to_have_text("75%")
+    run.add_validation(12, None, sop_accuracy=None)
+    expect(page.locator("#validation-loss")).to_have_text("-", timeout=20_000)
+    expect(page.locator("#validation-order")).to_have_text("-")
+    assert complaints == []
+
+
 def test_a_phase_is_marked_where_it_begins(page: Page, tmp_path: Path, complaints: list[str]) -> None:
     """The chart has a line and a name at the boundary that is passed, none at one to come; the batch tells which."""
     phases = [{"from_step": 4, "sequence_length": 256}, {"from_step": 100, "optimizer": "fresh"}]
@@ -154,6 +179,7 @@ def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) 
 def test_fits_the_screen(browser: Browser, server: PageServer, run: FakeRun, width: int, scheme: str) -> None:
     """Nothing is cut off or scrolls sideways, on a phone as on a wall, in the dark as in the light."""
     fill(run, 5)
+    run.add_validation(5)
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(server.url)
