@@ -16,7 +16,7 @@ from auth.errors import ConfigError
 from coordinator.invites import ROLE_RANKS
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
-from coordinator.serve import PARTS, serve_run
+from coordinator.serve import serve_run
 from coordinator.validations import validations
 from peer.phases import phase_at
 from peer.run_config import BUILTIN_RUNS, RunConfig
@@ -66,8 +66,7 @@ def serve(
     """Serve a run until told to stop by Ctrl-C or SIGTERM; then the keeper writes a last checkpoint."""
     if service_only and keeper_only:
         raise ConfigError("--service-only and --keeper-only exclude each other: give one, or none to serve both.")
-    left_out = {"keeper", "validator"} if service_only else {"service"} if keeper_only else set()
-    serve_run(directory, tuple(part for part in PARTS if part.name not in left_out))
+    serve_run(directory, service_only=service_only, keeper_only=keeper_only)
 
 
 @app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")

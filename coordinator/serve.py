@@ -18,10 +18,10 @@ from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess, log
 from coordinator.ports import Listener, check_ports
 from coordinator.stopping import StopRequest
 from coordinator.store.engine import migrate, open_engine
+from peer.run_config import RunConfig
 from peer.tables import say
 
 logger = logging.getLogger(__name__)
-PARTS = (SERVICE, KEEPER, VALIDATOR)
 POLL_S = 0.1
 STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
 AUXILIARY_GRACE_S = 10.0
@@ -128,6 +128,14 @@ class _Watched:
         self._start_at = now + delay_s
 
 
+def chosen_parts(config: RunConfig, *, service_only: bool, keeper_only: bool) -> tuple[Part, ...]:
+    """What to run on this machine; a run that holds nothing out has nothing to validate."""
+    if service_only:
+        return (SERVICE,)
+    validator = (VALIDATOR,) if config.data.validation.share else ()
+    return (KEEPER, *validator) if keeper_only else (SERVICE, KEEPER, *validator)
+
+
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
     """The ports that the parts will listen on."""
     settings = directory.settings
@@ -143,12 +151,11 @@ def dashboard_url(settings: Settings) -> str:
     return f"http://{host}:{settings.web_port}/"
 
 
-def serve_run(path: Path, parts: Sequence[Part] = PARTS) -> None:
+def serve_run(path: Path, *, service_only: bool = False, keeper_only: bool = False) -> None:
     """Serve a run until a signal asks to stop."""
     log_to_stderr()
     directory = RunDirectory.open(path)
-    if not directory.config.data.validation.share:
-        parts = [part for part in parts if part is not VALIDATOR]
+    parts = chosen_parts(directory.config, service_only=service_only, keeper_only=keeper_only)
     check_ports(listeners(directory, parts))
     engine = open_engine(directory.database_url)
     migrate(engine)  # before two processes would do it at once

@@ -19,11 +19,13 @@ from coordinator.serve import (
     MAX_FAILURES,
     STEADY_S,
     Supervisor,
+    chosen_parts,
     dashboard_url,
     listeners,
     restart_delay_s,
     serve_run,
 )
+from peer.run_config import RunConfig
 from tests.small_run import HOST, make_small_run
 
 
@@ -205,7 +207,16 @@ def test_taken_port_is_named_before_anything_starts(tmp_path: Path, key: str) ->
         socket.create_server((HOST, port)),
         pytest.raises(PortTakenError, match=rf"{port}.*`{key}` in .*settings.yaml"),
     ):
-        serve_run(run.path, parts=(SERVICE, KEEPER))
+        serve_run(run.path)
+
+
+def test_the_validator_stands_beside_the_keeper() -> None:
+    """It is where the checkpoints are, and nowhere if nothing is held out."""
+    config, without = RunConfig(), RunConfig.from_mapping({"data": {"validation": {"share": 0.0}}})
+    assert chosen_parts(config, service_only=False, keeper_only=False) == (SERVICE, KEEPER, VALIDATOR)
+    assert chosen_parts(config, service_only=True, keeper_only=False) == (SERVICE,)
+    assert chosen_parts(config, service_only=False, keeper_only=True) == (KEEPER, VALIDATOR)
+    assert chosen_parts(without, service_only=False, keeper_only=True) == (KEEPER,)
 
 
 def test_one_part_alone_needs_only_its_own_ports(tmp_path: Path) -> None:
