@@ -33,7 +33,7 @@ from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0
-LAST_S = 5.0  # what the checkpoint that the keeper wrote on leaving may still take, once the validator is told to stop
+LAST_S = 5.0  # for the checkpoint that the keeper wrote on leaving, and others that wait, once it is told to stop
 
 
 @dataclass
@@ -49,14 +49,15 @@ class Validator:
     passed_over: set[str] = field(default_factory=set)  # the manifests of checkpoints that cannot be evaluated
 
     def run(self, stop: threading.Event) -> None:
-        """Evaluate checkpoints as they come, the newest first, until told to stop; then the last, if that is quick."""
+        """Evaluate checkpoints as they come, the newest first, until told to stop; then quickly what is left."""
         pending = pending_checkpoints(self.sessions)
         self.samples_at(pending[0].step if pending else 0)  # while nobody waits for it
         while not stop.is_set():
             if not self.evaluate_newest(stop.is_set):
                 stop.wait(POLL_S)
         deadline = self.clock() + LAST_S
-        self.evaluate_newest(lambda: self.clock() > deadline)
+        while self.evaluate_newest(lambda: self.clock() > deadline):
+            pass
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
         """Evaluate the newest checkpoint that waits for it; false if there is none, or it was told to stop."""

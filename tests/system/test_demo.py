@@ -17,7 +17,7 @@ from transformers import AlbertForPreTraining, AutoTokenizer
 from coordinator.ports import free_ports
 from peer.run_config import BUILTIN_RUNS, RunConfig
 
-STEPS = 4
+STEPS = 7  # a checkpoint after five, another at the end
 TIMEOUT_S = 240
 
 
@@ -70,3 +70,15 @@ def test_checkpoint_loads_in_plain_transformers(finished: dict[str, object]) -> 
     assert manifest["step"] == finished["steps"]
     tokenizer = AutoTokenizer.from_pretrained(path)
     assert len(tokenizer("many hands make light work")["input_ids"]) > 2
+
+
+def test_loss_on_held_out_text_falls(finished: dict[str, object]) -> None:
+    """The last checkpoint is evaluated before the demo ends, and beats the first on text that nobody trained on."""
+    validation = finished["validation"]
+    assert isinstance(validation, dict)
+    first, last = validation["first"], validation["last"]
+    assert (first["step"], last["step"]) == (5, finished["steps"])
+    assert first["set_sha256"] == last["set_sha256"]
+    assert last["loss"] < first["loss"]
+    assert last["perplexity"] < first["perplexity"]
+    assert last["samples"] == RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").data.validation.samples
