@@ -43,7 +43,7 @@ def join(
         str,
         typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked."),
     ] = "",
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda", "tpu", "jax"], typer.Option(help="What to train on.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
     max_hours: Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")] = None,

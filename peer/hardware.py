@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 
 import psutil
 import torch
 
 from auth.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda", "tpu", "jax")
+JAX_DEVICES = ("tpu", "jax")
 
 
 def count_gpus() -> int:
@@ -15,15 +20,24 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def pick_device(name: str, gpus: int) -> torch.device:
-    """The device that `--device` names; `auto` takes the first of the GPUs, else the CPU. Raises `ConfigError`."""
-    if name == "cpu" or (name == "auto" and gpus == 0):
-        return torch.device("cpu")
-    if name not in ("auto", "cuda"):
-        raise ConfigError(f"`--device` ({name}) must be auto, cpu or cuda.")
-    if gpus == 0:
+def has_tpu(devices: Path = Path("/dev")) -> bool:
+    """Whether this is a TPU host whose runtime is installed; told by its files, because to ask JAX starts threads."""
+    cores = any(devices.glob("accel[0-9]*")) or any(devices.glob("vfio/[0-9]*"))
+    return cores and importlib.util.find_spec("libtpu") is not None
+
+
+def pick_device(name: str, gpus: int, tpu: bool) -> str:
+    """The device that `--device` names: `cpu`, `cuda:0`, `tpu`, or `jax` for whatever JAX finds.
+
+    `auto` takes the TPU, else the first of the GPUs, else the CPU. Raises `ConfigError`.
+    """
+    if name not in DEVICES:
+        raise ConfigError(f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}.")
+    if name == "auto":
+        name = "tpu" if tpu else "cuda" if gpus else "cpu"
+    if name == "cuda" and gpus == 0:
         raise ConfigError("`--device cuda`: PyTorch finds no GPU here; use `--device cpu`, or install its CUDA build.")
-    return torch.device("cuda", 0)
+    return "cuda:0" if name == "cuda" else name
 
 
 def pick_threads(wanted: int | None) -> int:

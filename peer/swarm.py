@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,10 +140,11 @@ class Swarm:
         """Tell the others to wait for this peer when they average."""
         self._optimizer.tracker.begin_training()
 
-    def advance(self) -> StepOutcome | None:
+    def advance(self, collect: Callable[[], None] = lambda: None) -> StepOutcome | None:
         """Take the next global step if its batch is full; None while it is not.
 
-        An outcome with `averaged` False has lost `lost_samples`, or none if the round will be tried again.
+        `collect` brings to `.grad` what was accumulated elsewhere, when it is wanted. An outcome with `averaged` False
+        has lost `lost_samples`, or none if the round will be tried again.
         """
         optimizer = self._optimizer
         if optimizer.tracker.swarm_step > self.step or optimizer.tracker.has_drifted:
@@ -152,6 +153,7 @@ class Swarm:
         began = time.perf_counter()
         while optimizer.tracker.ready_to_update_epoch and not optimizer.interrupted.is_set():
             samples = int(optimizer.grad_averager.local_samples_accumulated)
+            collect()
             group = optimizer.average()
             if group is not None:
                 optimizer.take_step()

@@ -32,7 +32,7 @@ class Swarm(Protocol):
 
     def add(self, samples: int) -> None: ...
 
-    def advance(self) -> StepOutcome | None: ...
+    def advance(self, collect: Callable[[], None]) -> StepOutcome | None: ...
 
     def reset(self) -> int: ...
 
@@ -59,18 +59,21 @@ def train(
         elif not backend.gradients_are_finite():  # all that was accumulated is spoiled, and none of it leaves this peer
             tally.lose(result.samples + swarm.reset(), "non-finite")
             tally.forget_losses()
+            backend.synchronize()
         else:
             tally.add(result)
             swarm.begin_training()
             swarm.add(result.samples)
 
-        outcome = swarm.advance()
-        if outcome is not None and outcome.averaged:
-            send(tally.report(outcome, clock(), batches.wait_s))
-            tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
-        elif outcome is not None:  # the swarm was ahead: its state was taken, this peer's samples are lost
-            tally.lose(outcome.lost_samples, outcome.lost_reason)
-            tally.forget_losses()
+        outcome = swarm.advance(backend.collect)
+        if outcome is not None:
+            backend.synchronize()
+            if outcome.averaged:
+                send(tally.report(outcome, clock(), batches.wait_s))
+                tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+            else:  # the swarm was ahead: its state was taken, this peer's samples are lost
+                tally.lose(outcome.lost_samples, outcome.lost_reason)
+                tally.forget_losses()
 
         if clock() >= next_progress_at:
             next_progress_at = clock() + PROGRESS_INTERVAL_S

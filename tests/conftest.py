@@ -9,14 +9,20 @@ import pytest
 from hypothesis import settings
 
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
+# Compiled with little optimization: what is compiled for a test runs a few times only.
+EIGHT_DEVICES = (
+    "--xla_force_host_platform_device_count=8 "
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 
 def pytest_configure() -> None:
     """Keep torch to one thread before any test module imports it: the swarm tests start several peers on few cores.
 
-    Hypothesis may take its time as well.
+    JAX simulates the eight cores of a TPU host. Hypothesis may take its time.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("XLA_FLAGS", EIGHT_DEVICES)
     settings.register_profile("manyhands", deadline=None)  # a busy machine is no failure
     settings.load_profile("manyhands")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -53,6 +53,9 @@ class FakeBackend:
     losses: list[float]
     spoiled: set[int] = field(default_factory=set)  # microbatches after which the gradients are not finite
     done: int = 0
+    description: str = "an abacus"
+    replicas: int = 1
+    calls: list[str] = field(default_factory=list)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         self.clock.now += 0.25
@@ -63,6 +66,12 @@ class FakeBackend:
     def gradients_are_finite(self) -> bool:
         return self.done - 1 not in self.spoiled
 
+    def collect(self) -> None:
+        self.calls.append("collect")
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
 
 @dataclass
 class FakeSwarm:
@@ -72,6 +81,7 @@ class FakeSwarm:
     step: int = 0
     samples: int = 0
     calls: list[str] = field(default_factory=list)
+    calls_of_backend: list[str] = field(default_factory=list)
 
     def begin_training(self) -> None:
         self.calls.append("begin")
@@ -80,12 +90,13 @@ class FakeSwarm:
         self.calls.append("add")
         self.samples += samples
 
-    def advance(self) -> StepOutcome | None:
+    def advance(self, collect: Callable[[], None]) -> StepOutcome | None:
         self.calls.append("advance")
         prepared = self.outcomes.get(self.calls.count("advance") - 1)
         if prepared is None and self.samples < TARGET:
             return None
         self.step += 1
+        collect()
         taken, self.samples = self.samples, 0
         return prepared or StepOutcome(self.step, taken, True, 2, 11, 0.125)
 
@@ -102,7 +113,7 @@ def run(
 ) -> tuple[list[StepReport], list[Progress], FakeSwarm]:
     """Train over as many microbatches as there are losses; everything that was sent, by kind."""
     clock, swarm, sent = FakeClock(), swarm or FakeSwarm(), list[Progress | StepReport]()
-    backend = FakeBackend(clock, losses, spoiled or set())
+    backend = FakeBackend(clock, losses, spoiled or set(), calls=swarm.calls_of_backend)
     batches = FakeBatches(clock, len(losses))
     train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock)
     reports = [message for message in sent if isinstance(message, StepReport)]
@@ -131,6 +142,18 @@ def test_samples_are_contributed_before_the_swarm_advances() -> None:
     """A microbatch: the others are told to wait for this peer, its samples are added, the step is tried."""
     _, _, swarm = run([5.0])
     assert swarm.calls == ["begin", "add", "advance"]
+
+
+def test_gradients_are_collected_for_each_step_and_parameters_taken_after_it() -> None:
+    """A backend with devices of its own moves nothing while the batch is not full."""
+    _, _, swarm = run([5.0] * 7)
+    assert swarm.calls_of_backend == ["collect", "synchronize"] * 2
+
+
+def test_what_is_dropped_is_forgotten_by_the_backend_too() -> None:
+    """Its devices hold no gradient that the swarm no longer counts."""
+    _, _, swarm = run([5.0, 5.0], spoiled={1})
+    assert swarm.calls_of_backend == ["synchronize"]
 
 
 def test_microbatch_with_a_loss_that_is_not_finite_is_dropped() -> None:

@@ -1,4 +1,4 @@
-"""What computes gradients: one contract for PyTorch now, and for JAX on TPUs later."""
+"""What computes gradients: one contract for PyTorch and for JAX, whose devices keep copies of parameters and sums."""
 
 from __future__ import annotations
 
@@ -21,12 +21,30 @@ class MicrobatchResult:
 
 
 class Backend(Protocol):
-    """Adds gradients of microbatches to the parameters' `.grad`, where the swarm takes them from."""
+    """Sums gradients of microbatches, and hands them to the swarm by the parameters' `.grad`."""
+
+    @property
+    def description(self) -> str:
+        """What computes, in a few words for people."""
+        ...
+
+    @property
+    def replicas(self) -> int:
+        """Among how many devices each microbatch is divided."""
+        ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), so that `.grad` holds a sum over samples."""
+        """Add the gradient of (mean loss * samples), so that the sum is over samples."""
         ...
 
     def gradients_are_finite(self) -> bool:
         """Whether what has been accumulated may be given to the swarm."""
+        ...
+
+    def collect(self) -> None:
+        """Have everything accumulated in the parameters' `.grad`: the swarm is about to average."""
+        ...
+
+    def synchronize(self) -> None:
+        """Go on with the parameters as they now are, and from no gradients: the swarm has stepped, or dropped them."""
         ...

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from peer.backends import MicrobatchResult
+from peer.hardware import describe_device
 from peer.objectives import compute_losses
 from peer.optim import gradient_norm
 from peer.run_config import RunConfig
@@ -51,6 +52,22 @@ class TorchBackend:
             sop_loss=None if losses.sop is None else float(losses.sop.detach()),
             finite=finite,
         )
+
+    @property
+    def description(self) -> str:
+        """The device, and the threads where it is the CPU."""
+        return describe_device(self.device, torch.get_num_threads())
+
+    @property
+    def replicas(self) -> int:
+        """One device."""
+        return 1
+
+    def collect(self) -> None:
+        """Nothing to do: `.grad` is where PyTorch adds up."""
+
+    def synchronize(self) -> None:
+        """Nothing to do: the swarm changes these very parameters and gradients."""
 
     def gradients_are_finite(self) -> bool:
         """Whether what has been accumulated may be given to the swarm; reads each gradient once."""

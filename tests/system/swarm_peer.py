@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from auth.credentials import Credentials
-from peer.backends.torch_backend import TorchBackend
+from peer.backends.choice import choose_backend
 from peer.data.batches import Batch
 from peer.data.special_tokens import SpecialIds
 from peer.models import build_model
@@ -46,6 +46,7 @@ class Plan:
     last_step: int | None = None  # say so and wait to be stopped once this step is done
     microbatch_s: float = 0.0  # pretend that each takes so long
     spoil_after_step: int | None = None  # then change the parameters, as a fault would
+    device: str = "cpu"  # or "jax"
     port: int = 0  # to listen on; 0: any
     parameters_file: str = ""  # written on leaving
 
@@ -92,6 +93,7 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
     """Join, train or keep until stopped, leave."""
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
+    start_backend = choose_backend(plan.device, config, model)
     swarm = Swarm.join(
         config=config,
         model=model,
@@ -99,8 +101,8 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         initial_peers=plan.initial_peers,
         host_maddrs=[f"/ip4/127.0.0.1/tcp/{plan.port}"],
     )
-    backend = TorchBackend(config, model, threads=1)
     downloaded = plan.role == "trainer" and swarm.download_state()
+    backend = start_backend(1)
     target = swarm.progress().target_batch_size
     say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded, target_batch_size=target)
     done_this_step = part = 0
@@ -118,8 +120,9 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
             time.sleep(0.05)
         if plan.last_step is not None and swarm.step >= plan.last_step:
             continue
-        outcome = swarm.advance()
+        outcome = swarm.advance(backend.collect)
         if outcome is not None:
+            backend.synchronize()
             say("step", **asdict(outcome), target_batch_size=swarm.progress().target_batch_size)
             done_this_step = part = 0
             if outcome.averaged and outcome.step == plan.spoil_after_step:

@@ -1,0 +1,54 @@
+"""Which backend trains on a device: chosen and checked before the swarm is joined, started when hivemind has forked."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from auth.errors import ConfigError
+from peer.backends import Backend
+from peer.backends.jax_layout import layout_of
+from peer.backends.torch_backend import TorchBackend
+from peer.hardware import JAX_DEVICES
+from peer.run_config import RunConfig
+
+StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
+
+
+def choose_backend(device: str, config: RunConfig, model: PreTrainedModel) -> StartBackend:
+    """What starts the backend for a device that `peer.hardware.pick_device` has named.
+
+    Raises `ConfigError` where JAX is wanted and is not installed, or does not know the run's family of models.
+    """
+    if device not in JAX_DEVICES:
+        return partial(TorchBackend, config, model, device)
+    layout_of(model.config, sentence_order=False)
+    if importlib.util.find_spec("jax") is None:
+        raise ConfigError(f"`--device {device}` needs JAX: run `pip install 'manyhands[tpu]'` and start again.")
+    return partial(_start_jax, device, config, model)
+
+
+def _start_jax(device: str, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
+    """JAX begins to run threads of its own as soon as it is asked for devices, hence not a moment earlier."""
+    import jax  # an extra: only who asked for it has it
+
+    from peer.backends.jax_backend import JaxBackend
+
+    torch.set_num_threads(threads)  # the optimizer's
+    return JaxBackend(config, model, _jax_devices(jax, device))
+
+
+def _jax_devices(jax: Any, device: str) -> list[Any]:
+    try:
+        found: list[Any] = jax.local_devices(backend="tpu" if device == "tpu" else None)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"`--device {device}`: JAX can use no such device here ({error}); another program may hold it, "
+            "or `manyhands[tpu]` is not installed. `--device auto` takes what there is."
+        ) from error
+    return found

@@ -1,0 +1,45 @@
+"""Peers that compute with JAX among peers that compute with PyTorch.
+
+Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tests.system.test_swarm import CONFIG, MICROBATCH, SwarmFactory, relative_difference, swarm, train_alone
+
+__all__ = ["swarm"]  # the fixture
+STEPS = 5
+PARTS = 4  # microbatches of each trainer in a step
+DEVICES = {1: "cpu", 2: "cpu", 3: "jax"}  # by seed
+
+
+def test_mixed_swarm_equals_one_plain_pytorch_process(swarm: SwarmFactory) -> None:
+    """Two PyTorch peers and one that divides microbatches among eight JAX devices: all samples count, one result."""
+    target = PARTS * MICROBATCH * len(DEVICES)
+    config = {**CONFIG, "averaging": {**CONFIG["averaging"], "target_batch_size": target}}
+    keeper = swarm.start_keeper(config=config)
+    trainers = [
+        swarm.start(
+            f"{device}-{seed}",
+            "trainer",
+            config,
+            seed=seed,
+            device=device,
+            microbatches_per_step=PARTS,
+            last_step=STEPS,
+        )
+        for seed, device in DEVICES.items()
+    ]
+    for trainer in trainers:
+        for step in range(1, STEPS + 1):
+            outcome = trainer.wait_for_step(step)
+            assert (outcome["step"], outcome["samples"]) == (step, PARTS * MICROBATCH)
+            assert (outcome["group_samples"], outcome["group_size"]) == (target, len(DEVICES) + 1)
+    keeper.wait_for_step(STEPS)
+    together = [peer.stop() for peer in [*trainers, keeper]]
+    alone = train_alone(STEPS, list(DEVICES), PARTS)
+    assert relative_difference(together[0], alone) < 1e-4
+    for parameters in together[1:]:
+        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
