@@ -21,7 +21,8 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── TokenError                 17   an access token is invalid
     │   └── ExpiredTokenError      17   ... because its time is over
     ├── WorkerError                18   the training process failed again and again
-    └── RequestError               19   a request breaks the protocol (schema, size, range)
+    ├── RequestError               19   a request breaks the protocol (schema, size, range)
+    └── MemoryLimitError           21   not even one sample fits into the device's memory
 """
 
 from __future__ import annotations
@@ -159,3 +160,10 @@ class RequestError(ManyhandsError):
 
     code = "bad-request"
     exit_code = 19
+
+
+class MemoryLimitError(ManyhandsError):
+    """Not even one sample fits into the device's memory."""
+
+    code = "too-little-memory"
+    exit_code = 21

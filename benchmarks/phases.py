@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from matplotlib import figure
 
@@ -97,7 +98,8 @@ def train_here(config: RunConfig, steps: int, directory: Path) -> list[float]:
     prepare_tokenizer(config, directory)
     model = build_model(config, load_tokenizer(directory).get_vocab_size(), load_special_ids(directory))
     optimizer = build_optimizer(config, parameter_groups(model, config))
-    backend = TorchBackend(config, model, threads=1)  # on one core as on many, and always the same numbers
+    torch.set_num_threads(1)  # on one core as on many, and always the same numbers
+    backend = TorchBackend(config, model)
     losses: list[float] = []
     samples, loss_sum = 0, 0.0
 

@@ -24,6 +24,7 @@ from peer.control_client import ControlClient
 from peer.display import Connected, Display, PanelState, Standing
 from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
+from peer.precision import Wanted
 from peer.protocol import control_pb2
 from peer.session import Session, SessionHandlers
 from peer.worker_process import WorkerMain, WorkerProcess, default_worker_main
@@ -44,6 +45,7 @@ class AgentOptions:
     state_dir: Path
     invite: str = ""
     device: str = "auto"
+    precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
     max_hours: float | None = None
@@ -136,6 +138,7 @@ class Agent:
             initial_peers=tuple(reply.initial_peers),
             device_number=reply.device_number,
             device=options.device,
+            precision=options.precision,
             threads=options.threads,
             microbatch_size=options.microbatch_size,
             client_mode=options.client_mode,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers import AlbertForPreTraining
 from transformers.models.albert.modeling_albert import AlbertAttention, AlbertLayer
 
@@ -46,8 +47,12 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
         for layer in groups[index * config.num_hidden_groups // config.num_hidden_layers]
     ]
     mask = None if batch.attention_mask is None else batch.attention_mask.bool()[:, None, None, :]  # (b, 1, 1, l)
+    saving_memory = getattr(albert.encoder, "gradient_checkpointing", False)
     for layer in order[:-1]:
-        hidden = layer.forward(hidden, length, mask)
+        if saving_memory and model.training:
+            hidden = checkpoint(layer.forward, hidden, length, mask, use_reentrant=False)
+        else:
+            hidden = layer.forward(hidden, length, mask)
     return order[-1].forward(hidden, length, mask, wanted)
 
 

@@ -44,8 +44,11 @@ def join(
         typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked."),
     ] = "",
     device: Annotated[Literal["auto", "cpu", "cuda", "tpu", "jax"], typer.Option(help="What to train on.")] = "auto",
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"], typer.Option(help="Of products; auto: as the device is best at.")
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
-    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
+    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples computed at once; default: what fits.")] = None,
     max_hours: Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")] = None,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where this device's key and data are kept; default: the user's data directory.")
@@ -70,6 +73,7 @@ def join(
             state_dir=directory,
             invite=find_invite(invite, known_device=(directory / "token.jwt").exists()),
             device=device,
+            precision=precision,
             threads=threads,
             microbatch_size=microbatch,
             max_hours=max_hours,

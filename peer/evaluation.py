@@ -6,7 +6,7 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from peer.data.parts import parts_of
 from peer.models import evaluating, family_of
 from peer.objectives import IGNORED, label_rows, logits_at_once
 
@@ -70,7 +71,7 @@ def evaluate(
     """The model's means over all samples, dropout off; None if it was told to stop before the end."""
     sums = Sums()
     with evaluating(model):
-        for batch in microbatches(samples, max(1, TOKENS_AT_ONCE // samples.input_ids.shape[1])):
+        for batch in parts_of(samples, max(1, TOKENS_AT_ONCE // samples.input_ids.shape[1])):
             if should_stop():
                 return None
             sums += summed(model, batch)
@@ -92,26 +93,6 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
         return sums
     loss, hits = _loss_and_hits(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
     return sums + Sums(orders=firsts, order_loss=loss, order_hits=hits)
-
-
-def microbatches(batch: Batch, size: int) -> Iterator[Batch]:
-    """The batch in parts of `size` samples, the last one with what is left."""
-    length = batch.input_ids.shape[1]
-    for start in range(0, batch.samples, size):
-        rows = slice(start, start + size)
-        first, end = torch.searchsorted(batch.label_positions, torch.tensor([start * length, (start + size) * length]))
-        yield type(batch)(
-            input_ids=batch.input_ids[rows],
-            token_type_ids=_rows(batch.token_type_ids, rows),
-            attention_mask=_rows(batch.attention_mask, rows),
-            label_positions=batch.label_positions[first:end] - start * length,
-            labels=batch.labels[first:end],
-            sop_labels=_rows(batch.sop_labels, rows),
-        )
-
-
-def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
-    return None if tensor is None else tensor[rows]
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:

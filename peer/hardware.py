@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from auth.errors import ConfigError
+from peer.precision import Precision, Wanted
 
 DEVICES = ("auto", "cpu", "cuda", "tpu", "jax")
 JAX_DEVICES = ("tpu", "jax")
@@ -48,6 +49,15 @@ def pick_threads(wanted: int | None) -> int:
         return wanted
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+def pick_precision(wanted: Wanted, device: torch.device) -> Precision:
+    """What was asked for; else bfloat16 where the GPU has it, float16 on older ones, float32 on everything else."""
+    if wanted != "auto":
+        return wanted
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def describe_device(device: torch.device, threads: int) -> str:

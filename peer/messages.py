@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from peer.phases import PhaseFacts
+from peer.precision import Wanted
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class WorkerPlan:
     initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
     device_number: int = 0  # in the order of joining: where in the data this device begins
     device: str = "auto"
+    precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
     client_mode: bool = False

@@ -52,6 +52,7 @@ class Family:
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
     untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # parameters, as patterns of names
     prepare: Callable[[Any], None] = use_onednn  # a last touch to the new module
+    own_checkpointing: bool = False  # `encode` looks for the encoder's `gradient_checkpointing` itself
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
@@ -171,6 +172,7 @@ FAMILIES: Mapping[str, Family] = {
         token_logits=albert.token_logits,
         encode=albert.encode,
         order_logits=albert.order_logits,
+        own_checkpointing=True,
         prepare=lambda _: None,  # its forward of our own uses oneDNN anyway
     ),
     "bert": Family("BertForMaskedLM", _bert, lambda model, hidden: model.cls(hidden), untrained=lambda _: _KEY_BIASES),

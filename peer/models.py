@@ -56,6 +56,24 @@ def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
     return content | ({"hash_seed": HASH_SEED} if _hashing(model) else {})
 
 
+def save_memory(model: PreTrainedModel) -> bool:
+    """Compute each layer's activations twice instead of keeping them (Chen et al. 2016, arXiv 1604.06174).
+
+    False if that is done already, or transformers does not know how for this family.
+    """
+    if _saves_memory(model):
+        return False
+    if family_of(model).own_checkpointing:
+        model.base_model.get_submodule("encoder").gradient_checkpointing = True  # type: ignore[assignment]
+    elif model.supports_gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+    return _saves_memory(model)
+
+
+def _saves_memory(model: PreTrainedModel) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Dropout off, no gradients, hashing as in a checkpoint: the same loss for the same weights, again and again."""

@@ -181,10 +181,6 @@ class Swarm:
         """A context in which no global step changes the state."""
         return self._optimizer.state_averager.state_lock
 
-    def reset(self) -> int:
-        """Drop the gradients accumulated towards the next step; returns the samples lost."""
-        return self._optimizer.drop_gradients()
-
     def progress(self) -> SwarmProgress:
         """Where the next global step stands."""
         tracker = self._optimizer.tracker

@@ -34,8 +34,6 @@ class Swarm(Protocol):
 
     def advance(self, collect: Callable[[], None]) -> StepOutcome | None: ...
 
-    def reset(self) -> int: ...
-
     def progress(self) -> SwarmProgress: ...
 
 
@@ -54,12 +52,8 @@ def train(
         if should_stop():
             return
         result = backend.accumulate(batch)
-        if not result.finite:  # dropped before it had a gradient
+        if not result.finite:
             tally.lose(result.samples, "non-finite")
-        elif not backend.gradients_are_finite():  # all that was accumulated is spoiled, and none of it leaves this peer
-            tally.lose(result.samples + swarm.reset(), "non-finite")
-            tally.forget_losses()
-            backend.synchronize()
         else:
             tally.add(result)
             swarm.begin_training()

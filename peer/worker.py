@@ -23,12 +23,14 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, WorkerError
 from peer.backends.choice import choose_backend
+from peer.backends.memory import FoundSizes
 from peer.data.batches import BatchStream, open_batches
 from peer.data.documents import device_seed
 from peer.data.phased import PhasedBatches
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.hardware import count_gpus, has_tpu, pick_device, pick_threads
 from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
+from peer.microbatch import fitting_microbatch_size
 from peer.models import build_model
 from peer.phases import phase_at
 from peer.run_config import RunConfig
@@ -37,6 +39,7 @@ from peer.swarm import Swarm
 from peer.trainer import train
 
 LOG_FILE = "worker.log"
+SIZES_FILE = "microbatch.json"
 MAX_LOG_BYTES = 5_000_000
 STATE_RETRY_S = 2.0
 STATE_NOTICE_EVERY = 15  # retries
@@ -76,9 +79,9 @@ class Worker:
         credentials = Credentials(Path(plan.credentials_dir))
         device = pick_device(plan.device, count_gpus(), has_tpu())
         torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
-        vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
-        model = build_model(config, vocabulary, load_special_ids(tokenizer_dir))
-        start_backend = choose_backend(device, config, model)
+        vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
+        model = build_model(config, vocabulary, special)
+        start_backend = choose_backend(device, plan.precision, config, model)
         self._swarm = swarm = Swarm.join(
             config=config,
             model=model,
@@ -91,7 +94,9 @@ class Worker:
             if self._take_state(swarm):
                 backend = start_backend(pick_threads(plan.threads))
                 peer_id = credentials.device_key.peer_id
-                enter = partial(self._enter_phase, config, device_seed(peer_id), backend.replicas)
+                found = FoundSizes(Path(plan.data_dir) / SIZES_FILE)
+                fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
+                enter = partial(self._enter_phase, config, device_seed(peer_id), fitting)
                 with PhasedBatches(config, lambda: swarm.step, enter) as batches:
                     self._send(Ready(peer_id, swarm.step, backend.description))
                     train(backend, batches, swarm, self._send, self._stop.is_set, time.monotonic)
@@ -99,12 +104,12 @@ class Worker:
             swarm.leave()
         self._send(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
 
-    def _enter_phase(self, config: RunConfig, seed: int, replicas: int, step: int) -> BatchStream:
+    def _enter_phase(self, config: RunConfig, seed: int, fitting: Callable[[RunConfig], int], step: int) -> BatchStream:
         """Say what begins, and open its batches."""
         if config.phases:
             self._send(PhaseEntered(phase_at(config, step)))
         plan, now = self._plan, config.at_step(step)
-        microbatch_size = replicas * (plan.microbatch_size or now.data.microbatch_size)
+        microbatch_size = plan.microbatch_size or fitting(now)
         return open_batches(now, Path(plan.tokenizer_dir), Path(plan.data_dir), seed, microbatch_size)
 
     def _take_state(self, swarm: Swarm) -> bool:

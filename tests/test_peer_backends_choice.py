@@ -20,14 +20,14 @@ def test_pytorch_and_jax_give_the_same_gradients() -> None:
     config, found = tiny_config(), []
     for device in "cpu", "jax":
         model = tiny_model(config)
-        backend = choose_backend(device, config, model)(1)
+        backend = choose_backend(device, "auto", config, model)(1)
         backend.accumulate(random_batch(1, samples=5))
         backend.collect()
         found.append((backend, gradients(model)))
     (pytorch, expected), (jax, ours) = found
     assert isinstance(pytorch, TorchBackend)
-    assert (pytorch.description, pytorch.replicas) == ("cpu (1 thread)", 1)
-    assert (jax.description, jax.replicas) == ("cpu × 8 (JAX, float32)", 8)
+    assert (pytorch.description, jax.description) == ("cpu (1 thread)", "cpu × 8 (JAX, float32)")
+    assert [backend.microbatch_size(4, 100, random_batch) for backend in (pytorch, jax)] == [4, 32]
     for name, gradient in expected.items():
         assert (ours[name] - gradient).abs().max() < 1e-5
 
@@ -35,7 +35,7 @@ def test_pytorch_and_jax_give_the_same_gradients() -> None:
 def test_missing_tpu_is_one_clear_error() -> None:
     """Who asks for a TPU where JAX sees none reads what to do instead."""
     config = tiny_config()
-    start = choose_backend("tpu", config, tiny_model(config))
+    start = choose_backend("tpu", "auto", config, tiny_model(config))
     with pytest.raises(ConfigError, match=r"--device tpu.*can use no such device.*--device auto"):
         start(1)
 
@@ -49,11 +49,11 @@ def test_missing_jax_is_told_before_the_swarm_is_joined(monkeypatch: pytest.Monk
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     config = tiny_config()
     with pytest.raises(ConfigError, match=r"manyhands\[tpu\]"):
-        choose_backend("jax", config, tiny_model(config))
+        choose_backend("jax", "auto", config, tiny_model(config))
 
 
 def test_family_that_jax_does_not_know_is_told_before_the_swarm_is_joined() -> None:
     """The error names the family and the remedy."""
     config = RunConfig.from_mapping({"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}})
     with pytest.raises(ConfigError, match="not `gpt2`"):
-        choose_backend("tpu", config, build_model(config, VOCABULARY, SPECIAL))
+        choose_backend("tpu", "auto", config, build_model(config, VOCABULARY, SPECIAL))

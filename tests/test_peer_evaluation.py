@@ -9,7 +9,8 @@ from torch.nn import functional
 from coordinator.probe import probe_tensors
 from peer import evaluation, objectives
 from peer.data.batches import Batch
-from peer.evaluation import Sums, evaluate, microbatches
+from peer.data.parts import parts_of
+from peer.evaluation import Sums, evaluate
 from peer.models import evaluating
 from peer.objectives import IGNORED
 from tests.tiny_families import LENGTH, NAMES, family_batch, family_config, family_model
@@ -72,7 +73,7 @@ def test_samples_are_cut_with_their_labels() -> None:
     """The parts of a batch are what it was made of, label positions counted from each part's first token."""
     config = family_config("albert")
     batch = family_batch(config, samples=SAMPLES)
-    parts = list(microbatches(batch, 3))
+    parts = list(parts_of(batch, 3))
     assert [part.samples for part in parts] == [3, 3, 1]
     assert torch.equal(torch.cat([part.input_ids for part in parts]), batch.input_ids)
     assert torch.equal(torch.cat([part.labels for part in parts]), batch.labels)

@@ -51,10 +51,8 @@ class FakeBackend:
 
     clock: FakeClock
     losses: list[float]
-    spoiled: set[int] = field(default_factory=set)  # microbatches after which the gradients are not finite
     done: int = 0
     description: str = "an abacus"
-    replicas: int = 1
     calls: list[str] = field(default_factory=list)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
@@ -63,8 +61,8 @@ class FakeBackend:
         self.done += 1
         return MicrobatchResult(batch.samples, loss, loss - 1, 1.0, math.isfinite(loss))
 
-    def gradients_are_finite(self) -> bool:
-        return self.done - 1 not in self.spoiled
+    def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        return usual
 
     def collect(self) -> None:
         self.calls.append("collect")
@@ -100,20 +98,16 @@ class FakeSwarm:
         taken, self.samples = self.samples, 0
         return prepared or StepOutcome(self.step, taken, True, 2, 11, 0.125)
 
-    def reset(self) -> int:
-        lost, self.samples = self.samples, 0
-        return lost
-
     def progress(self) -> SwarmProgress:
         return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 3.0, 4.0, 8.0)
 
 
 def run(
-    losses: list[float], swarm: FakeSwarm | None = None, spoiled: set[int] | None = None, stop_after: int = 10**6
+    losses: list[float], swarm: FakeSwarm | None = None, stop_after: int = 10**6
 ) -> tuple[list[StepReport], list[Progress], FakeSwarm]:
     """Train over as many microbatches as there are losses; everything that was sent, by kind."""
     clock, swarm, sent = FakeClock(), swarm or FakeSwarm(), list[Progress | StepReport]()
-    backend = FakeBackend(clock, losses, spoiled or set(), calls=swarm.calls_of_backend)
+    backend = FakeBackend(clock, losses, calls=swarm.calls_of_backend)
     batches = FakeBatches(clock, len(losses))
     train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock)
     reports = [message for message in sent if isinstance(message, StepReport)]
@@ -150,26 +144,11 @@ def test_gradients_are_collected_for_each_step_and_parameters_taken_after_it() -
     assert swarm.calls_of_backend == ["collect", "synchronize"] * 2
 
 
-def test_what_is_dropped_is_forgotten_by_the_backend_too() -> None:
-    """Its devices hold no gradient that the swarm no longer counts."""
-    _, _, swarm = run([5.0, 5.0], spoiled={1})
-    assert swarm.calls_of_backend == ["synchronize"]
-
-
 def test_microbatch_with_a_loss_that_is_not_finite_is_dropped() -> None:
     """It is not contributed, the others' samples stay, and the next report says that it was lost."""
     reports, _, swarm = run([5.0, math.nan, 4.0, 3.0])
     assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [(6, 4.0, 2, "non-finite")]
     assert swarm.calls.count("add") == 3
-
-
-def test_gradients_that_are_not_finite_never_reach_the_swarm() -> None:
-    """The whole accumulation is dropped and counted as lost once, and the means begin anew."""
-    reports, _, _ = run([50.0, 60.0, 5.0, 4.0, 3.0, 2.0, 2.0, 2.0], spoiled={1})
-    assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [
-        (6, 4.0, 4, "non-finite"),
-        (6, 2.0, 0, ""),
-    ]
 
 
 def test_falling_behind_loses_the_accumulation_and_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ class MicrobatchResult:
     loss: float  # the objective's total
     mlm_loss: float
     sop_loss: float | None  # None where the objective has no sentence order
-    finite: bool  # false: the loss was not finite, and no gradient was added
+    finite: bool  # false: loss or gradient was not finite, and nothing was added
 
 
 class Backend(Protocol):
@@ -28,17 +29,18 @@ class Backend(Protocol):
         """What computes, in a few words for people."""
         ...
 
-    @property
-    def replicas(self) -> int:
-        """Among how many devices each microbatch is divided."""
+    def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        """How many samples to compute at once: what fits, at most `limit`; `usual` where more would be no faster.
+
+        `make_batch` gives a batch of so many samples to try.
+        """
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), so that the sum is over samples."""
-        ...
+        """Add the gradient of (mean loss * samples), so that the sum is over samples; all of it or nothing.
 
-    def gradients_are_finite(self) -> bool:
-        """Whether what has been accumulated may be given to the swarm."""
+        Raises `MemoryLimitError` when not even one sample fits.
+        """
         ...
 
     def collect(self) -> None:

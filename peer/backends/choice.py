@@ -14,33 +14,44 @@ from auth.errors import ConfigError
 from peer.backends import Backend
 from peer.backends.jax_layout import layout_of
 from peer.backends.torch_backend import TorchBackend
-from peer.hardware import JAX_DEVICES
+from peer.hardware import JAX_DEVICES, pick_precision
+from peer.precision import Wanted
 from peer.run_config import RunConfig
 
 StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
 
 
-def choose_backend(device: str, config: RunConfig, model: PreTrainedModel) -> StartBackend:
+def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
     """What starts the backend for a device that `peer.hardware.pick_device` has named.
 
     Raises `ConfigError` where JAX is wanted and is not installed, or does not know the run's family of models.
     """
     if device not in JAX_DEVICES:
-        return partial(TorchBackend, config, model, device)
+        return partial(_start_torch, torch.device(device), precision, config, model)
     layout_of(model.config, sentence_order=False)
     if importlib.util.find_spec("jax") is None:
         raise ConfigError(f"`--device {device}` needs JAX: run `pip install 'manyhands[tpu]'` and start again.")
-    return partial(_start_jax, device, config, model)
+    if precision == "fp16":
+        raise ConfigError("`--precision fp16` is for GPUs with PyTorch: JAX computes in bf16 or fp32.")
+    return partial(_start_jax, device, precision, config, model)
 
 
-def _start_jax(device: str, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
+def _start_torch(
+    device: torch.device, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
+) -> Backend:
+    torch.set_num_threads(threads)
+    return TorchBackend(config, model, device, pick_precision(wanted, device))
+
+
+def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
     """JAX begins to run threads of its own as soon as it is asked for devices, hence not a moment earlier."""
     import jax  # an extra: only who asked for it has it
 
     from peer.backends.jax_backend import JaxBackend
 
     torch.set_num_threads(threads)  # the optimizer's
-    return JaxBackend(config, model, _jax_devices(jax, device))
+    precision = {"auto": None, "bf16": jax.numpy.bfloat16, "fp32": jax.numpy.float32}[wanted]
+    return JaxBackend(config, model, _jax_devices(jax, device), precision)
 
 
 def _jax_devices(jax: Any, device: str) -> list[Any]:

@@ -9,6 +9,7 @@ checkpoints and state download know no JAX.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,11 @@ class JaxBackend:
         """Among how many devices a microbatch is divided."""
         return len(self._devices)
 
+    def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        """The usual number on each device: to try others would compile each of them."""
+        del make_batch
+        return max(1, min(limit, usual * self.replicas))
+
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the gradient of (mean loss * samples); a microbatch with anything not finite adds nothing."""
         masked = max(1, len(batch.labels))
@@ -87,10 +93,6 @@ class JaxBackend:
             sop_loss=sop_loss if self._sentence_order else None,
             finite=bool(finite) and math.isfinite(mlm_loss + sop_loss),
         )
-
-    def gradients_are_finite(self) -> bool:
-        """Always: what was not finite has never been added."""
-        return True
 
     def collect(self) -> None:
         """Move the accumulated gradients from the devices to the parameters' `.grad`, which is added to in place."""

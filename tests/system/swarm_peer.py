@@ -93,7 +93,7 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
     """Join, train or keep until stopped, leave."""
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
-    start_backend = choose_backend(plan.device, config, model)
+    start_backend = choose_backend(plan.device, "auto", config, model)
     swarm = Swarm.join(
         config=config,
         model=model,

@@ -1,0 +1,53 @@
+"""Memory that ends: how it is recognized, and how large a microbatch may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from auth.files import write_private
+
+# What RuntimeErrors say: of PyTorch's CPU allocator, and of oneDNN, which gives no reason.
+CPU_PHRASES = ("can't allocate memory", "not enough memory", "could not create a primitive")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the device or the system gives no more memory."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in CPU_PHRASES)
+
+
+def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
+    """The largest size up to `limit` found by doubling from 1, then by half a step further; 0 if not even 1 fits."""
+    size = 0
+    while (following := max(1, 2 * size)) <= limit and fits(following):
+        size = following
+    between = size + size // 2
+    return between if size < between <= limit and fits(between) else size
+
+
+class FoundSizes:
+    """Sizes that were found on this machine before, in a file; what is damaged in it is found anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, key: str) -> int | None:
+        """The size found for this device, model and length."""
+        size = self._read().get(key)
+        return size if isinstance(size, int) and size >= 0 else None
+
+    def put(self, key: str, size: int) -> None:
+        """Remember it."""
+        write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
+
+    def _read(self) -> dict[str, object]:
+        try:
+            content = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}

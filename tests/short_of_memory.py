@@ -1,0 +1,47 @@
+"""A process whose memory ends: `python short_of_memory.py [MIB]` trains with so much beyond what it has.
+
+Its address space is limited by the kernel, so it is PyTorch's own allocator that fails. Loss and the gradient's norm
+are printed as one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from peer.backends.torch_backend import TorchBackend
+from peer.data.synthetic import random_batch
+from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, tiny_config, tiny_model
+
+SAMPLES = 512
+WARM_UP_SAMPLES = 2  # loads what PyTorch loads late
+
+
+def main(mib: int | None) -> dict[str, Any]:
+    config = tiny_config(hidden_size=256, intermediate_size=1024, num_hidden_layers=6)
+    model = tiny_model(config)
+    make_batch = partial(random_batch, config, VOCABULARY, SPECIAL, rng=np.random.default_rng(1))
+    backend = TorchBackend(config, model)
+    batch = make_batch(SAMPLES)
+    if mib is not None:
+        backend.accumulate(make_batch(WARM_UP_SAMPLES))
+        model.zero_grad(set_to_none=False)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (mib << 20),) * 2)
+    return {"loss": backend.accumulate(batch).loss, "norm": norm(model)}
+
+
+def norm(model: torch.nn.Module) -> float:
+    return float(sum(gradient.double().square().sum() for gradient in gradients(model).values()) ** 0.5)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(main(int(sys.argv[1]) if len(sys.argv) > 1 else None)))  # noqa: T201
