@@ -1,0 +1,53 @@
+"""How well a language model likes documents: scorers, and how to open the one that a run file or a command names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auth.errors import ConfigError
+from peer.config.sampling import SCHEME
+from peer.config.sampling import Scorer as ScorerConfig
+
+
+class Scorer(Protocol):
+    """Gives documents their perplexities."""
+
+    def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
+        """(documents,), each 1 or more; infinite where there is nothing to score."""
+        ...
+
+
+def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
+    """The scorer that `config` describes; raises `ConfigError`.
+
+    `tokenizer_dir` holds the run's tokenizer, which scores where no model is named.
+    """
+    if config.kind == "kenlm":
+        from peer.data.kenlm_scoring import KenlmScorer
+
+        assert config.model is not None
+        return KenlmScorer(local_copy(config.model), config.text)
+    from peer.data.tokenizers import read_tokenizer
+    from peer.data.unigram_scoring import UnigramScorer
+
+    path = tokenizer_dir if config.model is None else local_copy(config.model)
+    if path is None:
+        raise ConfigError("Sampling needs a scorer: the run's tokenizer, or a `model` for `sampling.scorer`.")
+    return UnigramScorer(read_tokenizer(path))
+
+
+def local_copy(address: str) -> Path:
+    """The file at a path, or a copy of what is at an address, which lasts as long as this process."""
+    if not SCHEME.match(address):
+        return Path(address)
+    import fsspec
+
+    try:
+        return Path(fsspec.open_local(f"simplecache::{address}"))
+    except Exception as error:
+        raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error

@@ -1,0 +1,57 @@
+"""Scores of a tokenizer small enough to reckon by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+
+from auth.errors import ConfigError
+from peer.data import unigram_scoring
+from peer.data.tokenizers import read_tokenizer
+from peer.data.unigram_scoring import UNKNOWN_PENALTY, UnigramScorer
+from tests.small_scorers import write_unigram
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return read_tokenizer(write_unigram(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"))
+
+
+def test_the_perplexity_is_that_of_the_mean_piece(tokenizer: Tokenizer) -> None:
+    """Capital letters and the width of gaps are the tokenizer's affair; nothing scores infinite."""
+    found = UnigramScorer(tokenizer).perplexities(["a b", "A\n\tab b", "", "  ", "x"])
+    unknown = 6.0 + UNKNOWN_PENALTY
+    expected = [1.5, (1 + (1 + 4) + 2) / 4, math.inf, math.inf, (6.0 + unknown) / 2]
+    np.testing.assert_allclose(np.log(found), expected)
+
+
+@given(documents=st.lists(st.text("abx আ\n", max_size=30), max_size=8), together=st.booleans())
+def test_a_documents_score_is_its_own(tokenizer: Tokenizer, documents: list[str], together: bool) -> None:
+    """Whatever was scored before it or is scored beside it, to the last bit."""
+    scorer = UnigramScorer(tokenizer)
+    if together:
+        scorer.perplexities(documents[::-1])
+    found = scorer.perplexities(documents)
+    alone = [UnigramScorer(tokenizer).perplexities([document])[0] for document in documents]
+    assert found.tolist() == alone
+
+
+def test_words_are_forgotten_when_they_are_many(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory is bounded and the scores stay the same."""
+    monkeypatch.setattr(unigram_scoring, "REMEMBERED_CHARACTERS", 10)
+    scorer = UnigramScorer(tokenizer)
+    for _ in range(3):
+        assert scorer.perplexities(["aaaa bbbb abab"])[0] == UnigramScorer(tokenizer).perplexities(["aaaa bbbb abab"])
+        assert len(scorer._numbers) <= 6
+        scorer.perplexities(["aa ab ba"])
+
+
+def test_a_tokenizer_without_probabilities_is_refused() -> None:
+    """One sentence with the remedy."""
+    with pytest.raises(ConfigError, match=r"BPE has no probabilities .* take a Unigram tokenizer, or a KenLM model"):
+        UnigramScorer(Tokenizer(models.BPE()))
