@@ -1,4 +1,4 @@
-"""`data.sources[].sampling` and `.duplicates`: which of a source's documents are kept, by how a language model finds them.
+"""`data.sources[].sampling` and `.duplicates`: which of a source's documents are kept.
 
 `manyhands corpus sample` prints such a section; `peer.data.perplexity_sampling` says what its numbers mean.
 """

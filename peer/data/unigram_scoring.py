@@ -46,7 +46,8 @@ class UnigramScorer:
         surprise, pieces = (_sums(table[numbers], counts) for table in (self._word_surprise, self._word_pieces))
         mean = np.full(len(words), np.inf)
         np.divide(surprise, pieces, out=mean, where=pieces > 0)
-        return np.exp(mean)
+        perplexities: NDArray[np.float64] = np.exp(mean)
+        return perplexities
 
     def _forget(self) -> None:
         self._numbers: dict[str, int] = {}  # of the words that have come before, by which they stand in the tables
