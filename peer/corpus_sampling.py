@@ -1,8 +1,8 @@
 """The work of `manyhands corpus sample`: a corpus is read twice, to learn how it is, and to keep a part of it.
 
 The first reading counts documents, drops duplicates and takes an even sample; scorer, quartiles and scale come from it
-alone. The second scores every document and decides. Memory does not grow with the corpus, but for a bit for each document
-that says whether it is a duplicate.
+alone. The second scores every document and decides. Memory does not grow with the corpus, but for a bit for each
+document that says whether it is a duplicate.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ GRPC = {"grpc", "grpc_health"}
 # Where each process starts. The second group is spawned by the first; so what it needs is not the first group's.
 SERVING = (
     "peer.cli",
+    "peer.corpus_cli",
     "peer.tokenizer_cli",
     "peer.agent",
     "coordinator.cli",

@@ -24,6 +24,7 @@ from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
 from peer.config.data import Source
 from peer.config.phases import Phase
+from peer.config.sampling import Sampling
 from peer.config.tokenizer_presets import Algorithm, PresetName
 from peer.config.tokenizer_steps import Normalizer, PreTokenizer
 from peer.config.validation import Validation
@@ -93,6 +94,7 @@ def run_file_keys() -> list[str]:
         assert issubclass(model, BaseModel)
         keys += [f"{section}.{key}" for key in model.model_fields]
     keys += [f"data.sources.{key}" for key in Source.model_fields]
+    keys += [f"data.sources.sampling.{key}" for key in Sampling.model_fields]
     return keys + [f"data.validation.{key}" for key in Validation.model_fields]
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from peer.config.base import PositiveFloat, Section
+from peer.config.sampling import Duplicates, Sampling
 from peer.config.validation import Validation
 
 
@@ -20,6 +21,8 @@ class Source(Section):
     revision: str | None = None
     text_field: str = "text"
     weight: PositiveFloat = 1.0  # this source's share of the documents, relative to the others'
+    duplicates: Duplicates = "none"
+    sampling: Sampling | None = None
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> Source:

@@ -4,6 +4,14 @@ documents.py       streams of documents, ordered by the device's seed, with a po
 builtin_corpus.py  prose that every Python carries
 local_files.py     plain text and JSON Lines on this machine
 hub_datasets.py    Hugging Face datasets, streamed
+whole_corpus.py    sources read once, in order, to prepare them
+sampled_documents.py   streams of which a part is kept
+perplexity_sampling.py     which part, as functions of perplexities
+scoring.py         what gives perplexities: kenlm_scoring.py, unigram_scoring.py
+duplicates.py      copies, exact and near
+corpus_sample.py   an even sample of what passes by
+perplexity_tally.py        what was kept, counted
+document_writer.py documents as JSON Lines
 sentences.py       where one sentence ends and the next begins
 tokenizers.py      the run's tokenizer: made or imported, saved, loaded
 special_tokens.py  the tokens that are no text: names, ids

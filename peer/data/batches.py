@@ -127,7 +127,7 @@ def open_batches(
     state_file = state_dir / STATE_FILE
     key = _stream_key(config, device_seed)
     state = _load_state(state_file, key)
-    documents = open_documents(config, device_seed, state.documents if state else None)
+    documents = open_documents(config, device_seed, state.documents if state else None, tokenizer_dir=tokenizer_dir)
     batches_before = state.batches if state else 0
     rng = np.random.default_rng((config.run.seed, device_seed, batches_before))
     maker = SampleMaker(config, tokenizer_dir, rng)

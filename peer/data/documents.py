@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from peer.data.builtin_corpus import builtin_documents
 from peer.data.held_out import Part, PartOfDocuments
 from peer.data.hub_datasets import HubDocuments
 from peer.data.local_files import jsonl_documents, text_documents
+from peer.data.sampled_documents import SampledDocuments, open_sampling
 from peer.run_config import RunConfig
 
 Position = Mapping[str, Any]  # JSON values only
@@ -86,16 +88,22 @@ class MixedDocuments:
 
 
 def open_documents(
-    config: RunConfig, device_seed: int, position: Position | None = None, *, part: Part = "training"
+    config: RunConfig,
+    device_seed: int,
+    position: Position | None = None,
+    *,
+    part: Part = "training",
+    tokenizer_dir: Path | None = None,
 ) -> DocumentStream:
     """The documents of a run in this device's order, from `position` on; raises `ConfigError`.
 
-    Of the part `training` are all that are not held out, of the part `validation` those that are.
+    Of the part `training` are all that are not held out, of the part `validation` those that are. With
+    `tokenizer_dir`, sources can be sampled by the run's own tokenizer.
     """
     sources = config.data.sources
     positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
     streams = [
-        _open_source(config, source, seed=_mix(config.run.seed, device_seed, number), position=place)
+        _sampled(_open_source(config, source, _mix(config.run.seed, device_seed, number), place), source, tokenizer_dir)
         for number, (source, place) in enumerate(zip(sources, positions, strict=True))
     ]
     mixed = MixedDocuments(
@@ -124,6 +132,12 @@ def _first_epoch(stream: DocumentStream) -> Iterator[str]:
         if stream.epoch:
             return
         yield document
+
+
+def _sampled(stream: DocumentStream, source: Source, tokenizer_dir: Path | None) -> DocumentStream:
+    if source.sampling is None and source.duplicates == "none":
+        return stream
+    return SampledDocuments(stream, open_sampling(source, tokenizer_dir), source.duplicates)
 
 
 def _open_source(config: RunConfig, source: Source, seed: int, position: Position | None) -> DocumentStream:

@@ -86,10 +86,7 @@ class NearDuplicates:
                 "Near duplicates need the package datasketch, which is not installed: pip install 'manyhands[corpus]'."
             ) from error
         self._limit = max(1, remembered // 2)
-        permutations = MinHash(PERMUTATIONS, seed=1).permutations  # drawn once
-        self._new_minhash: Callable[[], Any] = lambda: MinHash(
-            PERMUTATIONS, seed=1, hashfunc=int, permutations=permutations
-        )
+        self._new_minhash: Callable[[], Any] = MinHash(PERMUTATIONS, seed=1, hashfunc=int).copy
         self._new_index: Callable[[], Any] = lambda: MinHashLSH(threshold=SIMILAR, num_perm=PERMUTATIONS)
         self._young = self._old = self._new_index()
         self._signatures: dict[int, NDArray[np.uint64]] = {}  # (PERMUTATIONS,) of each remembered document

@@ -96,7 +96,8 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
     """As many labelled samples as the run wants, or as the held-out documents fill; None if they do not fill one."""
     wanted = config.data.validation.samples
-    documents = HeldOutDocuments(open_documents(config, DRAWING_SEED, part="validation"), limit)
+    stream = open_documents(config, DRAWING_SEED, part="validation", tokenizer_dir=tokenizer_dir)
+    documents = HeldOutDocuments(stream, limit)
     maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_SEED)))
     samples = None
     for chunk in _chunks(documents):
