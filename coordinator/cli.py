@@ -82,7 +82,8 @@ def invite(
     with open_run(directory) as run:
         codes = run.membership.invite(name, role=role, days=days, devices=devices)
         link = str(run.directory.join_link)
-    invites = [{"code": code, "command": f"manyhands join '{link}' --invite {code}"} for code in codes]
+    command = "assist" if role == "auxiliary" else "join"
+    invites = [{"code": code, "command": f"manyhands {command} '{link}' --invite {code}"} for code in codes]
     if as_json:
         say_json({"member": name, "role": role, "days": days, "join_link": link, "invites": invites})
         return
@@ -95,26 +96,32 @@ def invite(
 def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """List the members, their devices and what they contributed."""
     with open_run(directory) as run:
-        samples = {row.member: row.samples for row in run.ledger.contributions()}
+        given = {row.member: (row.samples, row.averaged_bytes) for row in run.ledger.contributions()}
         rows = run.membership.members()
     if as_json:
-        say_json([{**asdict(row), "samples": samples.get(row.name, 0)} for row in rows])
+        names = ("samples", "averaged_bytes")
+        say_json([{**asdict(row), **dict(zip(names, given.get(row.name, (0, 0)), strict=True))} for row in rows])
         return
     now = time.time()
     say_table(
-        ("member", "devices", "open invites", "samples", "last seen", "revoked"),
+        ("member", "devices", "open invites", "contributed", "last seen", "revoked"),
         [
             (
                 row.name,
                 row.devices,
                 row.open_invites,
-                samples.get(row.name, 0),
+                _gift(*given.get(row.name, (0, 0))),
                 format_age(row.last_seen_at, now),
                 None if row.revoked_at is None else f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip(),
             )
             for row in rows
         ],
     )
+
+
+def _gift(samples: int, averaged_bytes: int) -> str:
+    only_averages = samples == 0 and averaged_bytes > 0
+    return f"{averaged_bytes / 1e6:,.1f} MB averaged" if only_averages else f"{samples} samples"
 
 
 @app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')

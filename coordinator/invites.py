@@ -93,7 +93,10 @@ def take_role(session: Session, device: Device, asked: str) -> Role:
     """The role asked for, if the device's invites allow it, becomes the device's; nothing asked keeps what it has."""
     if asked and device.role != asked:
         if ROLE_RANKS[asked] > _allowed_rank(session, device):
-            raise RequestError(f"This device was invited as {device.role}, not as {asked}: ask for another invite.")
+            instead = ", or run `manyhands assist`" if device.role == "auxiliary" else ""
+            raise RequestError(
+                f"This device was invited as {device.role}, not as {asked}: ask for another invite{instead}."
+            )
         device.role = asked
     return cast(Role, device.role)
 

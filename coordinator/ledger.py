@@ -56,6 +56,7 @@ class Contribution:
     samples_per_second: float  # of the devices online
     elapsed_s: float  # that its devices trained, each counted; those steps that count
     data_wait_s: float  # of it, waiting for data
+    averaged_bytes: int  # of others' numbers, in all steps
 
 
 def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
@@ -148,11 +149,12 @@ class Ledger:
             ]
 
     def contributions(self) -> list[Contribution]:
-        """Every member with a device, the largest contribution first; without the keeper."""
+        """Every member with a device, the largest contribution first, bytes after samples; without the keeper."""
         now = self._clock()
+        summed = (Report.samples, Report.elapsed_s, Report.data_wait_s, Report.averaged_bytes)
         per_member = select(Member.name).join(Device.member).where(Device.role != KEEPER).group_by(Member.name)
         given = (
-            per_member.add_columns(func.sum(Report.samples), func.sum(Report.elapsed_s), func.sum(Report.data_wait_s))
+            per_member.add_columns(*map(func.sum, summed))
             .join(Report, Report.device_id == Device.id)
             .where(Report.superseded.is_(False))
         )
@@ -167,11 +169,21 @@ class Ledger:
             stays = {row[0]: row[1:] for row in session.execute(present)}
         found = []
         for name, (devices, online, last_seen_at, rate) in stays.items():
-            samples, elapsed_s, data_wait_s = gifts.get(name, (0, 0.0, 0.0))
+            samples, elapsed_s, data_wait_s, averaged_bytes = gifts.get(name, (0, 0.0, 0.0, 0))
             found.append(
-                Contribution(name, samples, devices, online, last_seen_at, rate or 0.0, elapsed_s, data_wait_s)
+                Contribution(
+                    member=name,
+                    samples=samples,
+                    devices=devices,
+                    online=online,
+                    last_seen_at=last_seen_at,
+                    samples_per_second=rate or 0.0,
+                    elapsed_s=elapsed_s,
+                    data_wait_s=data_wait_s,
+                    averaged_bytes=int(averaged_bytes),
+                )
             )
-        return sorted(found, key=lambda contribution: (-contribution.samples, contribution.member))
+        return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
     def standing(self, member: str) -> tuple[int, int, int]:
         """A member's samples, rank (from 1; equals share one) and the number of members, for the terminal panel."""

@@ -14,6 +14,7 @@ MAX_GROUP_SHARE = 10  # total weight of a group, in target batches
 MAX_LOST_SHARE = 100  # samples lost between two reports, in target batches
 MAX_DURATION_S = 30 * 86_400.0
 MAX_SAMPLES_PER_SECOND = 1e7
+MAX_AVERAGED_BYTES = 2**45  # in one step
 MAX_REASON_CHARS = 40
 MAX_SEQ = 2**63 - 1
 STEPS_AHEAD = 2
@@ -72,4 +73,5 @@ def _limits(facts: Facts) -> dict[str, float]:
         "lost_samples": MAX_LOST_SHARE * target,
         "data_wait_s": MAX_DURATION_S,
         "elapsed_s": MAX_DURATION_S,
+        "averaged_bytes": MAX_AVERAGED_BYTES,
     }

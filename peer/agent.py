@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, StorageError, WorkerError
@@ -43,6 +44,7 @@ class AgentOptions:
 
     link: JoinLink
     state_dir: Path
+    role: Literal["trainer", "auxiliary"] = "trainer"
     invite: str = ""
     device: str = "auto"
     precision: Wanted = "auto"
@@ -99,6 +101,7 @@ class Agent:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._presence = control_pb2.Presence(state="starting")
+        self._doing = "assisting" if options.role == "auxiliary" else "training"
         self._era = 0
         self._display: Display | None = None
 
@@ -114,7 +117,8 @@ class Agent:
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
-            reply = await client.join(self._credentials.device_key, options.invite, software=software_version())
+            key = self._credentials.device_key
+            reply = await client.join(key, options.invite, role=options.role, software=software_version())
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             self._era = reply.era
             tokenizer_dir = options.state_dir / "tokenizer"
@@ -230,13 +234,13 @@ class Agent:
             case StepReport():
                 self._outbox.put(event, self._era, self._clock())
             case Ready():
-                self._presence = control_pb2.Presence(step=event.step, state="training")
+                self._presence = control_pb2.Presence(step=event.step, state=self._doing)
             case Progress():
                 self._presence = control_pb2.Presence(
                     step=event.step,
                     own_samples=event.own_samples,
                     samples_per_second=event.samples_per_second,
-                    state="training",
+                    state=self._doing,
                 )
         self._show(event)
 

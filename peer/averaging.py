@@ -44,6 +44,7 @@ class AveragedGroup:
 
     size: int  # peers in the group
     samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
+    averaged_bytes: int  # that others sent to this peer to be averaged
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -52,6 +53,7 @@ class ExactAllReduce(AllReduceRunner):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self.received_bytes = 0  # to be reduced, from others
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
 
     @property
@@ -109,16 +111,18 @@ class ExactAllReduce(AllReduceRunner):
         """Add one sender's parts to the sums and answer each with the average."""
         part_index = 0
         try:
-            async for part, weight, compression in amap_in_executor(
+            async for part, weight, compression, size in amap_in_executor(
                 lambda message: (
                     deserialize_torch_tensor(message.tensor_part),
                     message.weight,
                     message.tensor_part.compression,
+                    len(message.tensor_part.buffer),
                 ),
                 stream,
                 max_prefetch=self.tensor_part_container.prefetch,
             ):
                 self._weights[sender_index] = weight
+                self.received_bytes += size
                 try:
                     average = await self.tensor_part_reducer.accumulate_part(
                         sender_index, part_index, part, weight=weight
@@ -148,7 +152,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
     def __init__(self, *args: Any, access: SwarmAccess, **kwargs: Any) -> None:
         self.access = access
         self._required_group_size = mp.Value("i", 2)
-        self._averaged_weight = 0.0
+        self._averaged_weight, self._received_bytes = 0.0, 0
         super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
 
     @property
@@ -182,7 +186,9 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> AveragedGroup:
         await super()._aggregate_with_group(group_info, *args, **kwargs)
-        return AveragedGroup(size=group_info.group_size, samples=round(self._averaged_weight))
+        return AveragedGroup(
+            size=group_info.group_size, samples=round(self._averaged_weight), averaged_bytes=self._received_bytes
+        )
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
@@ -205,7 +211,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
             raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
         if not (math.isfinite(runner.least_weight) and all(map(_finite, tensors))):
             raise AllreduceException("the average is not finite")
-        self._averaged_weight = runner.least_weight
+        self._averaged_weight, self._received_bytes = runner.least_weight, runner.received_bytes
 
 
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):

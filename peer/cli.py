@@ -1,4 +1,4 @@
-"""The volunteer's commands: `manyhands join`."""
+"""The volunteer's commands: `manyhands join` and `manyhands assist`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,6 +21,21 @@ from peer.display import open_display
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 app = typer.Typer(pretty_exceptions_enable=False)
+
+Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
+Invite = Annotated[
+    str, typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")]
+MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")]
+StateDir = Annotated[
+    Path | None, typer.Option(help="Where this device's key and data are kept; default: the user's data directory.")
+]
+Listen = Annotated[
+    list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
+]
+LogFormat = Annotated[Literal["text", "json"], typer.Option(help="Plain lines, or one JSON object a line.")]
+NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
 
 
 def default_state_dir(link: JoinLink) -> Path:
@@ -38,51 +54,63 @@ def find_invite(given: str, known_device: bool) -> str:
 
 @app.command("join", epilog="Example: manyhands join 'manyhands://host:7443/run#sha256=...'")
 def join(
-    link: Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")],
-    invite: Annotated[
-        str,
-        typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked."),
-    ] = "",
+    link: Link,
+    invite: Invite = "",
     device: Annotated[Literal["auto", "cpu", "cuda", "tpu", "jax"], typer.Option(help="What to train on.")] = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"], typer.Option(help="Of products; auto: as the device is best at.")
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
+    threads: Threads = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples computed at once; default: what fits.")] = None,
-    max_hours: Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")] = None,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Where this device's key and data are kept; default: the user's data directory.")
-    ] = None,
-    listen: Annotated[
-        list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
-    ] = None,
+    max_hours: MaxHours = None,
+    state_dir: StateDir = None,
+    listen: Listen = None,
     client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Plain lines, or one JSON object a line.")
-    ] = "text",
-    no_panel: Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")] = False,
+    log_format: LogFormat = "text",
+    no_panel: NoPanel = False,
 ) -> None:
     """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
-    parsed = JoinLink.parse(link)
-    directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
     if listen and client_mode:
         raise ConfigError("`--listen` and `--client-mode` exclude each other: give one of them.")
-    with only_one(directory):
-        options = AgentOptions(
-            link=parsed,
-            state_dir=directory,
-            invite=find_invite(invite, known_device=(directory / "token.jwt").exists()),
-            device=device,
-            precision=precision,
-            threads=threads,
-            microbatch_size=microbatch,
-            max_hours=max_hours,
-            client_mode=client_mode,
-            listen=tuple(listen) if listen else AgentOptions.listen,
-        )
+    options = _options(link, state_dir, listen)
+    options = replace(
+        options,
+        device=device,
+        precision=precision,
+        threads=threads,
+        microbatch_size=microbatch,
+        max_hours=max_hours,
+        client_mode=client_mode,
+    )
+    _take_part(options, invite, log_format, no_panel)
+
+
+@app.command("assist", epilog="Example: manyhands assist 'manyhands://host:7443/run#sha256=...'")
+def assist(
+    link: Link,
+    invite: Invite = "",
+    threads: Threads = None,
+    max_hours: MaxHours = None,
+    state_dir: StateDir = None,
+    listen: Listen = None,
+    log_format: LogFormat = "text",
+    no_panel: NoPanel = False,
+) -> None:
+    """Average for a run's trainers without training: for machines with a good line that others can reach."""
+    options = _options(link, state_dir, listen)
+    options = replace(options, role="auxiliary", device="cpu", threads=threads, max_hours=max_hours)
+    _take_part(options, invite, log_format, no_panel)
+
+
+def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> AgentOptions:
+    parsed = JoinLink.parse(link)
+    directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
+    return AgentOptions(parsed, directory, listen=tuple(listen) if listen else AgentOptions.listen)
+
+
+def _take_part(options: AgentOptions, invite: str, log_format: str, no_panel: bool) -> None:
+    with only_one(options.state_dir):
+        known_device = (options.state_dir / "token.jwt").exists()
+        options = replace(options, invite=find_invite(invite, known_device))
         display = partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
-        asyncio.run(_join(options, display))
-
-
-async def _join(options: AgentOptions, display: partial) -> None:  # type: ignore[type-arg]
-    await run_agent(Agent(options, display, time.time))
+        asyncio.run(run_agent(Agent(options, display, time.time)))

@@ -64,6 +64,7 @@ class PanelState:
     last_group: int = 0
     last_averaging_s: float | None = None
     contributed: int = 0  # samples averaged in during this stay
+    averaged_bytes: int = 0  # for others, during this stay
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
@@ -74,7 +75,8 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
     """The state after an event."""
     match event:
         case Ready():
-            return replace(state, activity="training", device=event.device, step=event.step)
+            activity = "training" if event.device else "assisting"
+            return replace(state, activity=activity, device=event.device, step=event.step)
         case PhaseEntered():
             return replace(state, phase=event.phase, notice=f"Phase {event.phase.line}.")
         case Progress():
@@ -100,6 +102,7 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
                 last_group=event.group_size,
                 last_averaging_s=event.averaging_s,
                 contributed=state.contributed + event.samples,
+                averaged_bytes=state.averaged_bytes + event.averaged_bytes,
                 lost=state.lost + event.lost_samples,
             )
         case Notice():
@@ -118,7 +121,8 @@ def describe(event: DisplayEvent) -> str | None:
     """One plain line for an event; None for what comes too often to be a line."""
     match event:
         case Ready():
-            return f"Training on {event.device} from global step {event.step}."
+            doing = f"Training on {event.device}" if event.device else "Averaging for the others"
+            return f"{doing} from global step {event.step}."
         case PhaseEntered():
             return f"Phase {event.phase.line}."
         case StepReport():
@@ -126,7 +130,8 @@ def describe(event: DisplayEvent) -> str | None:
             lost = f", {event.lost_samples} samples lost ({event.lost_reason})" if event.lost_samples else ""
             return (
                 f"Step {event.step}: {event.samples} of {event.group_samples} samples{loss}, "
-                f"averaged with {event.group_size - 1} in {event.averaging_s:.1f} s{lost}."
+                f"averaged with {event.group_size - 1} in {event.averaging_s:.1f} s, "
+                f"{megabytes(event.averaged_bytes)} of it here{lost}."
             )
         case Progress():
             return (
@@ -143,6 +148,11 @@ def describe(event: DisplayEvent) -> str | None:
             return None if event.up else "The coordinator does not answer; training goes on, reports are kept."
         case Standing():
             return None
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes for people, in millions."""
+    return f"{size / 1e6:,.1f} MB"
 
 
 class Display(Protocol):
@@ -210,13 +220,15 @@ def render(state: PanelState) -> Panel:
     place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
     averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
     phase = state.phase
+    machine = f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"
     rows: list[tuple[str, str | Table]] = [
         ("global step", str(state.step)),
         *([] if phase is None else [("phase", phase.line)]),
         ("global batch", batch),
         ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
-        ("this machine", f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"),
+        ("this machine", "averages and does not train" if state.activity == "assisting" else machine),
         ("contributed", f"{state.contributed} samples{place}"),
+        ("averaged here", megabytes(state.averaged_bytes)),
         ("peers", str(state.peers)),
         ("last averaging", averaging),
         ("coordinator", "connected" if state.connected else "not answering; reports are kept"),

@@ -13,11 +13,11 @@ from peer.precision import Wanted
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker holds the run's state and begins to train."""
+    """The worker holds the run's state and begins to train, or to assist."""
 
     peer_id: str
     step: int
-    device: str  # "cpu", "cuda:0 (Tesla T4)", ...
+    device: str  # "cpu", "cuda:0 (Tesla T4)", ...; empty for an auxiliary peer, which computes nothing
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class StepReport:
     lost_reason: str = ""  # "", "non-finite", "averaging failed", "out of sync"
     data_wait_s: float = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
     elapsed_s: float = 0.0  # since the report before
+    averaged_bytes: int = 0  # that others sent to this peer to be averaged
 
 
 @dataclass(frozen=True)

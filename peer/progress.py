@@ -42,7 +42,7 @@ class PeerRecord(BaseModel):
     samples: Annotated[int, Field(ge=0, le=2**31)]  # accumulated towards the next
     rate: Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]  # samples per second
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    training: bool  # takes part in averaging: has begun to accumulate, or is the keeper
+    training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
     client_mode: bool
     sketch: Annotated[tuple[FiniteFloat, ...], Field(max_length=SKETCH_SIZE, strict=False)] = ()
 
@@ -63,7 +63,7 @@ class SwarmView:
     step: int  # the swarm's: what the keeper or most trainers have completed
     samples: int  # accumulated towards the next step by the peers at `step`
     trainers: int  # training peers, whatever their step
-    averaging: int  # peers at `step` that will take part in the next averaging, keeper included
+    averaging: int  # peers at `step` that will take part in the next averaging, keeper and auxiliary peers included
     rate: float  # samples per second of all trainers
     keepers: int
     keeper_sketch: Sketch  # the keeper's at `step`; empty if it is elsewhere
@@ -72,7 +72,8 @@ class SwarmView:
 def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
     """What the records say; the loudest claim does not win (DESIGN: nobody's word sets the run's course)."""
     active = [peer for peer in peers if peer.record.training]
-    trainers = [peer.record for peer in active if peer.role != "keeper"]
+    trainers = [peer.record for peer in active if peer.role == "trainer"]
+    assistants = [peer.record for peer in active if peer.role == "auxiliary"]
     keepers = [peer.record for peer in active if peer.role == "keeper"]
     step = max([record.step for record in keepers], default=0)
     claims = sorted((record.step for record in trainers), reverse=True)
@@ -84,7 +85,7 @@ def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
         step=step,
         samples=sum(record.samples for record in current),
         trainers=len(trainers),
-        averaging=len(current) + sum(record.step == step for record in keepers),
+        averaging=len(current) + sum(record.step == step for record in [*keepers, *assistants]),
         rate=sum(record.rate for record in trainers),
         keepers=len(keepers),
         keeper_sketch=() if keeper is None else keeper.sketch,

@@ -38,6 +38,7 @@ class StepOutcome:
     group_size: int
     group_samples: int | None  # all samples that were averaged
     averaging_s: float
+    averaged_bytes: int = 0  # that others sent to this peer to be averaged
     lost_samples: int = 0
     lost_reason: str = ""
 
@@ -157,7 +158,8 @@ class Swarm:
             group = optimizer.average()
             if group is not None:
                 optimizer.take_step()
-                return StepOutcome(self.step, samples, True, group.size, group.samples, time.perf_counter() - began)
+                seconds = time.perf_counter() - began
+                return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes)
             optimizer.attempts += 1  # the batch is full: further samples would help nobody, so try again at once
             time.sleep(RETRY_S)
         return None
@@ -167,7 +169,8 @@ class Swarm:
         began = time.perf_counter()
         self._optimizer.download_state()
         seconds = time.perf_counter() - began
-        return StepOutcome(self.step, 0, False, 0, None, seconds, lost, "out of sync" if lost else "")
+        reason = "out of sync" if lost else ""
+        return StepOutcome(self.step, 0, False, 0, None, seconds, lost_samples=lost, lost_reason=reason)
 
     def download_state(self) -> bool:
         """Take a trusted donor's state; false if there is none."""

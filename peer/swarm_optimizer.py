@@ -161,7 +161,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             self._cancel_scheduled()
             self.grad_averager.load_accumulators_into_averager_()
             self._load_averaged_gradients_into_optimizer_()
-            return AveragedGroup(size=1, samples=samples)
+            return AveragedGroup(size=1, samples=samples, averaged_bytes=0)
         control, self.scheduled_grads = self.scheduled_grads, None
         if control is not None and (control.triggered or control.done()):
             control = None

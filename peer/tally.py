@@ -53,6 +53,7 @@ class Tally:
             lost_reason=outcome.lost_reason or self.lost_reason,
             data_wait_s=data_wait_s - self.data_wait_s,
             elapsed_s=elapsed_s,
+            averaged_bytes=outcome.averaged_bytes,
         )
 
     def progress(self, swarm: SwarmProgress) -> Progress:

@@ -1,4 +1,4 @@
-"""The worker: the process that trains. It joins the swarm, takes the keeper's state, runs the loop and leaves.
+"""The worker: the process that trains or assists. It joins the swarm, takes the keeper's state, runs a loop, leaves.
 
 hivemind forks, so the order matters: the DHT node and the averagers are started before the accelerator is touched and
 before the data path starts its threads. The process never imports gRPC; it talks to its agent through a pipe.
@@ -19,14 +19,17 @@ from pathlib import Path
 
 import torch
 from hivemind.utils.logging import use_hivemind_log_handler
+from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, WorkerError
+from peer.assistance import assist
 from peer.backends.choice import choose_backend
 from peer.backends.memory import FoundSizes
 from peer.data.batches import BatchStream, open_batches
 from peer.data.documents import device_seed
 from peer.data.phased import PhasedBatches
+from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.hardware import count_gpus, has_tpu, pick_device, pick_threads
 from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
@@ -77,11 +80,11 @@ class Worker:
         plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
         config = RunConfig.from_json(plan.run_config_json)
         credentials = Credentials(Path(plan.credentials_dir))
-        device = pick_device(plan.device, count_gpus(), has_tpu())
         torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
-        start_backend = choose_backend(device, plan.precision, config, model)
+        assists = credentials.access_token(time.time()).role == "auxiliary"
+        take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
         self._swarm = swarm = Swarm.join(
             config=config,
             model=model,
@@ -92,17 +95,34 @@ class Worker:
         )
         try:
             if self._take_state(swarm):
-                backend = start_backend(pick_threads(plan.threads))
-                peer_id = credentials.device_key.peer_id
-                found = FoundSizes(Path(plan.data_dir) / SIZES_FILE)
-                fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
-                enter = partial(self._enter_phase, config, device_seed(peer_id), fitting)
-                with PhasedBatches(config, lambda: swarm.step, enter) as batches:
-                    self._send(Ready(peer_id, swarm.step, backend.description))
-                    train(backend, batches, swarm, self._send, self._stop.is_set, time.monotonic)
+                take_part(swarm, credentials.device_key.peer_id)
         finally:
             swarm.leave()
         self._send(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
+
+    def _assist(self, swarm: Swarm, peer_id: str) -> None:
+        torch.set_num_threads(pick_threads(self._plan.threads))  # the optimizer's
+        self._send(Ready(peer_id, swarm.step, device=""))
+        assist(swarm, self._send, self._stop.is_set, time.monotonic, self._stop.wait)
+
+    def _prepare_training(
+        self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
+    ) -> Callable[[Swarm, str], None]:
+        """What trains once the swarm is joined; whatever makes training impossible is found out before."""
+        plan = self._plan
+        device = pick_device(plan.device, count_gpus(), has_tpu())
+        start_backend = choose_backend(device, plan.precision, config, model)
+        found = FoundSizes(Path(plan.data_dir) / SIZES_FILE)
+
+        def take_part(swarm: Swarm, peer_id: str) -> None:
+            backend = start_backend(pick_threads(plan.threads))
+            fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
+            enter = partial(self._enter_phase, config, device_seed(peer_id), fitting)
+            with PhasedBatches(config, lambda: swarm.step, enter) as batches:
+                self._send(Ready(peer_id, swarm.step, backend.description))
+                train(backend, batches, swarm, self._send, self._stop.is_set, time.monotonic)
+
+        return take_part
 
     def _enter_phase(self, config: RunConfig, seed: int, fitting: Callable[[RunConfig], int], step: int) -> BatchStream:
         """Say what begins, and open its batches."""

@@ -321,7 +321,9 @@ def test_summary_of_nothing_is_still_a_summary() -> None:
 def test_summary_for_people_names_what_matters() -> None:
     """Losses with their change, members with their samples, the time without data, and the checkpoint."""
     steps = [row(1, loss=8.0), row(2, loss=6.0)]
-    given = [Contribution(name, samples, 1, 1, None, 1.0, 8.0, 0.02) for name, samples in (("ada", 40), ("grace", 24))]
+    given = [
+        Contribution(name, samples, 1, 1, None, 1.0, 8.0, 0.02, 0) for name, samples in (("ada", 40), ("grace", 24))
+    ]
     text = "\n".join(summary_lines(summarize(steps, given, [], 32, 9.0, Path("/c/2"))))
     assert "Waited for data: 0.25% of the time." in text
     assert "8.0000 -> 6.0000 (-25.0%)" in text

@@ -241,8 +241,8 @@ def test_each_return_is_an_era_of_its_own(ledger: Ledger) -> None:
 
 def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
     """A member's devices count together; only those heard of lately are online; the keeper is left out."""
-    record(ledger, "ada-1", 1, samples=10)
-    record(ledger, "ada-2", 1, samples=20)
+    record(ledger, "ada-1", 1, samples=10, averaged_bytes=100)
+    record(ledger, "ada-2", 1, samples=20, averaged_bytes=200)
     record(ledger, "bob-1", 1, samples=5)
     first = open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 100)
     second = open_session(sessions, "ada-2", "cpu", "0.1", clock.now - 100)
@@ -259,13 +259,34 @@ def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, cloc
             samples_per_second=4.0,
             elapsed_s=0.0,
             data_wait_s=0.0,
+            averaged_bytes=300,
         ),
         Contribution(
-            "Bob", 5, devices=1, online=0, last_seen_at=None, samples_per_second=0.0, elapsed_s=0.0, data_wait_s=0.0
+            "Bob",
+            5,
+            devices=1,
+            online=0,
+            last_seen_at=None,
+            samples_per_second=0.0,
+            elapsed_s=0.0,
+            data_wait_s=0.0,
+            averaged_bytes=0,
         ),
     ]
     close_session(sessions, first, clock.now)
     assert ledger.contributions()[0].online == 0
+
+
+def test_who_only_averages_stands_behind_who_trains(ledger: Ledger) -> None:
+    """Bytes are no samples: they order those who have as many of these, and move no step's loss."""
+    record(ledger, "ada-1", 1, samples=1)
+    record(ledger, "bob-1", 1, samples=0, loss=None, averaged_bytes=10**9)
+    assert [(row.member, row.samples, row.averaged_bytes) for row in ledger.contributions()] == [
+        ("Ada", 1, 0),
+        ("Bob", 0, 10**9),
+    ]
+    [step] = ledger.steps()
+    assert (step.samples, step.loss) == (1, 2.0)
 
 
 def test_many_sessions_do_not_multiply_samples(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:

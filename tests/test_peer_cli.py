@@ -18,15 +18,17 @@ LINK = JoinLink("example.org", 7443, "demo", "ab" * 32)
 
 def test_help_explains_every_option_with_an_example() -> None:
     """The help names each option and ends with a command to copy."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output)
-    for option in ("--invite", "--device", "--threads", "--microbatch", "--max-hours", "--state-dir", "--log-format"):
-        assert option in text
-    assert "Example: manyhands join" in text
+    shared = {"--invite", "--threads", "--max-hours", "--state-dir", "--log-format"}
+    for command, own in {"join": {"--device", "--precision", "--microbatch", "--client-mode"}, "assist": set()}.items():
+        output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+        text = re.sub(r"\x1b\[[0-9;]*m", "", output)
+        assert all(option in text for option in shared | own)
+        assert f"Example: manyhands {command}" in text
 
 
 def test_listening_and_client_mode_exclude_each_other(tmp_path: Path) -> None:
     """A peer that accepts no connections cannot be told where to listen."""
-    arguments = [str(LINK), "--state-dir", str(tmp_path), "--client-mode", "--listen", "/ip4/127.0.0.1/tcp/0"]
+    arguments = ["join", str(LINK), "--state-dir", str(tmp_path), "--client-mode", "--listen", "/ip4/127.0.0.1/tcp/0"]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, ConfigError)
 

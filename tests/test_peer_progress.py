@@ -57,6 +57,13 @@ def test_keeper_is_waited_for_but_contributes_nothing() -> None:
     assert (view.averaging, view.trainers, view.samples, view.rate) == (2, 1, 8, 2.0)
 
 
+def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
+    """It takes part in averaging; neither its samples nor its rate nor its claim of a step count."""
+    assistants = peers(record(samples=9, rate=5.0), record(step=7), record(step=7), role="auxiliary")
+    view = view_swarm([*peers(record(samples=8, rate=2.0)), *assistants])
+    assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
+
+
 def test_peer_that_has_not_begun_is_not_waited_for() -> None:
     """A joining peer, still downloading state, is not part of the next averaging."""
     view = view_swarm(peers(record(samples=4), record(training=False)))

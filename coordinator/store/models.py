@@ -116,6 +116,7 @@ class Report(Base):
     lost_reason: Mapped[str] = mapped_column(String(40), default="")
     data_wait_s: Mapped[float] = mapped_column(Float, default=0.0)
     elapsed_s: Mapped[float] = mapped_column(Float, default=0.0)
+    averaged_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     completed_at: Mapped[float] = mapped_column(Float)
     received_at: Mapped[float] = mapped_column(Float)
     superseded: Mapped[bool] = mapped_column(Boolean, default=False)  # its step was undone by a return to a checkpoint

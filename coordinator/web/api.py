@@ -63,6 +63,7 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
             {
                 "member": row.member,
                 "samples": row.samples,
+                "averaged_bytes": row.averaged_bytes,
                 "share": row.samples / total if total else 0.0,
                 "devices": row.devices,
                 "online": row.online,

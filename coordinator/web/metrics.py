@@ -45,6 +45,9 @@ class SnapshotCollector(Collector):
             yield from _validation(snapshot.validations[-1])
         yield _counter("manyhands_samples", "Samples averaged in, since the run began.", snapshot.samples)
         yield _counter(
+            "manyhands_averaged_bytes", "Of gradients that devices averaged for others.", snapshot.averaged_bytes
+        )
+        yield _counter(
             "manyhands_training_seconds", "Time that devices have trained, each counted.", snapshot.elapsed_s
         )
         yield _counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", snapshot.data_wait_s)

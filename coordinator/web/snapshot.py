@@ -49,6 +49,11 @@ class Snapshot:
         return sum(row.elapsed_s for row in self.contributions)
 
     @property
+    def averaged_bytes(self) -> int:
+        """What all devices have averaged for others."""
+        return sum(row.averaged_bytes for row in self.contributions)
+
+    @property
     def data_wait_s(self) -> float:
         """How much of that they waited for data."""
         return sum(row.data_wait_s for row in self.contributions)

@@ -42,6 +42,15 @@ function showPhase(number) {
   text("phase", phases.length > 1 ? `phase ${number} of ${phases.length}: ${contents}` : "");
 }
 
+// Samples of those who train; what those gave who only average.
+function contributionText(row) {
+  if (row.samples === 0 && row.averaged_bytes > 0) {
+    return `${format.size(row.averaged_bytes)} averaged, ${row.online ? "assists now" : "offline"}`;
+  }
+  const now = row.online ? `${format.perSecond(row.samples_per_second)}/s now` : "offline";
+  return `${format.large(row.samples)} samples, ${format.share(row.share)}, ${now}`;
+}
+
 function contributionItem(row) {
   const item = document.createElement("li");
   item.dataset.online = String(row.online > 0);
@@ -52,8 +61,7 @@ function contributionItem(row) {
   who.textContent = row.member;
   const what = document.createElement("span");
   what.className = "muted";
-  const now = row.online ? `${format.perSecond(row.samples_per_second)}/s now` : "offline";
-  what.textContent = `${format.large(row.samples)} samples, ${format.share(row.share)}, ${now}`;
+  what.textContent = contributionText(row);
   line.append(who, what);
   const bar = document.createElement("div");
   bar.className = "share";
@@ -65,7 +73,7 @@ function contributionItem(row) {
 }
 
 function showContributions(rows) {
-  const given = rows.filter((row) => row.samples > 0 || row.online > 0);
+  const given = rows.filter((row) => row.samples > 0 || row.averaged_bytes > 0 || row.online > 0);
   $("no-contributions").hidden = given.length > 0;
   $("contributions").replaceChildren(...given.map(contributionItem));
 }

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpeer/protocol/control.proto\x12\x0cmanyhands.v1\",\n\x10\x43hallengeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"`\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x13\n\x0bserver_time\x18\x02 \x01(\x01\x12\x10\n\x08run_name\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\"\x80\x01\n\x0bJoinRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x13\n\x0binvite_code\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x18\n\x10software_version\x18\x06 \x01(\t\";\n\x07RunFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"\xe3\x01\n\tJoinReply\x12\r\n\x05token\x18\x01 \x01(\t\x12\x15\n\rauthority_key\x18\x02 \x01(\x0c\x12\x17\n\x0frun_config_json\x18\x03 \x01(\t\x12$\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x15.manyhands.v1.RunFile\x12\x15\n\rinitial_peers\x18\x05 \x03(\t\x12\x13\n\x0brevocations\x18\x06 \x01(\t\x12\x0e\n\x06member\x18\x07 \x01(\t\x12\x11\n\tdevice_id\x18\x08 \x01(\t\x12\x0b\n\x03\x65ra\x18\t \x01(\r\x12\x15\n\rdevice_number\x18\n \x01(\r\"D\n\x0cRenewRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x1b\n\nRenewReply\x12\r\n\x05token\x18\x01 \x01(\t\"/\n\x10\x46\x65tchFileRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x19\n\tFileChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"U\n\x05Hello\x12\r\n\x05token\x18\x01 \x01(\t\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x10\n\x08hardware\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\"\xfd\x02\n\nStepReport\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\x04\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08mlm_loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x15\n\x08sop_loss\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\ngroup_size\x18\x07 \x01(\r\x12\x1a\n\rgroup_samples\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12\x13\n\x0b\x61veraging_s\x18\t \x01(\x01\x12\x1a\n\x12samples_per_second\x18\n \x01(\x01\x12\x14\n\x0clost_samples\x18\x0b \x01(\x04\x12\x13\n\x0blost_reason\x18\x0c \x01(\t\x12\x13\n\x0b\x64\x61ta_wait_s\x18\r \x01(\x01\x12\x0b\n\x03\x65ra\x18\x0e \x01(\r\x12\x0c\n\x04time\x18\x0f \x01(\x01\x12\x11\n\telapsed_s\x18\x10 \x01(\x01\x42\x07\n\x05_lossB\x0b\n\t_mlm_lossB\x0b\n\t_sop_lossB\x10\n\x0e_group_samples\"X\n\x08Presence\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x13\n\x0bown_samples\x18\x02 \x01(\x04\x12\x1a\n\x12samples_per_second\x18\x03 \x01(\x01\x12\r\n\x05state\x18\x04 \x01(\t\"\xbd\x01\n\x0bPeerMessage\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.manyhands.v1.HelloH\x00\x12*\n\x06report\x18\x02 \x01(\x0b\x32\x18.manyhands.v1.StepReportH\x00\x12*\n\x08presence\x18\x03 \x01(\x0b\x32\x16.manyhands.v1.PresenceH\x00\x12(\n\x07goodbye\x18\x04 \x01(\x0b\x32\x15.manyhands.v1.GoodbyeH\x00\x42\x06\n\x04\x62ody\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"!\n\x10SessionChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"-\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\":\n\tReportAck\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"+\n\x0cServerNotice\x12\r\n\x05level\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\">\n\x08Standing\x12\x13\n\x0bown_samples\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0f\n\x07members\x18\x03 \x01(\r\"\xd5\x02\n\x12\x43oordinatorMessage\x12\x33\n\tchallenge\x18\x01 \x01(\x0b\x32\x1e.manyhands.v1.SessionChallengeH\x00\x12(\n\x07welcome\x18\x02 \x01(\x0b\x32\x15.manyhands.v1.WelcomeH\x00\x12&\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x17.manyhands.v1.ReportAckH\x00\x12\x0f\n\x05token\x18\x04 \x01(\tH\x00\x12\x15\n\x0brevocations\x18\x05 \x01(\tH\x00\x12,\n\x06notice\x18\x06 \x01(\x0b\x32\x1a.manyhands.v1.ServerNoticeH\x00\x12*\n\x08standing\x18\x07 \x01(\x0b\x32\x16.manyhands.v1.StandingH\x00\x12.\n\x07revoked\x18\x08 \x01(\x0b\x32\x1b.manyhands.v1.RevokedNoticeH\x00\x42\x06\n\x04\x62ody\"\x1f\n\rRevokedNotice\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"w\n\rDescribeReply\x12\x17\n\x0frun_config_json\x18\x01 \x01(\t\x12\x17\n\x0fswarm_addresses\x18\x02 \x03(\t\x12\x18\n\x10observed_address\x18\x03 \x01(\t\x12\x1a\n\x12samples_per_second\x18\x04 \x01(\x01\"/\n\x07ProbeUp\x12\x16\n\x0e\x64ownload_bytes\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"1\n\tProbeDown\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x1f\n\x0f\x44ialBackRequest\x12\x0c\n\x04port\x18\x01 \x01(\r\"\x1d\n\rDialBackReply\x12\x0c\n\x04word\x18\x01 \x01(\x0c\x32\xb0\x04\n\x07\x43ontrol\x12I\n\tChallenge\x12\x1e.manyhands.v1.ChallengeRequest\x1a\x1c.manyhands.v1.ChallengeReply\x12:\n\x04Join\x12\x19.manyhands.v1.JoinRequest\x1a\x17.manyhands.v1.JoinReply\x12=\n\x05Renew\x12\x1a.manyhands.v1.RenewRequest\x1a\x18.manyhands.v1.RenewReply\x12\x46\n\tFetchFile\x12\x1e.manyhands.v1.FetchFileRequest\x1a\x17.manyhands.v1.FileChunk0\x01\x12J\n\x07Session\x12\x19.manyhands.v1.PeerMessage\x1a .manyhands.v1.CoordinatorMessage(\x01\x30\x01\x12\x46\n\x08\x44\x65scribe\x12\x1d.manyhands.v1.DescribeRequest\x1a\x1b.manyhands.v1.DescribeReply\x12;\n\x05Probe\x12\x15.manyhands.v1.ProbeUp\x1a\x17.manyhands.v1.ProbeDown(\x01\x30\x01\x12\x46\n\x08\x44ialBack\x12\x1d.manyhands.v1.DialBackRequest\x1a\x1b.manyhands.v1.DialBackReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpeer/protocol/control.proto\x12\x0cmanyhands.v1\",\n\x10\x43hallengeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"`\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x13\n\x0bserver_time\x18\x02 \x01(\x01\x12\x10\n\x08run_name\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\"\x80\x01\n\x0bJoinRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x13\n\x0binvite_code\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x18\n\x10software_version\x18\x06 \x01(\t\";\n\x07RunFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"\xe3\x01\n\tJoinReply\x12\r\n\x05token\x18\x01 \x01(\t\x12\x15\n\rauthority_key\x18\x02 \x01(\x0c\x12\x17\n\x0frun_config_json\x18\x03 \x01(\t\x12$\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x15.manyhands.v1.RunFile\x12\x15\n\rinitial_peers\x18\x05 \x03(\t\x12\x13\n\x0brevocations\x18\x06 \x01(\t\x12\x0e\n\x06member\x18\x07 \x01(\t\x12\x11\n\tdevice_id\x18\x08 \x01(\t\x12\x0b\n\x03\x65ra\x18\t \x01(\r\x12\x15\n\rdevice_number\x18\n \x01(\r\"D\n\x0cRenewRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x1b\n\nRenewReply\x12\r\n\x05token\x18\x01 \x01(\t\"/\n\x10\x46\x65tchFileRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x19\n\tFileChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"U\n\x05Hello\x12\r\n\x05token\x18\x01 \x01(\t\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x10\n\x08hardware\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\"\x95\x03\n\nStepReport\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\x04\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08mlm_loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x15\n\x08sop_loss\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\ngroup_size\x18\x07 \x01(\r\x12\x1a\n\rgroup_samples\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12\x13\n\x0b\x61veraging_s\x18\t \x01(\x01\x12\x1a\n\x12samples_per_second\x18\n \x01(\x01\x12\x14\n\x0clost_samples\x18\x0b \x01(\x04\x12\x13\n\x0blost_reason\x18\x0c \x01(\t\x12\x13\n\x0b\x64\x61ta_wait_s\x18\r \x01(\x01\x12\x0b\n\x03\x65ra\x18\x0e \x01(\r\x12\x0c\n\x04time\x18\x0f \x01(\x01\x12\x11\n\telapsed_s\x18\x10 \x01(\x01\x12\x16\n\x0e\x61veraged_bytes\x18\x11 \x01(\x04\x42\x07\n\x05_lossB\x0b\n\t_mlm_lossB\x0b\n\t_sop_lossB\x10\n\x0e_group_samples\"X\n\x08Presence\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x13\n\x0bown_samples\x18\x02 \x01(\x04\x12\x1a\n\x12samples_per_second\x18\x03 \x01(\x01\x12\r\n\x05state\x18\x04 \x01(\t\"\xbd\x01\n\x0bPeerMessage\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.manyhands.v1.HelloH\x00\x12*\n\x06report\x18\x02 \x01(\x0b\x32\x18.manyhands.v1.StepReportH\x00\x12*\n\x08presence\x18\x03 \x01(\x0b\x32\x16.manyhands.v1.PresenceH\x00\x12(\n\x07goodbye\x18\x04 \x01(\x0b\x32\x15.manyhands.v1.GoodbyeH\x00\x42\x06\n\x04\x62ody\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"!\n\x10SessionChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"-\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\":\n\tReportAck\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"+\n\x0cServerNotice\x12\r\n\x05level\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\">\n\x08Standing\x12\x13\n\x0bown_samples\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0f\n\x07members\x18\x03 \x01(\r\"\xd5\x02\n\x12\x43oordinatorMessage\x12\x33\n\tchallenge\x18\x01 \x01(\x0b\x32\x1e.manyhands.v1.SessionChallengeH\x00\x12(\n\x07welcome\x18\x02 \x01(\x0b\x32\x15.manyhands.v1.WelcomeH\x00\x12&\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x17.manyhands.v1.ReportAckH\x00\x12\x0f\n\x05token\x18\x04 \x01(\tH\x00\x12\x15\n\x0brevocations\x18\x05 \x01(\tH\x00\x12,\n\x06notice\x18\x06 \x01(\x0b\x32\x1a.manyhands.v1.ServerNoticeH\x00\x12*\n\x08standing\x18\x07 \x01(\x0b\x32\x16.manyhands.v1.StandingH\x00\x12.\n\x07revoked\x18\x08 \x01(\x0b\x32\x1b.manyhands.v1.RevokedNoticeH\x00\x42\x06\n\x04\x62ody\"\x1f\n\rRevokedNotice\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"w\n\rDescribeReply\x12\x17\n\x0frun_config_json\x18\x01 \x01(\t\x12\x17\n\x0fswarm_addresses\x18\x02 \x03(\t\x12\x18\n\x10observed_address\x18\x03 \x01(\t\x12\x1a\n\x12samples_per_second\x18\x04 \x01(\x01\"/\n\x07ProbeUp\x12\x16\n\x0e\x64ownload_bytes\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"1\n\tProbeDown\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x1f\n\x0f\x44ialBackRequest\x12\x0c\n\x04port\x18\x01 \x01(\r\"\x1d\n\rDialBackReply\x12\x0c\n\x04word\x18\x01 \x01(\x0c\x32\xb0\x04\n\x07\x43ontrol\x12I\n\tChallenge\x12\x1e.manyhands.v1.ChallengeRequest\x1a\x1c.manyhands.v1.ChallengeReply\x12:\n\x04Join\x12\x19.manyhands.v1.JoinRequest\x1a\x17.manyhands.v1.JoinReply\x12=\n\x05Renew\x12\x1a.manyhands.v1.RenewRequest\x1a\x18.manyhands.v1.RenewReply\x12\x46\n\tFetchFile\x12\x1e.manyhands.v1.FetchFileRequest\x1a\x17.manyhands.v1.FileChunk0\x01\x12J\n\x07Session\x12\x19.manyhands.v1.PeerMessage\x1a .manyhands.v1.CoordinatorMessage(\x01\x30\x01\x12\x46\n\x08\x44\x65scribe\x12\x1d.manyhands.v1.DescribeRequest\x1a\x1b.manyhands.v1.DescribeReply\x12;\n\x05Probe\x12\x15.manyhands.v1.ProbeUp\x1a\x17.manyhands.v1.ProbeDown(\x01\x30\x01\x12\x46\n\x08\x44ialBack\x12\x1d.manyhands.v1.DialBackRequest\x1a\x1b.manyhands.v1.DialBackReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,39 +52,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_start=786
   _globals['_HELLO']._serialized_end=871
   _globals['_STEPREPORT']._serialized_start=874
-  _globals['_STEPREPORT']._serialized_end=1255
-  _globals['_PRESENCE']._serialized_start=1257
-  _globals['_PRESENCE']._serialized_end=1345
-  _globals['_PEERMESSAGE']._serialized_start=1348
-  _globals['_PEERMESSAGE']._serialized_end=1537
-  _globals['_GOODBYE']._serialized_start=1539
-  _globals['_GOODBYE']._serialized_end=1564
-  _globals['_SESSIONCHALLENGE']._serialized_start=1566
-  _globals['_SESSIONCHALLENGE']._serialized_end=1599
-  _globals['_WELCOME']._serialized_start=1601
-  _globals['_WELCOME']._serialized_end=1646
-  _globals['_REPORTACK']._serialized_start=1648
-  _globals['_REPORTACK']._serialized_end=1706
-  _globals['_SERVERNOTICE']._serialized_start=1708
-  _globals['_SERVERNOTICE']._serialized_end=1751
-  _globals['_STANDING']._serialized_start=1753
-  _globals['_STANDING']._serialized_end=1815
-  _globals['_COORDINATORMESSAGE']._serialized_start=1818
-  _globals['_COORDINATORMESSAGE']._serialized_end=2159
-  _globals['_REVOKEDNOTICE']._serialized_start=2161
-  _globals['_REVOKEDNOTICE']._serialized_end=2192
-  _globals['_DESCRIBEREQUEST']._serialized_start=2194
-  _globals['_DESCRIBEREQUEST']._serialized_end=2211
-  _globals['_DESCRIBEREPLY']._serialized_start=2213
-  _globals['_DESCRIBEREPLY']._serialized_end=2332
-  _globals['_PROBEUP']._serialized_start=2334
-  _globals['_PROBEUP']._serialized_end=2381
-  _globals['_PROBEDOWN']._serialized_start=2383
-  _globals['_PROBEDOWN']._serialized_end=2432
-  _globals['_DIALBACKREQUEST']._serialized_start=2434
-  _globals['_DIALBACKREQUEST']._serialized_end=2465
-  _globals['_DIALBACKREPLY']._serialized_start=2467
-  _globals['_DIALBACKREPLY']._serialized_end=2496
-  _globals['_CONTROL']._serialized_start=2499
-  _globals['_CONTROL']._serialized_end=3059
+  _globals['_STEPREPORT']._serialized_end=1279
+  _globals['_PRESENCE']._serialized_start=1281
+  _globals['_PRESENCE']._serialized_end=1369
+  _globals['_PEERMESSAGE']._serialized_start=1372
+  _globals['_PEERMESSAGE']._serialized_end=1561
+  _globals['_GOODBYE']._serialized_start=1563
+  _globals['_GOODBYE']._serialized_end=1588
+  _globals['_SESSIONCHALLENGE']._serialized_start=1590
+  _globals['_SESSIONCHALLENGE']._serialized_end=1623
+  _globals['_WELCOME']._serialized_start=1625
+  _globals['_WELCOME']._serialized_end=1670
+  _globals['_REPORTACK']._serialized_start=1672
+  _globals['_REPORTACK']._serialized_end=1730
+  _globals['_SERVERNOTICE']._serialized_start=1732
+  _globals['_SERVERNOTICE']._serialized_end=1775
+  _globals['_STANDING']._serialized_start=1777
+  _globals['_STANDING']._serialized_end=1839
+  _globals['_COORDINATORMESSAGE']._serialized_start=1842
+  _globals['_COORDINATORMESSAGE']._serialized_end=2183
+  _globals['_REVOKEDNOTICE']._serialized_start=2185
+  _globals['_REVOKEDNOTICE']._serialized_end=2216
+  _globals['_DESCRIBEREQUEST']._serialized_start=2218
+  _globals['_DESCRIBEREQUEST']._serialized_end=2235
+  _globals['_DESCRIBEREPLY']._serialized_start=2237
+  _globals['_DESCRIBEREPLY']._serialized_end=2356
+  _globals['_PROBEUP']._serialized_start=2358
+  _globals['_PROBEUP']._serialized_end=2405
+  _globals['_PROBEDOWN']._serialized_start=2407
+  _globals['_PROBEDOWN']._serialized_end=2456
+  _globals['_DIALBACKREQUEST']._serialized_start=2458
+  _globals['_DIALBACKREQUEST']._serialized_end=2489
+  _globals['_DIALBACKREPLY']._serialized_start=2491
+  _globals['_DIALBACKREPLY']._serialized_end=2520
+  _globals['_CONTROL']._serialized_start=2523
+  _globals['_CONTROL']._serialized_end=3083
 # @@protoc_insertion_point(module_scope)

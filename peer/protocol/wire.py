@@ -11,7 +11,7 @@ from peer.messages import StepReport
 from peer.protocol import control_pb2
 
 MAX_COUNT = 2**31 - 1
-MAX_SEQ = 2**62
+MAX_LONG = 2**62
 MAX_REASON_CHARS = 40
 
 
@@ -32,6 +32,7 @@ def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) 
         lost_reason=report.lost_reason[:MAX_REASON_CHARS],
         data_wait_s=report.data_wait_s,
         elapsed_s=report.elapsed_s,
+        averaged_bytes=report.averaged_bytes,
         era=era,
         time=completed_at,
     )
@@ -42,8 +43,9 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
     for name in ("step", "samples", "group_size", "group_samples", "lost_samples", "era"):
         if getattr(message, name) > MAX_COUNT:
             raise RequestError(f"`{name}` ({getattr(message, name)}) must not exceed {MAX_COUNT}.")
-    if message.seq > MAX_SEQ:
-        raise RequestError(f"`seq` ({message.seq}) must not exceed {MAX_SEQ}.")
+    for name in ("seq", "averaged_bytes"):
+        if getattr(message, name) > MAX_LONG:
+            raise RequestError(f"`{name}` ({getattr(message, name)}) must not exceed {MAX_LONG}.")
     if len(message.lost_reason) > MAX_REASON_CHARS:
         raise RequestError(f"`lost_reason` must not be longer than {MAX_REASON_CHARS} characters.")
     return StepReport(
@@ -60,4 +62,5 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
         lost_reason=message.lost_reason,
         data_wait_s=message.data_wait_s,
         elapsed_s=message.elapsed_s,
+        averaged_bytes=message.averaged_bytes,
     )

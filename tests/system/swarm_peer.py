@@ -37,7 +37,7 @@ LENGTH = 16
 class Plan:
     """What one peer is to do."""
 
-    role: str  # "keeper" or "trainer"
+    role: str  # "keeper", "trainer" or "auxiliary"
     config: dict[str, Any]
     credentials_dir: str
     initial_peers: list[str]
@@ -101,7 +101,9 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         initial_peers=plan.initial_peers,
         host_maddrs=[f"/ip4/127.0.0.1/tcp/{plan.port}"],
     )
-    downloaded = plan.role == "trainer" and swarm.download_state()
+    downloaded = plan.role != "keeper" and swarm.download_state()
+    if plan.role == "auxiliary":
+        swarm.begin_training()
     backend = start_backend(1)
     target = swarm.progress().target_batch_size
     say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded, target_batch_size=target)

@@ -1,0 +1,66 @@
+"""Auxiliary peers in a real swarm: they average with the trainers, train nothing, and are credited for bytes.
+
+Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from coordinator.presence import online_sessions
+from tests.system.test_recovery import HOST, Site
+from tests.system.test_swarm import MICROBATCH, TARGET, SwarmFactory, relative_difference, swarm, train_alone
+
+__all__ = ["swarm"]  # the fixture
+STEPS = 3
+
+
+def test_average_with_an_auxiliary_peer_is_the_trainers(swarm: SwarmFactory) -> None:
+    """It is in every group, reduces a share of the gradients, and changes no number."""
+    keeper = swarm.start_keeper()
+    parts = TARGET // 2 // MICROBATCH
+    assistant = swarm.start("assistant", "auxiliary", last_step=STEPS)
+    assistant.joined()
+    trainers = [
+        swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatches_per_step=parts, last_step=STEPS)
+        for seed in (1, 2)
+    ]
+    for step in range(1, STEPS + 1):
+        outcome = assistant.wait_for_step(step)
+        assert (outcome["step"], outcome["samples"], outcome["group_samples"]) == (step, 0, TARGET)
+        assert outcome["group_size"] == len(trainers) + 2
+        assert outcome["averaged_bytes"] > 0
+    for trainer in trainers:
+        assert trainer.wait_for_step(STEPS)["averaged_bytes"] > 0
+    keeper.wait_for_step(STEPS)
+    together = [peer.stop() for peer in [assistant, *trainers, keeper]]
+    assert relative_difference(together[0], train_alone(STEPS, [1, 2], parts)) < 1e-4
+    for parameters in together[1:]:
+        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+
+
+def test_a_volunteer_assists_by_command(tmp_path: Path) -> None:
+    """`manyhands assist` is counted by bytes, not by samples, and leaves in order."""
+    site = Site(tmp_path)
+    try:
+        serve = site.serve()
+        options = ["--state-dir", str(tmp_path / "bob"), "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
+        [invite] = site.membership.invite("bob", role="auxiliary")
+        assistant = site.start("bob", "assist", str(site.run.join_link), *options, invite=invite)
+        site.wait_until(lambda: any(stay.state == "assisting" for stay in online_sessions(site.sessions, time.time())))
+        trainer = site.join("ada", first=True)
+        site.wait_until(lambda: any(row.member == "bob" and row.averaged_bytes for row in site.ledger.contributions()))
+        given = {row.member: row for row in site.ledger.contributions()}
+        assert given["bob"].samples == 0
+        assert given["ada"].samples > 0
+        for command in (assistant, trainer, serve):
+            code, left = command.terminate()
+            assert (code, left) == (0, [])
+        log = (tmp_path / "bob.log").read_text()
+        assert "Averaging for the others from global step" in log
+        assert "Traceback" not in log
+    finally:
+        site.close()
