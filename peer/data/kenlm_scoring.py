@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from auth.errors import ConfigError
 
+REMEMBERED_WORDS = 500_000
+LONGEST_REMEMBERED = 40  # characters
 SMALL_CORPUS = "--discount_fallback"  # else little text has too few counts to estimate how much they overstate
 
 
@@ -56,7 +58,9 @@ class KenlmScorer:
 
 def words_of(text: str) -> str:
     """Text as our own models are trained on it: NFKC, small letters, 0 for every digit, marks apart from words."""
-    return _spaced(unicodedata.normalize("NFKC", text).lower())
+    if len(_WORDS) > REMEMBERED_WORDS:
+        _WORDS.clear()
+    return "\n".join(" ".join(map(_WORDS.__getitem__, line.split())) for line in text.split("\n"))
 
 
 def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: str = "lmplz") -> None:
@@ -89,16 +93,25 @@ def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: st
         raise ConfigError(f"`{program}` could not train a model ({' '.join(last)}): is there enough clean text?")
 
 
+class _NormalizedWords(dict[str, str]):
+    """Words that have come before, normalized: doing it anew takes far longer than KenLM's score."""
+
+    def __missing__(self, word: str) -> str:
+        spaced = unicodedata.normalize("NFKC", word).lower().translate(_SPACING)
+        normalized = " ".join(spaced.split())
+        if len(word) <= LONGEST_REMEMBERED:
+            self[word] = normalized
+        return normalized
+
+
 class _Spacing(dict[int, str]):
-    """For `str.translate`: what each character becomes, found out when it first comes."""
+    """For `str.translate`: what becomes of each character, found out when it first comes."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
         category = unicodedata.category(character)
-        spaced = "0" if category == "Nd" else f" {character} " if category[0] in "PS" else character
-        self[code] = spaced
-        return spaced
+        self[code] = "0" if category == "Nd" else f" {character} " if category[0] in "PS" else character
+        return self[code]
 
 
-def _spaced(text: str, spacing: _Spacing = _Spacing()) -> str:  # noqa: B008 - remembered on purpose
-    return text.translate(spacing)
+_WORDS, _SPACING = _NormalizedWords(), _Spacing()
