@@ -29,7 +29,7 @@ app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus: s
 app.callback()(lambda: None)  # so that `sample` stays a command of its own
 
 
-@app.command(epilog="Example: manyhands corpus sample web.jsonl.zst --out sampled --target 10% --method gaussian")
+@app.command(epilog="Example: manyhands corpus sample web.jsonl.gz --out sampled --target 10% --method gaussian")
 def sample(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="A run file, or files of documents.")],
     out: Annotated[Path, typer.Option(help="The folder to make; it must not exist, or be empty.")],
@@ -45,7 +45,7 @@ def sample(
     duplicates: Annotated[str, typer.Option(help="Drop duplicates: none, exact or near.")] = "none",
     sample_documents: Annotated[int, typer.Option(min=4, help="Estimate from so many documents.")] = 50_000,
     text_field: Annotated[str, typer.Option(help="The field of JSON Lines that holds the text.")] = "text",
-    packing: Annotated[str, typer.Option(help="How the output is packed: none, gz or zst.")] = "zst",
+    packing: Annotated[str, typer.Option(help="How the output is packed: none, gz or zst.")] = "gz",
     seed: Annotated[int, typer.Option(min=0, help="For the sample that estimates come from.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
