@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from datasets import load_dataset
@@ -196,7 +195,7 @@ def main() -> None:
 
 
 def _source(config: RunConfig) -> str:
-    path: Any = config.data.sources[0].path
+    (path,) = config.data.sources[0].paths
     return str(path)
 
 

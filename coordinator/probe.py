@@ -16,7 +16,7 @@ from peer.phases import all_phases
 from peer.run_config import RunConfig
 
 PROBE_SAMPLES = 8
-PROBE_SEED = 0  # no device's seed: the probe is the first batch of a stream that nobody trains on in this order
+PROBE_DEVICE = 2**32 - 1  # nobody's number: the probe begins a stream that no device trains on in this order
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
@@ -32,7 +32,7 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
     """One probe batch."""
     with (
         tempfile.TemporaryDirectory() as scratch,
-        open_batches(config, tokenizer_dir, Path(scratch), PROBE_SEED, PROBE_SAMPLES) as stream,
+        open_batches(config, tokenizer_dir, Path(scratch), PROBE_DEVICE, PROBE_SAMPLES) as stream,
     ):
         return next(stream)
 

@@ -27,7 +27,6 @@ from peer.assistance import assist
 from peer.backends.choice import choose_backend
 from peer.backends.memory import FoundSizes
 from peer.data.batches import BatchStream, open_batches
-from peer.data.documents import device_seed
 from peer.data.phased import PhasedBatches
 from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import load_special_ids, load_tokenizer
@@ -36,6 +35,7 @@ from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEv
 from peer.microbatch import fitting_microbatch_size
 from peer.models import build_model
 from peer.phases import phase_at
+from peer.reports import SparingReports
 from peer.run_config import RunConfig
 from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
 from peer.swarm import Swarm
@@ -71,6 +71,8 @@ class Worker:
     def __init__(self, plan: WorkerPlan, send: Callable[[WorkerEvent], None]) -> None:
         self._plan = plan
         self._send = send
+        self._sending = threading.Lock()
+        self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
         self._stop = threading.Event()
         self._swarm: Swarm | None = None
 
@@ -98,12 +100,12 @@ class Worker:
                 take_part(swarm, credentials.device_key.peer_id)
         finally:
             swarm.leave()
-        self._send(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
+        self._tell(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
 
     def _assist(self, swarm: Swarm, peer_id: str) -> None:
         torch.set_num_threads(pick_threads(self._plan.threads))  # the optimizer's
-        self._send(Ready(peer_id, swarm.step, device=""))
-        assist(swarm, self._send, self._stop.is_set, time.monotonic, self._stop.wait)
+        self._tell(Ready(peer_id, swarm.step, device=""))
+        assist(swarm, self._tell, self._stop.is_set, time.monotonic, self._stop.wait)
 
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
@@ -117,20 +119,32 @@ class Worker:
         def take_part(swarm: Swarm, peer_id: str) -> None:
             backend = start_backend(pick_threads(plan.threads))
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
-            enter = partial(self._enter_phase, config, device_seed(peer_id), fitting)
+            enter = partial(self._enter_phase, config, fitting)
             with PhasedBatches(config, lambda: swarm.step, enter) as batches:
-                self._send(Ready(peer_id, swarm.step, backend.description))
-                train(backend, batches, swarm, self._send, self._stop.is_set, time.monotonic)
+                self._tell(Ready(peer_id, swarm.step, backend.description))
+                train(backend, batches, swarm, self._tell, self._stop.is_set, time.monotonic)
 
         return take_part
 
-    def _enter_phase(self, config: RunConfig, seed: int, fitting: Callable[[RunConfig], int], step: int) -> BatchStream:
+    def _enter_phase(self, config: RunConfig, fitting: Callable[[RunConfig], int], step: int) -> BatchStream:
         """Say what begins, and open its batches."""
         if config.phases:
-            self._send(PhaseEntered(phase_at(config, step)))
+            self._tell(PhaseEntered(phase_at(config, step)))
         plan, now = self._plan, config.at_step(step)
         microbatch_size = plan.microbatch_size or fitting(now)
-        return open_batches(now, Path(plan.tokenizer_dir), Path(plan.data_dir), seed, microbatch_size)
+        return open_batches(
+            now,
+            Path(plan.tokenizer_dir),
+            Path(plan.data_dir),
+            plan.device_number,
+            microbatch_size,
+            report=self._report,
+        )
+
+    def _tell(self, event: WorkerEvent) -> None:
+        """Send from any thread: a pipe takes one message at a time."""
+        with self._sending:
+            self._send(event)
 
     def _take_state(self, swarm: Swarm) -> bool:
         """Wait until the keeper gives its state; false if told to stop before."""
@@ -139,7 +153,7 @@ class Worker:
             if swarm.download_state():
                 return True
             if attempts % STATE_NOTICE_EVERY == 0:
-                self._send(Notice("warning", "Waiting for the keeper, which gives the run's state to joining peers."))
+                self._tell(Notice("warning", "Waiting for the keeper, which gives the run's state to joining peers."))
             attempts += 1
             self._stop.wait(STATE_RETRY_S)
         return False

@@ -19,6 +19,7 @@ from peer.data.batches import (
     CHUNK_CHARACTERS,
     FIRST_CHUNK_CHARACTERS,
     STATE_FILE,
+    STATE_VERSION,
     Batch,
     SampleMaker,
     make_batches,
@@ -216,7 +217,7 @@ def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) ->
 
 def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file that is no position costs a volunteer nothing but the place."""
-    (tmp_path / STATE_FILE).write_text('{"version": 1}', encoding="utf-8")
+    (tmp_path / STATE_FILE).write_text(f'{{"version": {STATE_VERSION}}}', encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         assert len(first_batches(folder, tmp_path, 1)) == 1
     assert "Ignoring the damaged stream position" in caplog.text

@@ -113,8 +113,10 @@ def test_only_held_out_text_is_in_it(folder: Path) -> None:
 
 def test_held_out_documents_come_once_each(folder: Path) -> None:
     """Copies are passed over, and the stream ends when everything was read."""
-    documents = HeldOutDocuments(open_documents(config_for(folder), 0, part="validation"))
-    assert sorted(documents) == sorted(HELD_OUT)
+    config = config_for(folder)
+    with open_documents(config, 0, part=None) as stream:
+        documents = HeldOutDocuments(stream, config.data.validation.share)
+        assert sorted(documents) == sorted(HELD_OUT)
     assert documents.found == len(HELD_OUT)
     assert documents.read == 2 * len(TEXTS)
 

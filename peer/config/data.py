@@ -2,25 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from peer.config.base import PositiveFloat, Section
+from peer.config.base import Positive, PositiveFloat, Section, WholeNumber
 from peer.config.sampling import Duplicates, Sampling
 from peer.config.validation import Validation
 
+SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+# What a volunteer's machine opens on an operator's word: stores of files, nothing that runs, caches or logs in.
+SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
+# Keys that mean something for some kinds of sources only.
+KINDS_WITH = {
+    "storage_options": {"text", "jsonl", "parquet"},
+    "documents": {"text"},
+    "config_name": {"hub"},
+    "split": {"hub"},
+    "revision": {"hub"},
+}
+KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
+Options = Mapping[str, str | int | float | bool | None]
+
+
+def _one_or_several(value: Any) -> Any:
+    if not isinstance(value, (str, list, tuple)):
+        raise ValueError("`path` must be an address or a list of addresses")
+    return (value,) if isinstance(value, str) else value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Paths = Annotated[
+    tuple[Name, ...],
+    Field(min_length=1, max_length=10_000, strict=False),
+    BeforeValidator(_one_or_several),
+]
+
+
+class Filters(Section):
+    """Which documents of a source are read: the others are passed over."""
+
+    min_characters: WholeNumber = 0
+    max_characters: Positive | None = None
+    language_field: Name | None = None
+    languages: tuple[Name, ...] = Field((), strict=False)
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> Filters:
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"`max_characters` ({self.max_characters}) must not be below `min_characters` ({self.min_characters})"
+            )
+        if (self.language_field is None) != (not self.languages):
+            raise ValueError("`language_field` and `languages` go together: set both or none")
+        return self
+
 
 class Source(Section):
-    """One source of documents: the built-in corpus, local files, or a Hugging Face dataset (streamed)."""
+    """One source of documents: the built-in corpus, files here or on the web, or a Hugging Face dataset (streamed)."""
 
-    kind: Literal["builtin", "text", "jsonl", "hub"]
-    path: str | None = None
+    kind: Literal["builtin", "text", "jsonl", "parquet", "hub"]
+    path: Paths | None = None
+    storage_options: Options = Field({}, max_length=50)  # for the file system: read by every volunteer, so no secrets
+    documents: Literal["line", "paragraph"] = "paragraph"
     config_name: str | None = None
     split: str = "train"
     revision: str | None = None
     text_field: str = "text"
     weight: PositiveFloat = 1.0  # this source's share of the documents, relative to the others'
+    filters: Filters = Filters()
     duplicates: Duplicates = "none"
     sampling: Sampling | None = None
 
@@ -29,7 +81,37 @@ class Source(Section):
         if (self.path is None) != (self.kind == "builtin"):
             wanted = "takes no `path`" if self.kind == "builtin" else "needs a `path`"
             raise ValueError(f"a source of kind `{self.kind}` {wanted}")
+        if self.kind == "hub" and len(self.paths) > 1:
+            raise ValueError("a source of kind `hub` has one `path`: name each dataset in a source of its own")
         return self
+
+    @model_validator(mode="after")
+    def _addresses_are_of_files(self) -> Source:
+        for path in self.paths:
+            scheme = SCHEME.match(path)
+            if "::" in path or (scheme and scheme.group(1) not in SCHEMES):
+                raise ValueError(f"`path` ({path}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_fit_the_kind(self) -> Source:
+        for key, kinds in KINDS_WITH.items():
+            if self.kind not in kinds and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"`{key}` is for sources of kind {', '.join(sorted(kinds))}, not `{self.kind}`")
+        if self.filters.language_field is not None and self.kind not in KINDS_WITH_FIELDS:
+            raise ValueError(f"`language_field` is for sources with fields, not for kind `{self.kind}`")
+        return self
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of `path`; none for the built-in corpus."""
+        return self.path or ()
+
+    @property
+    def name(self) -> str:
+        """What a person calls the source."""
+        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"`{self.paths[0]}`{more}" if self.paths else "the built-in corpus"
 
 
 class Data(Section):

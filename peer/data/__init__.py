@@ -1,12 +1,15 @@
 """From documents to batches: sources, sentences, tokens, packed samples, masks.
 
-documents.py       streams of documents, ordered by the device's seed, with a position to return to
-builtin_corpus.py  prose that every Python carries
-local_files.py     plain text and JSON Lines on this machine
-hub_datasets.py    Hugging Face datasets, streamed
+documents.py       a run's sources mixed, in the device's order, with a position to return to
+source_stream.py   one source, read ahead in a thread: source_reader.py in blocks, blocks.py from unit to unit
+dealing.py         which units a device takes up, and when
+faults.py          what is done about those that cannot be read
+units.py           what sources are cut into: file_units.py, dataset_units.py, builtin_corpus.py
+addresses.py       files here, on the web, in object storage; file_reading.py their bytes, lines.py their documents
+filters.py         which documents of a source are read
+held_out.py        which ones are kept from training
 whole_corpus.py    sources read once, in order, to prepare them
-sampled_documents.py   streams of which a part is kept
-perplexity_sampling.py     which part, as functions of perplexities
+perplexity_sampling.py     which part of a corpus to keep, as functions of perplexities
 scoring.py         what gives perplexities: kenlm_scoring.py, unigram_scoring.py
 duplicates.py      copies, exact and near
 corpus_sample.py   an even sample of what passes by

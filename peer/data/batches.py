@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from auth.errors import ConfigError
 from peer.config.architectures import ARCHITECTURES
-from peer.data.documents import DocumentStream, Position, open_documents
+from peer.data.documents import DocumentStream, Position, Report, open_documents
 from peer.data.encoding import Encoder
 from peer.data.labels import Labelled, next_tokens
 from peer.data.masking import Masker
@@ -34,7 +34,7 @@ FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows m
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class BatchStream:
         batches: Iterator[tuple[Batch, StreamState]],
         save: Callable[[StreamState], None],
         clock: Callable[[], float],
+        stop_reading: Callable[[], None],
     ) -> None:
+        self._stop_reading = stop_reading
         self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, clock)
         self._save = save
         self._state: StreamState | None = None
@@ -100,6 +102,7 @@ class BatchStream:
             self._save(self._state)
 
     def close(self) -> None:
+        self._stop_reading()  # else the thread might wait for documents
         self._prefetched.close()
         self.save_state()
 
@@ -116,23 +119,27 @@ def open_batches(
     config: RunConfig,
     tokenizer_dir: Path,
     state_dir: Path,
-    device_seed: int,
+    device_number: int,
     microbatch_size: int,
     clock: Callable[[], float] = time.monotonic,
+    report: Report = logger.warning,
 ) -> BatchStream:
-    """The run's batches in this device's order, from where it left off; raises `ConfigError` for unusable sources.
+    """The run's batches in this device's order, from where it left off.
 
-    It starts a thread, and the tokenizer starts its own: open it after the process has forked whatever it forks.
+    What is wrong with the run's sources is raised as `ConfigError` when the first batch is asked for. It starts
+    threads, and so does the tokenizer: open it after the process has forked whatever it forks.
     """
     state_file = state_dir / STATE_FILE
-    key = _stream_key(config, device_seed)
+    key = _stream_key(config, device_number)
     state = _load_state(state_file, key)
-    documents = open_documents(config, device_seed, state.documents if state else None, tokenizer_dir=tokenizer_dir)
     batches_before = state.batches if state else 0
-    rng = np.random.default_rng((config.run.seed, device_seed, batches_before))
+    rng = np.random.default_rng((config.run.seed, device_number, batches_before))
     maker = SampleMaker(config, tokenizer_dir, rng)
+    documents = open_documents(
+        config, device_number, state.documents if state else None, tokenizer_dir=tokenizer_dir, report=report
+    )
     batches = make_batches(documents, maker, microbatch_size, batches_before)
-    return BatchStream(batches, lambda reached: _save_state(state_file, key, reached), clock)
+    return BatchStream(batches, lambda reached: _save_state(state_file, key, reached), clock, documents.close)
 
 
 class SampleMaker:
@@ -219,10 +226,11 @@ def take_documents(documents: DocumentStream, characters: int) -> list[str]:
     return taken
 
 
-def _stream_key(config: RunConfig, device_seed: int) -> str:
+def _stream_key(config: RunConfig, device_number: int) -> str:
     """Names what a position refers to: with other sources or another seed it means nothing."""
     sources = [source.model_dump(mode="json") for source in config.data.sources]
-    return sha256(json.dumps([sources, config.run.seed, device_seed]).encode()).hexdigest()
+    buffer = config.data.shuffle_buffer  # part of the order, as the rest is
+    return sha256(json.dumps([sources, config.run.seed, buffer, device_number]).encode()).hexdigest()
 
 
 def _load_state(path: Path, key: str) -> StreamState | None:

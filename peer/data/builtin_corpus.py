@@ -8,17 +8,55 @@ from __future__ import annotations
 
 import ast
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
 
+from peer.data.units import State
+
 MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are labels rather than prose
+UNIT_DOCUMENTS = 64
 # Not the library's own prose, or none at all: tests, vendored wheels, tables of characters, the topics themselves.
 SKIPPED = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data"}
 )
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class BuiltinUnits:
+    """The corpus as a source: units of so many documents each."""
+
+    def __init__(self) -> None:
+        self._documents = builtin_documents()
+
+    def __len__(self) -> int:
+        return -(-len(self._documents) // UNIT_DOCUMENTS)
+
+    def name(self, unit: int) -> str:
+        return f"part {unit} of the built-in corpus"
+
+    def open(self, unit: int, state: State | None) -> SequenceReader:
+        return SequenceReader(self._documents[unit * UNIT_DOCUMENTS : (unit + 1) * UNIT_DOCUMENTS], state)
+
+
+class SequenceReader:
+    """Documents at hand, as the records of a unit."""
+
+    def __init__(self, documents: Sequence[str], state: State | None) -> None:
+        self._documents = documents
+        self._number = 0 if state is None else int(state["number"])
+
+    def __iter__(self) -> Iterator[str]:
+        for document in self._documents[self._number :]:
+            self._number += 1
+            yield document
+
+    def state(self) -> State:
+        return {"number": self._number}
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 @cache

@@ -1,33 +1,38 @@
 """Endless streams of documents: which document a device reads next, and how it finds its place again.
 
-The order depends on the device's seed, so that no two peers read the same documents at the same time; the position is a
+The order depends on the device's number, so that peers read different parts of the run's sources; the position is a
 small JSON value, so that a volunteer who returns goes on and does not start at the first document again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
-from itertools import islice
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
-
-import numpy as np
 
 from auth.errors import ConfigError
 from peer.config.data import Source
-from peer.data.builtin_corpus import builtin_documents
-from peer.data.held_out import Part, PartOfDocuments
-from peer.data.hub_datasets import HubDocuments
-from peer.data.local_files import jsonl_documents, text_documents
-from peer.data.sampled_documents import SampledDocuments, open_sampling
+from peer.data.builtin_corpus import BuiltinUnits
+from peer.data.faults import Pauses
+from peer.data.file_units import FileUnits
+from peer.data.filters import OpenFilters, build_filters
+from peer.data.held_out import Part, PartFilter
+from peer.data.source_reader import SourcePlan
+from peer.data.source_stream import SourceStream
+from peer.data.units import Units
 from peer.run_config import RunConfig
 
+logger = logging.getLogger(__name__)
 Position = Mapping[str, Any]  # JSON values only
+Report = Callable[[str], None]  # told in one sentence what keeps documents from coming
+TROUBLE_CHECK_S = 0.1
 
 
 class DocumentStream(Protocol):
-    """Documents without end; an unusable one is the empty string."""
+    """Documents without end."""
 
     def __next__(self) -> str: ...
 
@@ -41,43 +46,26 @@ class DocumentStream(Protocol):
         ...
 
 
-class ShuffledDocuments:
-    """A sequence of documents, read in a new random order each epoch."""
-
-    def __init__(self, documents: Sequence[str], seed: int, position: Position | None = None) -> None:
-        if not documents:
-            raise ConfigError("A data source has no documents: check its `path`.")
-        self._documents, self._seed = documents, seed
-        self._start_epoch(0 if position is None else int(position["epoch"]))
-        self._index = 0 if position is None else min(int(position["index"]), len(documents))
-
-    def __next__(self) -> str:
-        if self._index == len(self._documents):
-            self._start_epoch(self.epoch + 1)
-        self._index += 1
-        return self._documents[int(self._order[self._index - 1])]
-
-    def position(self) -> Position:
-        return {"epoch": self.epoch, "index": self._index}
-
-    def _start_epoch(self, epoch: int) -> None:
-        self.epoch, self._index = epoch, 0
-        self._order = np.random.default_rng((self._seed, epoch)).permutation(len(self._documents))
-
-
 class MixedDocuments:
-    """Several streams in fixed proportions: next comes the stream that is furthest behind its share."""
+    """Several sources in fixed proportions: next comes the one that is furthest behind its share.
+
+    One that is in trouble loses its turns. Close it, or use it as a context manager.
+    """
 
     def __init__(
-        self, streams: Sequence[DocumentStream], weights: Sequence[float], drawn: Sequence[int] | None = None
+        self, streams: Sequence[SourceStream], weights: Sequence[float], drawn: Sequence[int] | None, pauses: Pauses
     ) -> None:
-        self._streams, self._weights = streams, weights
+        self._streams, self._weights, self._pauses = streams, weights, pauses
         self._drawn = [0] * len(streams) if drawn is None else list(drawn)
 
     def __next__(self) -> str:
-        stream = min(range(len(self._streams)), key=lambda i: (self._drawn[i] + 1) / self._weights[i])
-        self._drawn[stream] += 1
-        return next(self._streams[stream])
+        while True:
+            self._await_any()
+            number = min(range(len(self._streams)), key=lambda i: (self._drawn[i] + 1) / self._weights[i])
+            self._drawn[number] += 1
+            document = self._streams[number].take()
+            if document is not None:
+                return document
 
     @property
     def epoch(self) -> int:
@@ -86,73 +74,111 @@ class MixedDocuments:
     def position(self) -> Position:
         return {"drawn": list(self._drawn), "streams": [dict(stream.position()) for stream in self._streams]}
 
+    def close(self) -> None:
+        """End all reading; whoever waits for a document gets `StreamClosed`."""
+        self._pauses.close()
+        for stream in self._streams:
+            stream.close()
+
+    def __enter__(self) -> MixedDocuments:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _await_any(self) -> None:
+        """Wait while all sources are in trouble; raises `ConfigError` if none ever gave anything, and none tries."""
+        while not any(stream.is_ready() for stream in self._streams):
+            troubles = [stream.trouble for stream in self._streams if stream.trouble is not None]
+            hopeless = len(troubles) == len(self._streams) and all(trouble.resting for trouble in troubles)
+            if hopeless and not any(stream.has_given for stream in self._streams):
+                raise ConfigError(troubles[0].text)
+            self._pauses(TROUBLE_CHECK_S)
+
 
 def open_documents(
     config: RunConfig,
-    device_seed: int,
+    device_number: int,
     position: Position | None = None,
     *,
-    part: Part = "training",
+    part: Part | None = "training",
     tokenizer_dir: Path | None = None,
-) -> DocumentStream:
-    """The documents of a run in this device's order, from `position` on; raises `ConfigError`.
+    report: Report = logger.warning,
+    pauses: Pauses | None = None,
+) -> MixedDocuments:
+    """The documents of a run in this device's order, from `position` on.
 
     Of the part `training` are all that are not held out, of the part `validation` those that are. With
-    `tokenizer_dir`, sources can be sampled by the run's own tokenizer.
+    `tokenizer_dir`, sources can be sampled by the run's own tokenizer. It starts threads. What is wrong with the
+    sources is raised as `ConfigError` when documents are asked for, what is wrong with their filters at once.
     """
-    sources = config.data.sources
+    sources, pauses = config.data.sources, pauses or Pauses()
+    division = [] if part is None else [PartFilter(part, config.data.validation.share)]
     positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
     streams = [
-        _sampled(_open_source(config, source, _mix(config.run.seed, device_seed, number), place), source, tokenizer_dir)
+        SourceStream(
+            _plan(config, number, device_number, build_filters(source, division, tokenizer_dir)), place, report, pauses
+        )
         for number, (source, place) in enumerate(zip(sources, positions, strict=True))
     ]
-    mixed = MixedDocuments(
-        streams, [source.weight for source in sources], None if position is None else position["drawn"]
-    )
-    return PartOfDocuments(mixed, part, config.data.validation.share)
+    drawn = None if position is None else position["drawn"]
+    return MixedDocuments(streams, [source.weight for source in sources], drawn, pauses)
 
 
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
-    """Up to `limit` documents, none twice, each source in proportion to its weight; to train a tokenizer on."""
+    """Up to `limit` documents, none twice, each source in proportion to its weight; to train a tokenizer on.
+
+    They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for any source that cannot be
+    read: whoever prepares a run wants to know.
+    """
     total_weight = sum(source.weight for source in config.data.sources)
     for number, source in enumerate(config.data.sources):
-        stream = _open_source(config, source, seed=_mix(config.run.seed, number), position=None)
         share = max(1, round(limit * source.weight / total_weight))
-        yield from islice(_first_epoch(stream), share)
+        filters = build_filters(source.model_copy(update={"sampling": None}), [], None)
+        yield from _first_epoch(_plan(config, number, 0, filters), share)
 
 
-def device_seed(peer_id: str) -> int:
-    """A number that is the same for a device in every session and differs between devices."""
-    return int.from_bytes(sha256(peer_id.encode()).digest()[:8], "big")
+def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
+    pauses = Pauses()
+    stream = SourceStream(plan, None, logger.warning, pauses)
+    try:
+        given = 0
+        while given < limit:
+            document = stream.take()
+            if stream.epoch:
+                return
+            if document is not None:
+                given += 1
+                yield document
+            elif stream.trouble is not None and stream.trouble.resting:
+                raise ConfigError(stream.trouble.text)
+            else:
+                pauses(TROUBLE_CHECK_S)
+    finally:
+        pauses.close()
+        stream.close()
 
 
-def _first_epoch(stream: DocumentStream) -> Iterator[str]:
-    while True:
-        document = next(stream)
-        if stream.epoch:
-            return
-        yield document
+def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilters) -> SourcePlan:
+    source = config.data.sources[number]
+    return SourcePlan(
+        name=source.name,
+        open_units=partial(open_units, source),
+        open_filters=filters,
+        seed=(config.run.seed, number),
+        device_number=device_number,
+        block_documents=config.data.shuffle_buffer,
+    )
 
 
-def _sampled(stream: DocumentStream, source: Source, tokenizer_dir: Path | None) -> DocumentStream:
-    if source.sampling is None and source.duplicates == "none":
-        return stream
-    return SampledDocuments(stream, open_sampling(source, tokenizer_dir), source.duplicates)
-
-
-def _open_source(config: RunConfig, source: Source, seed: int, position: Position | None) -> DocumentStream:
-    if source.kind == "hub":
-        return HubDocuments(source, seed, config.data.shuffle_buffer, position)
-    return ShuffledDocuments(_read_source(source), seed, position)
-
-
-def _read_source(source: Source) -> Sequence[str]:
+def open_units(source: Source, *, whole: bool = False) -> Units:
+    """What the source is cut into: by default so finely that many devices can share it, else as it lies there."""
     if source.kind == "builtin":
-        return builtin_documents()
-    assert source.path is not None
-    return text_documents(source.path) if source.kind == "text" else jsonl_documents(source.path, source.text_field)
+        return BuiltinUnits()
+    if source.kind in ("text", "jsonl"):
+        return FileUnits(source, whole=whole)
+    from peer.data.dataset_units import DatasetUnits
 
-
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers, the same in every process."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+    return DatasetUnits(source, whole=whole)

@@ -5,8 +5,8 @@ It does not matter who reads a document, when, or from which source: a copy of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,34 +30,3 @@ class PartFilter:
     def keeps(self, document: str) -> bool:
         """Whether this one does."""
         return (uniform(document, SALT) < self._share) == self._wanted
-
-
-class _Documents(Protocol):
-    """What is needed of `peer.data.documents.DocumentStream`."""
-
-    def __next__(self) -> str: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    def position(self) -> Mapping[str, Any]: ...
-
-
-class PartOfDocuments:
-    """One part of a stream; in place of each document of the other part comes the empty string."""
-
-    def __init__(self, documents: _Documents, part: Part, share: float) -> None:
-        self._documents, self._filter = documents, PartFilter(part, share)
-
-    def __next__(self) -> str:
-        document = next(self._documents)
-        return document if self._filter.keeps(document) else ""
-
-    @property
-    def epoch(self) -> int:
-        """How often everything was read."""
-        return self._documents.epoch
-
-    def position(self) -> Mapping[str, Any]:
-        """Where the next document stands."""
-        return self._documents.position()

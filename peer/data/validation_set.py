@@ -24,13 +24,14 @@ from auth.files import make_private_directory, write_private
 from peer.data.batches import CHUNK_CHARACTERS, Batch, SampleMaker
 from peer.data.documents import DocumentStream, open_documents
 from peer.data.hashing import document_hash
+from peer.data.held_out import PartFilter
 from peer.data.samples import join_samples
 from peer.data.tokenizers import TOKENIZER_FILE
 from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 MAX_DOCUMENTS_READ = 500_000  # of a huge corpus: some minutes, some gigabytes
-DRAWING_SEED = 0  # no device's: of the order in which documents are read, and of what is drawn for them
+DRAWING_DEVICE = 0  # reads the documents in the order of this device's number; nobody trains on what it finds
 FORMAT = "1"
 SMALL_TYPES = {
     "input_ids": torch.int32,
@@ -52,8 +53,9 @@ class ValidationSet:
 class HeldOutDocuments:
     """Each held-out document once, in an order that is always the same, until all are read or the limit is reached."""
 
-    def __init__(self, documents: DocumentStream, limit: int = MAX_DOCUMENTS_READ) -> None:
+    def __init__(self, documents: DocumentStream, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
         self._documents, self._limit = documents, limit
+        self._held_out = PartFilter("validation", share)
         self._hashes: set[int] = set()
         self.read = 0  # documents of all parts so far
 
@@ -68,7 +70,7 @@ class HeldOutDocuments:
             if self._documents.epoch:
                 return
             self.read += 1
-            if document and (digest := document_hash(document)) not in self._hashes:
+            if self._held_out.keeps(document) and (digest := document_hash(document)) not in self._hashes:
                 self._hashes.add(digest)
                 yield document
 
@@ -96,15 +98,15 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
     """As many labelled samples as the run wants, or as the held-out documents fill; None if they do not fill one."""
     wanted = config.data.validation.samples
-    stream = open_documents(config, DRAWING_SEED, part="validation", tokenizer_dir=tokenizer_dir)
-    documents = HeldOutDocuments(stream, limit)
-    maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_SEED)))
+    maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
     samples = None
-    for chunk in _chunks(documents):
-        more = maker.samples(chunk)
-        samples = more if samples is None else join_samples(samples, more)
-        if len(samples) >= wanted:
-            break
+    with open_documents(config, DRAWING_DEVICE, part=None, tokenizer_dir=tokenizer_dir) as stream:
+        documents = HeldOutDocuments(stream, config.data.validation.share, limit)
+        for chunk in _chunks(documents):
+            more = maker.samples(chunk)
+            samples = more if samples is None else join_samples(samples, more)
+            if len(samples) >= wanted:
+                break
     count = 0 if samples is None else min(wanted, len(samples))
     logger.info(
         "validation set: %d of %d samples of %d tokens, from %d held-out documents among %d read",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 from auth.errors import ConfigError
 from peer.config.data import Source
-from peer.data.builtin_corpus import builtin_documents
-from peer.data.hub_datasets import HubDocuments
-from peer.data.local_files import jsonl_documents, text_documents
+from peer.data.documents import open_units
+from peer.data.faults import describe
 from peer.run_config import RunConfig
 
 BLOCK = 1_000  # documents
@@ -33,26 +33,26 @@ def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
 
 def read_blocks(config: RunConfig) -> Iterator[list[str]]:
     """All documents of all sources, `BLOCK` at a time; raises `ConfigError`."""
-    documents = (document for source in config.data.sources for document in _read(source, config) if document.strip())
+    documents = (document for source in config.data.sources for document in _read(source))
     while block := list(islice(documents, BLOCK)):
         yield block
 
 
-def _read(source: Source, config: RunConfig) -> Iterable[str]:
-    if source.kind == "builtin":
-        return builtin_documents()
-    if source.kind == "hub":
-        return _one_epoch(HubDocuments(source, config.run.seed, config.data.shuffle_buffer, None))
-    assert source.path is not None
-    return text_documents(source.path) if source.kind == "text" else jsonl_documents(source.path, source.text_field)
-
-
-def _one_epoch(stream: HubDocuments) -> Iterator[str]:
-    while True:
-        document = next(stream)
-        if stream.epoch:
-            return
-        yield document
+def _read(source: Source) -> Iterator[str]:
+    """A source's documents that its filters of length and language want."""
+    name, least, most = source.name, source.filters.min_characters, source.filters.max_characters
+    try:
+        units = open_units(source, whole=True)
+        for number in range(len(units)):
+            name = units.name(number)
+            with closing(units.open(number, None)) as unit:
+                for document in unit:
+                    if document and document.strip() and least <= len(document) <= (most or len(document)):
+                        yield document
+    except ConfigError:
+        raise
+    except Exception as error:  # the fault boundary: of any file system and format
+        raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
 
 
 def _is_json(name: str) -> bool:

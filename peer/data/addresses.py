@@ -1,0 +1,94 @@
+"""Where a source's files are: local paths, folders and patterns, web addresses, object storage, all through fsspec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import has_magic
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+
+from auth.errors import ConfigError
+from peer.config.data import SCHEME, Source
+
+ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
+COMPRESSIONS = ("", ".gz", ".zst")
+NETWORK_TIMEOUT_S = 30.0  # to connect, and between two arrivals of data
+
+
+@dataclass(frozen=True)
+class Address:
+    """One file."""
+
+    filesystem: AbstractFileSystem
+    path: str  # as the file system writes it
+
+    @property
+    def url(self) -> str:
+        """As a person, or `datasets`, writes it."""
+        return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
+
+    @property
+    def is_local(self) -> bool:
+        return "file" in _protocols(self.filesystem)
+
+    @property
+    def is_web(self) -> bool:
+        """Whether the file's host may or may not tell its size and give parts of it."""
+        return "http" in _protocols(self.filesystem)
+
+    @property
+    def compression(self) -> str:
+        """`.gz`, `.zst` or nothing."""
+        name = self.path.partition("?")[0] if self.is_web else self.path
+        return next((ending for ending in COMPRESSIONS if ending and name.endswith(ending)), "")
+
+
+def find_files(source: Source) -> list[Address]:
+    """The source's files, each once, in an order that is the same on every machine; raises `ConfigError`."""
+    found: dict[Address, None] = {}
+    for path in source.paths:
+        filesystem, inner = _open_filesystem(path, source)
+        files = _matches(filesystem, inner, ENDINGS[source.kind])
+        if not files:
+            where = "" if SCHEME.match(path) else " on this machine"
+            raise ConfigError(f"No file{where} matches the data source `{path}`: check its `path`.")
+        found.update((Address(filesystem, file), None) for file in sorted(files))
+    return list(found)
+
+
+def storage_options(source: Source) -> dict[str, Any]:
+    """What fsspec is told: the run file's options, and on the web not to wait for ever."""
+    if not any(path.startswith(("http://", "https://")) for path in source.paths):
+        return dict(source.storage_options)
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=NETWORK_TIMEOUT_S, sock_read=NETWORK_TIMEOUT_S)
+    return {**source.storage_options, "client_kwargs": {"timeout": timeout, "trust_env": True}}
+
+
+def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str]:
+    try:
+        filesystem, inner = url_to_fs(path, **storage_options(source))
+    except ImportError as error:  # fsspec's sentence names the package
+        raise ConfigError(f"Cannot open the data source `{path}`: {error}.") from error
+    return filesystem, str(inner)
+
+
+def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) -> list[str]:
+    """The files that a path, folder or pattern names."""
+    if "http" in _protocols(filesystem):  # any address may be a file; only a star asks for a list
+        return list(filesystem.glob(path)) if "*" in path else [path]
+    if has_magic(path):
+        return [name for name, info in filesystem.glob(path, detail=True).items() if info["type"] == "file"]
+    if filesystem.isdir(path):
+        wanted = tuple(ending + compression for ending in endings for compression in COMPRESSIONS)
+        return [name for name in filesystem.ls(path, detail=False) if name.endswith(wanted)]
+    return [path] if filesystem.exists(path) else []
+
+
+def _protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

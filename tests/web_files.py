@@ -1,0 +1,97 @@
+"""A web server for tests, which can be told to fail in the ways in which real ones do."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class WebFiles:
+    """Files in memory, by name, with the faults of each."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.failures: Counter[str] = Counter()  # so many answers of a file are an error 503
+        self.cut: Counter[str] = Counter()  # so many answers of a file end in the middle
+        self.without_ranges: set[str] = set()
+        self.stalled: set[str] = set()  # of these only the head comes
+        self.bytes_sent: Counter[str] = Counter()
+        self.released = threading.Event()  # set when the server ends: nothing stalls any longer
+        self.address = ""
+
+    def url(self, name: str) -> str:
+        return f"{self.address}/{name}"
+
+
+@contextmanager
+def serve_files() -> Iterator[WebFiles]:
+    """The server, on a free port, as long as the block lasts."""
+    web = WebFiles()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
+    server.daemon_threads = True
+    web.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield web
+    finally:
+        web.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    web: WebFiles
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        name = self.path.lstrip("/")
+        if name not in self.web.files:
+            self.send_error(404)
+            return
+        if self.web.failures[name] > 0:
+            self.web.failures[name] -= 1
+            self.send_error(503)
+            return
+        self._send(name, self.web.files[name], body)
+
+    def _send(self, name: str, content: bytes, body: bool) -> None:
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        wants_range = found is not None and name not in self.web.without_ranges
+        part = content
+        if found is not None and wants_range:
+            part = content[int(found[1]) : int(found[2]) + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {found[1]}-{int(found[1]) + len(part) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        if body:
+            self._send_body(name, part)
+
+    def _send_body(self, name: str, part: bytes) -> None:
+        if name in self.web.stalled:
+            self.web.released.wait()
+            return
+        if self.web.cut[name] > 0 and len(part) > 1:
+            self.web.cut[name] -= 1
+            part = part[: len(part) // 2]
+        self.web.bytes_sent[name] += len(part)
+        try:
+            self.wfile.write(part)
+        except ConnectionError:  # the reader had enough
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """A test's output is its own."""
