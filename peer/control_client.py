@@ -1,34 +1,25 @@
 """The peer's calls to the coordinator: connect, join, renew, fetch files, and open the session's stream.
 
-The join link's fingerprint is the only trust anchor: the server's certificate is read once, compared with it, and then
-is the only root that the channel accepts. `peer.session` builds the long-lived session on top.
+`peer.first_contact` decides whether to trust the coordinator at all; its certificate then is the only root that the
+channel accepts. `peer.session` builds the long-lived session on top, `peer.doctor` asks before a person has joined.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 
-from auth.errors import ClockError, FingerprintError, LinkError, UnreachableError, VersionError
-from auth.identity import TLS_NAME, DeviceKey, certificate_fingerprint, challenge_bytes
+from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
 from auth.join_link import JoinLink
 from peer.file_fetch import has_digest, incoming_file
-from peer.protocol import (
-    MAX_CLOCK_SKEW_S,
-    MAX_COORDINATOR_MESSAGE_BYTES,
-    PROTOCOL_VERSION,
-    control_pb2,
-    control_pb2_grpc,
-)
+from peer.first_contact import check_clock, check_fingerprint, check_run, check_version, read_certificate
+from peer.protocol import MAX_COORDINATOR_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 from peer.protocol.errors import error_from_rpc
 
-CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
 
@@ -58,26 +49,48 @@ class ControlClient:
     @classmethod
     async def connect(cls, link: JoinLink, clock: Callable[[], float]) -> ControlClient:
         """Verify the coordinator's certificate, version, run and clock, each with its own error."""
-        certificate = await _read_certificate(link)
-        if not hmac.compare_digest(certificate_fingerprint(certificate), link.fingerprint):
-            raise FingerprintError(
-                f"The coordinator at {link.address} is not the one that the link names: its certificate is another. "
-                "Ask the operator for the current link; do not join this one."
-            )
-        credentials = grpc.ssl_channel_credentials(certificate.encode())
-        client = cls(link, grpc.aio.secure_channel(link.address, credentials, options=_CHANNEL_OPTIONS))
+        certificate = await read_certificate(link)
+        check_fingerprint(link, certificate)
+        client = cls.open(link, certificate)
         try:
-            _check_greeting(link, await client._challenge(), now=clock())
+            greeting = await client.greet()
+            check_version(greeting)
+            check_run(link, greeting)
+            check_clock(greeting, now=clock())
         except BaseException:
             await client.close()
             raise
         return client
 
+    @classmethod
+    def open(cls, link: JoinLink, certificate: str) -> ControlClient:
+        """A client that talks to the holder of this certificate (PEM) only; it connects at the first call."""
+        credentials = grpc.ssl_channel_credentials(certificate.encode())
+        return cls(link, grpc.aio.secure_channel(link.address, credentials, options=_CHANNEL_OPTIONS))
+
+    async def greet(self) -> control_pb2.ChallengeReply:
+        """A fresh nonce, with the coordinator's version, run and clock."""
+        request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
+        return await self._call(self._stub.Challenge, request)
+
+    async def describe(self) -> control_pb2.DescribeReply:
+        """What the run needs of a machine, where its swarm is, and where this machine seems to be; needs no account."""
+        return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
+
+    async def dial_back(self, port: int) -> bytes:
+        """Have the coordinator connect to a TCP port here; returns the word that it will say. Needs no account."""
+        reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port))
+        return bytes(reply.word)
+
+    def open_probe(self, timeout_s: float) -> Any:
+        """The raw stream of a line's measurement (grpc.aio's StreamStreamCall); needs no account."""
+        return self._stub.Probe(timeout=timeout_s)
+
     async def join(
         self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
     ) -> control_pb2.JoinReply:
         """Become a member's device with an invite code, or come back as a known device without one."""
-        nonce = (await self._challenge()).nonce
+        nonce = (await self.greet()).nonce
         return await self._call(
             self._stub.Join,
             control_pb2.JoinRequest(
@@ -92,7 +105,7 @@ class ControlClient:
 
     async def renew(self, key: DeviceKey) -> str:
         """A new access token (JWT) for a device that joined before."""
-        nonce = (await self._challenge()).nonce
+        nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("renew", self.link.run, nonce, key.public_key))
         request = control_pb2.RenewRequest(nonce=nonce, public_key=key.public_key, signature=signature)
         reply: control_pb2.RenewReply = await self._call(self._stub.Renew, request)
@@ -128,54 +141,8 @@ class ControlClient:
         """Close the connection and whatever runs on it."""
         await self._channel.close()
 
-    async def _challenge(self) -> control_pb2.ChallengeReply:
-        request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
-        return await self._call(self._stub.Challenge, request)
-
     async def _call(self, method: Callable[..., Awaitable[_Reply]], request: object) -> _Reply:
         try:
             return await method(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
-
-
-async def _read_certificate(link: JoinLink) -> str:
-    """The server's certificate (PEM), not trusted yet: the caller compares it with the link's fingerprint."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    opening = asyncio.open_connection(link.host, link.port, ssl=context, server_hostname=TLS_NAME)
-    try:
-        _, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
-    except asyncio.TimeoutError as error:
-        raise UnreachableError(
-            f"No answer from {link.address} within {CONNECT_TIMEOUT_S:.0f} s; is the coordinator running?"
-        ) from error
-    except ssl.SSLError as error:
-        raise UnreachableError(f"What answers at {link.address} does not speak TLS; check the link's port.") from error
-    except OSError as error:
-        raise UnreachableError(
-            f"Cannot reach the coordinator at {link.address}: {error.strerror or error}; is it running?"
-        ) from error
-    try:
-        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    finally:
-        writer.transport.abort()
-    return ssl.DER_cert_to_PEM_cert(certificate)
-
-
-def _check_greeting(link: JoinLink, greeting: control_pb2.ChallengeReply, now: float) -> None:
-    if greeting.protocol_version != PROTOCOL_VERSION:
-        raise VersionError(
-            f"The coordinator speaks protocol version {greeting.protocol_version}, this program {PROTOCOL_VERSION}; "
-            "install the version of manyhands that the operator names."
-        )
-    if greeting.run_name != link.run:
-        raise LinkError(f"The coordinator's run is `{greeting.run_name}`, but the link says `{link.run}`.")
-    skew_s = now - greeting.server_time
-    if not abs(skew_s) <= MAX_CLOCK_SKEW_S:
-        raise ClockError(
-            f"This machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the coordinator's; "
-            f"set it right (at most {MAX_CLOCK_SKEW_S:.0f} s are allowed)."
-        )
