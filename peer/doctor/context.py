@@ -1,0 +1,85 @@
+"""What the doctor's stages share: what the person asked for, and what earlier stages have found."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from auth.join_link import JoinLink
+
+if TYPE_CHECKING:
+    from peer.control_client import ControlClient
+    from peer.doctor.description import RunDescription
+    from peer.doctor.helper import HelperMain
+    from peer.doctor.questions import Speed
+    from peer.protocol import control_pb2
+
+ANY_PORT = ("/ip4/0.0.0.0/tcp/0",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the person asked for; as for `manyhands join`."""
+
+    state_dir: Path
+    link: JoinLink | None = None
+    device: str = "auto"
+    threads: int | None = None
+    microbatch_size: int | None = None
+    listen: tuple[str, ...] = ANY_PORT
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long stages wait, in seconds."""
+
+    connect_s: float = 10.0
+    daemon_s: float = 20.0  # for the p2p daemon to start; it takes less than one
+    helper_s: float = 120.0  # for a helper's answer: it imports torch first, from a slow disk perhaps
+    dial_back_s: float = 8.0
+    probe_s: float = 5.0  # in each direction
+    speed_s: float = 5.0  # of computing
+
+
+@dataclass
+class Context:
+    """One examination; use it as a context manager, which ends what stages have opened."""
+
+    options: Options
+    clock: Callable[[], float] = time.time
+    stopwatch: Callable[[], float] = time.monotonic
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    timing: Timing = Timing()
+    training_helper: HelperMain | None = None  # None: the real one
+    swarm_helper: HelperMain | None = None
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    # What stages have found, for those that need them.
+    addresses: tuple[str, ...] = ()  # the coordinator's, by name resolution
+    certificate: str = ""  # PEM, verified
+    client: ControlClient | None = None
+    greeting: control_pb2.ChallengeReply | None = None
+    description: RunDescription | None = None
+    speed: Speed | None = None
+    reachable: bool | None = None
+    swarm_address: str = ""
+
+    @property
+    def link(self) -> JoinLink:
+        """The link; stages that need it run only where there is one."""
+        assert self.options.link is not None
+        return self.options.link
+
+    async def __aenter__(self) -> Context:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.resources.aclose()

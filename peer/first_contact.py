@@ -1,0 +1,77 @@
+"""What a peer checks before it trusts a coordinator (certificate, version, run, clock), each with its own error.
+
+The join link's fingerprint is the only trust anchor: the server's certificate is read once and compared with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ssl
+
+from auth.errors import ClockError, FingerprintError, LinkError, UnreachableError, VersionError
+from auth.identity import TLS_NAME, certificate_fingerprint
+from auth.join_link import JoinLink
+from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION, control_pb2
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+async def read_certificate(link: JoinLink) -> str:
+    """The server's certificate (PEM), not trusted yet: the caller compares it with the link's fingerprint."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    opening = asyncio.open_connection(link.host, link.port, ssl=context, server_hostname=TLS_NAME)
+    try:
+        _, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+    except asyncio.TimeoutError as error:
+        raise UnreachableError(
+            f"No answer from {link.address} within {CONNECT_TIMEOUT_S:.0f} s; is the coordinator running?"
+        ) from error
+    except ssl.SSLError as error:
+        raise UnreachableError(f"What answers at {link.address} does not speak TLS; check the link's port.") from error
+    except OSError as error:
+        raise UnreachableError(
+            f"Cannot reach the coordinator at {link.address}: {error.strerror or error}; is it running?"
+        ) from error
+    try:
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.transport.abort()
+    return ssl.DER_cert_to_PEM_cert(certificate)
+
+
+def check_fingerprint(link: JoinLink, certificate: str) -> None:
+    """Raise `FingerprintError` unless the certificate (PEM) is the one that the link names."""
+    if not hmac.compare_digest(certificate_fingerprint(certificate), link.fingerprint):
+        raise FingerprintError(
+            f"The coordinator at {link.address} is not the one that the link names: its certificate is another. "
+            "Ask the operator for the current link; do not join this one."
+        )
+
+
+def check_version(greeting: control_pb2.ChallengeReply) -> None:
+    """Raise `VersionError` unless the coordinator speaks this program's protocol."""
+    if greeting.protocol_version != PROTOCOL_VERSION:
+        raise VersionError(
+            f"The coordinator speaks protocol version {greeting.protocol_version}, this program {PROTOCOL_VERSION}; "
+            "install the version of manyhands that the operator names."
+        )
+
+
+def check_run(link: JoinLink, greeting: control_pb2.ChallengeReply) -> None:
+    """Raise `LinkError` unless the coordinator serves the link's run."""
+    if greeting.run_name != link.run:
+        raise LinkError(f"The coordinator's run is `{greeting.run_name}`, but the link says `{link.run}`.")
+
+
+def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
+    """Raise `ClockError` if this machine's clock differs from the coordinator's by more than tokens allow."""
+    skew_s = now - greeting.server_time
+    if not abs(skew_s) <= MAX_CLOCK_SKEW_S:
+        raise ClockError(
+            f"This machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the coordinator's; "
+            f"set it right (at most {MAX_CLOCK_SKEW_S:.0f} s are allowed)."
+        )
