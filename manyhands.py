@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": ("coordinator.demo", "A whole run on this machine: coordinator, dashboard and two volunteers."),
     "join": ("peer.cli", "Take part in a run with this machine."),
     "assist": ("peer.cli", "Average for a run's trainers without training."),
+    "doctor": ("peer.doctor_cli", "What this machine and its network can do, stage by stage."),
     "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
     "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, members, revoke, status."),

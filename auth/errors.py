@@ -22,6 +22,7 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     │   └── ExpiredTokenError      17   ... because its time is over
     ├── WorkerError                18   the training process failed again and again
     ├── RequestError               19   a request breaks the protocol (schema, size, range)
+    ├── UnfitError                 20   the doctor found what keeps this machine from taking part
     └── MemoryLimitError           21   not even one sample fits into the device's memory
 """
 
@@ -160,6 +161,13 @@ class RequestError(ManyhandsError):
 
     code = "bad-request"
     exit_code = 19
+
+
+class UnfitError(ManyhandsError):
+    """The doctor found something that keeps this machine from taking part."""
+
+    code = "unfit"
+    exit_code = 20
 
 
 class MemoryLimitError(ManyhandsError):

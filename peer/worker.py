@@ -7,8 +7,6 @@ before the data path starts its threads. The process never imports gRPC; it talk
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import time
 import traceback
@@ -35,13 +33,13 @@ from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEv
 from peer.microbatch import fitting_microbatch_size
 from peer.models import build_model
 from peer.phases import phase_at
+from peer.process_output import LOG_FILE, write_output_to
 from peer.reports import SparingReports
 from peer.run_config import RunConfig
 from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
 from peer.swarm import Swarm
 from peer.trainer import train
 
-LOG_FILE = "worker.log"
 SIZES_FILE = "microbatch.json"
 MAX_LOG_BYTES = 5_000_000
 STATE_RETRY_S = 2.0
@@ -171,14 +169,7 @@ class Worker:
 
 def _write_output_to(path: Path) -> None:
     """Send everything that this process and those it forks print (hivemind's stack traces too) to a bounded file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.exists() and path.stat().st_size > MAX_LOG_BYTES
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for stream in 1, 2:
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
+    write_output_to(path, MAX_LOG_BYTES)
     use_hivemind_log_handler("nowhere")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     logging.getLogger("hivemind").setLevel(logging.WARNING)

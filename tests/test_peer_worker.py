@@ -8,8 +8,9 @@ from pathlib import Path
 
 from auth.errors import ConfigError, WorkerError
 from peer.messages import Failed, WorkerPlan
+from peer.process_output import LOG_FILE
 from peer.run_config import RunConfig
-from peer.worker import LOG_FILE, run_worker
+from peer.worker import run_worker
 
 
 def failure_of(plan: WorkerPlan) -> Failed:

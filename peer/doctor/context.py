@@ -16,7 +16,7 @@ from auth.join_link import JoinLink
 if TYPE_CHECKING:
     from peer.control_client import ControlClient
     from peer.doctor.description import RunDescription
-    from peer.doctor.helper import HelperMain
+    from peer.doctor.helper import Helper, HelperMain
     from peer.doctor.questions import Speed
     from peer.protocol import control_pb2
 
@@ -56,19 +56,22 @@ class Context:
     stopwatch: Callable[[], float] = time.monotonic
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     timing: Timing = Timing()
-    training_helper: HelperMain | None = None  # None: the real one
-    swarm_helper: HelperMain | None = None
+    training_helper_main: HelperMain | None = None  # None: the real one
+    swarm_helper_main: HelperMain | None = None
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     # What stages have found, for those that need them.
     addresses: tuple[str, ...] = ()  # the coordinator's, by name resolution
+    reached: tuple[str, ...] = ()  # of these, those whose port accepted a connection
     certificate: str = ""  # PEM, verified
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
     description: RunDescription | None = None
     speed: Speed | None = None
     reachable: bool | None = None
-    swarm_address: str = ""
+    relays: bool = False  # the keeper, for peers that cannot be reached
+    training_helper: Helper | None = None
+    swarm_helper: Helper | None = None
 
     @property
     def link(self) -> JoinLink:

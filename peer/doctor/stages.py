@@ -21,10 +21,17 @@ class Stage:
     needs: tuple[str, ...] = ()
 
 
-async def run_stages(stages: Sequence[Stage], context: Context) -> AsyncIterator[Finding]:
-    """Each stage's finding as soon as it is there."""
+def _nobody(_name: str) -> None:
+    """The default of `run_stages`' `on_begin`."""
+
+
+async def run_stages(
+    stages: Sequence[Stage], context: Context, on_begin: Callable[[str], None] = _nobody
+) -> AsyncIterator[Finding]:
+    """Each stage's finding as soon as it is there; `on_begin` hears which one is being examined."""
     found: dict[str, Finding] = {}
     for stage in stages:
+        on_begin(stage.name)
         obstacle = missing_need(stage, found)
         outcome = await stage.check(context) if obstacle is None else skipped(obstacle)
         found[stage.name] = Finding(stage.name, outcome)

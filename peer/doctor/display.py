@@ -1,0 +1,112 @@
+"""How the doctor shows what it finds: coloured lines on a terminal, plain ones elsewhere, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from peer.doctor.findings import Finding, Verdict
+from peer.doctor.verdict import Conclusion
+
+NAME_WIDTH, VERDICT_WIDTH = 14, 9
+COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}
+
+
+class Display(Protocol):
+    """Shows an examination from its first stage to its conclusion."""
+
+    def begin(self, stage: str) -> None:
+        """A stage is being examined."""
+
+    def show(self, finding: Finding) -> None:
+        """A stage is done."""
+
+    def conclude(self, conclusion: Conclusion) -> None:
+        """Everything is done."""
+
+
+class LineDisplay:
+    """A line for each finding; what a program has said for itself indented below."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def begin(self, stage: str) -> None:
+        """Nothing to see yet."""
+
+    def show(self, finding: Finding) -> None:
+        print(
+            f"{finding.stage:<{NAME_WIDTH}}{finding.verdict.value:<{VERDICT_WIDTH}}{finding.sentence}",
+            file=self._stream,
+        )
+        for line in log_of(finding):
+            print(f"{'':<{NAME_WIDTH}}{line}", file=self._stream)
+        self._stream.flush()
+
+    def conclude(self, conclusion: Conclusion) -> None:
+        if conclusion.fit:  # else it is the command's error, on stderr
+            print(conclusion.text, file=self._stream, flush=True)
+
+
+class JsonDisplay:
+    """One JSON object for each finding, and a last one with the conclusion."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def begin(self, stage: str) -> None:
+        """Nothing to say yet."""
+
+    def show(self, finding: Finding) -> None:
+        print(json.dumps(finding.to_json()), file=self._stream, flush=True)
+
+    def conclude(self, conclusion: Conclusion) -> None:
+        print(json.dumps({"conclusion": asdict(conclusion)}), file=self._stream, flush=True)
+
+
+class TerminalDisplay:
+    """Colours, and the stage that is being examined."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+
+    def begin(self, stage: str) -> None:
+        self._status.update(Text(f"examining {stage}"))
+        self._status.start()
+
+    def show(self, finding: Finding) -> None:
+        colour = COLOURS[finding.verdict]
+        line = Text.assemble(
+            (f"{finding.stage:<{NAME_WIDTH}}", "bold"),
+            (f"{finding.verdict.value:<{VERDICT_WIDTH}}", colour),
+            finding.outcome.found,
+            (f" {finding.outcome.remedy}", colour),
+        )
+        self._console.print(line)
+        for words in log_of(finding):
+            self._console.print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
+
+    def conclude(self, conclusion: Conclusion) -> None:
+        self._status.stop()
+        if conclusion.fit:
+            self._console.print(Text(conclusion.text, style="bold"))
+
+
+def log_of(finding: Finding) -> Sequence[str]:
+    """What a program that failed has said for itself."""
+    log: Sequence[str] = finding.outcome.data.get("log", ())
+    return log
+
+
+def open_display(as_json: bool) -> Display:
+    """What suits standard output."""
+    if as_json:
+        return JsonDisplay(sys.stdout)
+    return TerminalDisplay(Console()) if sys.stdout.isatty() else LineDisplay(sys.stdout)

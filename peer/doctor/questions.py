@@ -1,0 +1,84 @@
+"""What the doctor asks its helpers over their pipes, and what they answer; all on one machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StartDaemon:
+    """Start the p2p daemon as a peer would, listening there, and stop it again."""
+
+    listen: tuple[str, ...]  # libp2p multiaddresses
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """How that went."""
+
+    addresses: tuple[str, ...] = ()  # where it listened
+    error: str = ""  # why it did not start; "" if it did
+    log: tuple[str, ...] = ()  # its own last words
+
+
+@dataclass(frozen=True)
+class Dial:
+    """Connect to a peer at one address, from a daemon that knows no other."""
+
+    address: str  # with /p2p/ID at its end
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """How that went."""
+
+    error: str = ""  # "" if it connected
+    relays: bool = False  # whether that peer passes on connections for those who cannot be reached
+
+
+@dataclass(frozen=True)
+class Look:
+    """Look at the device to train on."""
+
+    device: str  # as `--device`
+    threads: int | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """What was found."""
+
+    name: str = ""  # for people: "cpu (2 threads)"
+    threads: int = 0
+    torch: str = ""  # PyTorch's version
+    idle_gpu: bool = False  # there seems to be a card that PyTorch cannot use
+    error: str = ""  # why that device cannot be used
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Train a run's model on random tokens for some seconds."""
+
+    config_json: str
+    microbatch_size: int
+    device: str
+    threads: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast that went."""
+
+    samples_per_second: float = 0.0
+    microbatches: int = 0
+    parameters: int = 0
+    peak_bytes: int = 0  # main memory of the whole helper
+    error: str = ""  # why it did not go
+    out_of_memory: bool = False
+
+
+Question = StartDaemon | Dial | Look | Compute
+Answer = Daemon | Dialled | Device | Speed

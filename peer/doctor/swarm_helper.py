@@ -1,0 +1,110 @@
+"""The doctor's helper with hivemind: starts the p2p daemon, and dials with it.
+
+Each question gets a daemon of its own, with an identity of its own: a daemon that has met a peer knows all of its
+addresses, and would not say by which of them it came through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.utils.multiaddr import Multiaddr
+
+from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
+
+RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # what a relay answers to
+LOG_LINES, LOG_LINE_CHARS = 20, 300
+END_TIMEOUT_S = 3.0
+DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"  # where hivemind repeats what the daemon prints
+
+
+class LastWords(logging.Handler):
+    """Keeps the newest lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what the daemon printed, not what hivemind says of it."""
+        if getattr(record, "caller", None) is not None:
+            self.lines = [*self.lines, record.getMessage()[:LOG_LINE_CHARS]][-LOG_LINES:]
+
+
+def answer(question: Question) -> Answer:
+    """Answer one question."""
+    if isinstance(question, StartDaemon):
+        return asyncio.run(start_daemon(question))
+    assert isinstance(question, Dial)
+    return asyncio.run(dial(question))
+
+
+async def start_daemon(question: StartDaemon) -> Daemon:
+    """Whether the daemon starts and listens; with its own words if it does not."""
+    with _listening_to_daemon() as words:
+        try:
+            async with _daemon(question.timeout_s, question.listen) as p2p:
+                return Daemon(addresses=tuple(str(address) for address in await p2p.get_visible_maddrs()))
+        except Exception as error:  # noqa: BLE001 - whatever hivemind and the system raise is the finding
+            return Daemon(error=describe(error), log=tuple(words.lines))
+
+
+async def dial(question: Dial) -> Dialled:
+    """Whether the peer answers at just this address, and relays."""
+    address, _, peer = question.address.rpartition("/p2p/")
+    peer_id = PeerID.from_base58(peer)
+    try:
+        async with _daemon(question.timeout_s) as p2p:
+            connecting = p2p._client.connect(peer_id, [Multiaddr(address)])
+            await asyncio.wait_for(connecting, question.timeout_s)
+            return Dialled(relays=await _relays(p2p, peer_id, question.timeout_s))
+    except Exception as error:  # noqa: BLE001 - see above
+        return Dialled(error=describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: the innermost reason of a failed dial, as libp2p lists it."""
+    last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+    reason = last[0].rpartition("] ")[2].strip()
+    timed_out = isinstance(error, asyncio.TimeoutError) or reason.endswith(("deadline exceeded", "i/o timeout"))
+    return "no answer" if timed_out else reason[:LOG_LINE_CHARS]
+
+
+async def _relays(p2p: P2P, peer_id: PeerID, timeout_s: float) -> bool:
+    try:
+        opening = p2p.call_binary_stream_handler(peer_id, RELAY_PROTOCOL)
+        _, _, writer = await asyncio.wait_for(opening, timeout_s)
+    except (P2PDaemonError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+@contextmanager
+def _listening_to_daemon() -> Iterator[LastWords]:
+    logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(words)
+    try:
+        yield words
+    finally:
+        logger.removeHandler(words)
+
+
+@asynccontextmanager
+async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator[P2P]:
+    """A daemon as `hivemind.DHT` starts it for a peer, but in no swarm yet."""
+    options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
+    creating = P2P.create(startup_timeout=timeout_s, nat_port_map=False, use_ipfs=False, **options)
+    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # it may not end when told to
+    try:
+        yield p2p
+    finally:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(p2p.shutdown(), END_TIMEOUT_S)

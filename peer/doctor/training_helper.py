@@ -1,0 +1,83 @@
+"""The doctor's helper with PyTorch: looks at the device, and trains a run's model for some seconds."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from auth.errors import ConfigError
+from peer.backends.torch_backend import TorchBackend
+from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
+from peer.doctor.synthetic import SPECIAL, random_batch
+from peer.hardware import count_gpus, describe_device, pick_device, pick_threads
+from peer.models import build_model
+from peer.run_config import RunConfig
+
+WARM_UP = 1  # microbatches that do not count: memory is asked for, kernels are compiled
+LEAST_MICROBATCHES = 2
+MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+def answer(question: Question) -> Answer:
+    """Answer one question."""
+    if isinstance(question, Look):
+        return look(question)
+    assert isinstance(question, Compute)
+    return compute(question, time.perf_counter)
+
+
+def look(question: Look) -> Device:
+    """The device, or why it cannot be used."""
+    try:
+        gpus = count_gpus()
+        device, threads = pick_device(question.device, gpus), pick_threads(question.threads)
+        name = describe_device(device, threads)
+    except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
+        return Device(error=" ".join(str(error).split()))
+    idle_gpu = gpus == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
+    return Device(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu)
+
+
+def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:
+    """Forward and backward passes on random tokens for the seconds that are asked for."""
+    try:
+        return _measure(question, stopwatch)
+    except torch.OutOfMemoryError as error:
+        return Speed(error=_first_sentence(error), out_of_memory=True)
+    except MemoryError:
+        return Speed(error="the system gives no more", out_of_memory=True)
+    except ConfigError as error:
+        return Speed(error=str(error))
+    except RuntimeError as error:  # on the CPU PyTorch has no class of its own for it
+        return Speed(error=_first_sentence(error), out_of_memory="memory" in str(error))
+
+
+def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
+    config = RunConfig.from_json(question.config_json)
+    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+    device, threads = pick_device(question.device, count_gpus()), pick_threads(question.threads)
+    backend, rng = TorchBackend(config, model, device, threads), np.random.default_rng(0)
+    batch = random_batch(config, question.microbatch_size, rng)
+    for _ in range(WARM_UP):
+        backend.accumulate(batch)
+    began, microbatches = stopwatch(), 0
+    while microbatches < LEAST_MICROBATCHES or stopwatch() - began < question.seconds:
+        backend.accumulate(batch)
+        microbatches += 1
+    seconds = stopwatch() - began
+    return Speed(
+        samples_per_second=microbatches * question.microbatch_size / seconds,
+        microbatches=microbatches,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
+    )
+
+
+def _first_sentence(error: BaseException) -> str:
+    return " ".join(str(error).split()).partition(". ")[0][:200]

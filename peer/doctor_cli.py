@@ -1,0 +1,77 @@
+"""`manyhands doctor`: what this machine and its network can do, stage by stage."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from platformdirs import user_data_dir
+
+from auth.errors import UnfitError
+from auth.join_link import JoinLink
+from peer.cli import default_state_dir
+from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
+from peer.doctor.context import ANY_PORT, Context, Options
+from peer.doctor.display import Display, open_display
+from peer.doctor.stages import run_stages
+from peer.doctor.verdict import conclude
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.command("doctor", epilog="Example: manyhands doctor 'manyhands://host:7443/run#sha256=...'")
+def doctor(
+    link: Annotated[
+        str | None, typer.Argument(metavar="[LINK]", help="A run's join link; without it only the machine is examined.")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
+    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Where this device's key and data would be kept; default: as for `join`.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Examine this machine and, with a run's link, the way to the run; needs no account and changes nothing."""
+    options = make_options(link, state_dir, device, threads, microbatch, listen)
+    asyncio.run(examine(Context(options), open_display(as_json)))
+
+
+async def examine(context: Context, display: Display) -> None:
+    """Run all stages; raises `UnfitError` if one has failed."""
+    stages = WITHOUT_LINK if context.options.link is None else WITH_LINK
+    async with context:
+        findings = []
+        async for finding in run_stages(stages, context, display.begin):
+            findings.append(finding)
+            display.show(finding)
+        conclusion = conclude(findings, context)
+    display.conclude(conclusion)
+    if not conclusion.fit:
+        raise UnfitError(conclusion.text)
+
+
+def make_options(
+    link: str | None,
+    state_dir: Path | None,
+    device: str = "auto",
+    threads: int | None = None,
+    microbatch_size: int | None = None,
+    listen: list[str] | None = None,
+) -> Options:
+    """Read what the person typed; raises `LinkError`."""
+    parsed = None if link is None else JoinLink.parse(link)
+    usual = Path(user_data_dir("manyhands")) if parsed is None else default_state_dir(parsed)
+    return Options(
+        state_dir=(state_dir or usual).expanduser().absolute(),
+        link=parsed,
+        device=device,
+        threads=threads,
+        microbatch_size=microbatch_size,
+        listen=tuple(listen) if listen else ANY_PORT,
+    )
