@@ -13,11 +13,14 @@ from typing import Annotated, Literal
 
 import typer
 from platformdirs import user_data_dir
+from rich.console import Console
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
 from peer.agent import Agent, AgentOptions, only_one, run_agent
 from peer.display import open_display
+from peer.doctor.context import Context, Options
+from peer.doctor.diagnosis import explain
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -113,4 +116,13 @@ def _take_part(options: AgentOptions, invite: str, log_format: str, no_panel: bo
         known_device = (options.state_dir / "token.jwt").exists()
         options = replace(options, invite=find_invite(invite, known_device))
         display = partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
-        asyncio.run(run_agent(Agent(options, display, time.time)))
+        asyncio.run(_join(options, display))
+
+
+async def _join(options: AgentOptions, display: partial) -> None:  # type: ignore[type-arg]
+    try:
+        await run_agent(Agent(options, display, time.time))
+    except (UnreachableError, SwarmError) as error:
+        examined = Context(Options(options.state_dir, options.link, listen=options.listen))
+        with Console(stderr=True).status("Looking for the reason"):
+            raise await explain(error, examined) from error

@@ -30,6 +30,7 @@ GRPC = {"grpc", "grpc_health"}
 SERVING = (
     "peer.cli",
     "peer.corpus_cli",
+    "peer.doctor_cli",
     "peer.tokenizer_cli",
     "peer.agent",
     "coordinator.cli",
@@ -37,7 +38,13 @@ SERVING = (
     "coordinator.service",
     "manyhands",
 )
-TRAINING = ("peer.worker", "coordinator.keeper", "coordinator.validator")
+TRAINING = (
+    "peer.worker",
+    "peer.doctor.swarm_helper",
+    "peer.doctor.training_helper",
+    "coordinator.keeper",
+    "coordinator.validator",
+)
 
 
 @cache

@@ -67,7 +67,7 @@ async def test_a_port_nobody_listens_on_fails() -> None:
     context.addresses = (HERE,)
     outcome = await check_tcp(context)
     assert outcome.verdict is FAILED
-    assert "refused" in outcome.found
+    assert "connection refused" in outcome.found
     assert "operator" in outcome.remedy
     assert context.reached == ()
 
@@ -81,9 +81,9 @@ def test_dropped_connections_point_to_a_firewall() -> None:
 
 def test_one_address_of_two_is_a_warning() -> None:
     """Where IPv6 is broken and IPv4 works, the run can be joined."""
-    outcome = judge_connections({"2001:db8::1": "netunreach", HERE: None}, 7443)
+    outcome = judge_connections({"2001:db8::1": "network is unreachable", HERE: None}, 7443)
     assert outcome.verdict is WARNING
-    assert "2001:db8::1 (netunreach)" in outcome.found
+    assert "2001:db8::1 (network is unreachable)" in outcome.found
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])

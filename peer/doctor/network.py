@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Mapping
 
@@ -81,7 +82,7 @@ async def _try_connection(address: str, port: int, timeout_s: float) -> str | No
 
 
 def _reason(number: int | None) -> str:
-    return errno.errorcode.get(number or 0, "unknown error").removeprefix("E").lower()
+    return os.strerror(number).lower() if number else "no reason given"
 
 
 async def check_proxy(context: Context) -> Outcome:

@@ -29,19 +29,21 @@ async def run_stages(
     stages: Sequence[Stage], context: Context, on_begin: Callable[[str], None] = _nobody
 ) -> AsyncIterator[Finding]:
     """Each stage's finding as soon as it is there; `on_begin` hears which one is being examined."""
-    found: dict[str, Finding] = {}
+    verdicts: dict[str, Verdict] = {}
+    causes: dict[str, str] = {}  # of stages that could not run: the stage at the beginning of the chain
     for stage in stages:
         on_begin(stage.name)
-        obstacle = missing_need(stage, found)
-        outcome = await stage.check(context) if obstacle is None else skipped(obstacle)
-        found[stage.name] = Finding(stage.name, outcome)
-        yield found[stage.name]
+        need = first_missing(stage, verdicts)
+        if need is None:
+            outcome = await stage.check(context)
+        else:
+            cause = causes[stage.name] = causes.get(need, need)
+            done = "failed" if verdicts[cause] is Verdict.FAILED else "could not be examined"
+            outcome = skipped(f"Not examined, because `{cause}` {done}.")
+        verdicts[stage.name] = outcome.verdict
+        yield Finding(stage.name, outcome)
 
 
-def missing_need(stage: Stage, found: Mapping[str, Finding]) -> str | None:
-    """Why the stage cannot run; None if it can."""
-    for need in stage.needs:
-        if found[need].verdict in BLOCKING:
-            done = "failed" if found[need].verdict is Verdict.FAILED else "could not be examined"
-            return f"Not examined, because `{need}` {done}."
-    return None
+def first_missing(stage: Stage, verdicts: Mapping[str, Verdict]) -> str | None:
+    """The first stage among those needed that has nothing to build on; None if the stage can run."""
+    return next((need for need in stage.needs if verdicts[need] in BLOCKING), None)

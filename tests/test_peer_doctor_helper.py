@@ -1,0 +1,77 @@
+"""The doctor's helpers: spawned, asked, and ended whatever they do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from peer.doctor.helper import Helper, HelperError, HelperMain
+from peer.doctor.questions import Device, Look
+from tests import doctor_mains
+
+TIMEOUT_S = 60.0
+LOOK = Look("cpu", None)
+
+
+@asynccontextmanager
+async def helper_with(main: HelperMain) -> AsyncIterator[Helper]:
+    helper = Helper(main)
+    try:
+        yield helper
+    finally:
+        await helper.end()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_one_process_answers_all_questions() -> None:
+    """It is started with the first and gone after the end."""
+    async with helper_with(doctor_mains.echoes) as helper:
+        answers = [await helper.ask(Look(name, None), TIMEOUT_S) for name in ("cpu", "cuda")]
+        assert [answer.name for answer in answers if isinstance(answer, Device)] == ["cpu", "cuda"]
+        (pid,) = {answer.threads for answer in answers if isinstance(answer, Device)}
+        assert pid != os.getpid()
+        assert is_running(pid)
+    assert not is_running(pid)
+
+
+async def test_a_helper_that_cannot_start_leaves_its_last_words() -> None:
+    """What it printed last is in the error."""
+    async with helper_with(doctor_mains.dies) as helper:
+        with pytest.raises(HelperError, match=r"died .*libcudart\.so\.12 is missing") as caught:
+            await helper.ask(LOOK, TIMEOUT_S)
+        assert caught.value.died
+
+
+async def test_a_helper_that_is_killed_at_work_is_noticed() -> None:
+    """Without a word, and without waiting for the timeout."""
+    async with helper_with(doctor_mains.dies_at_the_question) as helper:
+        with pytest.raises(HelperError, match="no word") as caught:
+            await helper.ask(LOOK, TIMEOUT_S)
+        assert caught.value.died
+
+
+async def test_a_helper_that_hangs_is_ended() -> None:
+    """After the timeout; and the next question finds a new one."""
+    async with helper_with(doctor_mains.hangs) as helper:
+        for _ in range(2):
+            with pytest.raises(HelperError, match="did not answer") as caught:
+                await helper.ask(LOOK, 0.3)
+            assert not caught.value.died
+
+
+async def test_ending_twice_is_fine() -> None:
+    """Also if it was never started."""
+    async with helper_with(doctor_mains.echoes) as helper:
+        await helper.end()
+        await helper.ask(LOOK, TIMEOUT_S)
+        await helper.end()

@@ -1,0 +1,151 @@
+"""The swarm's stages, with real p2p daemons: ones that start, fail, hang, and answer over one transport or none."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from peer.doctor.checkup import BEYOND_TCP, DAEMON, KEEPER
+from peer.doctor.context import ANY_PORT, Context, Options, Timing
+from peer.doctor.description import RunDescription
+from peer.doctor.findings import Finding, Outcome, Verdict, ok
+from peer.doctor.helper import HelperMain
+from peer.doctor.stages import Stage, run_stages
+from peer.doctor.swarm import check_daemon
+from peer.run_config import RunConfig
+from tests import doctor_mains
+
+OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
+HERE = "/ip4/127.0.0.1"
+IMPATIENT = Timing(daemon_s=1.0)
+
+
+@contextmanager
+def keeper_on(*addresses: str) -> Iterator[tuple[str, ...]]:
+    """A p2p daemon that listens there; yields where it can be dialled."""
+    spec = find_spec("hivemind")
+    assert spec is not None
+    assert spec.origin is not None
+    program = Path(spec.origin).parent / "hivemind_cli" / "p2pd"
+    with socket.socket(socket.AF_UNIX) as unused:
+        unused.bind("")  # the system chooses a name that is free, beyond the file system
+        control = f"/unix/tmp/hivemind-test-{unused.getsockname().hex()}.sock"
+    command = [program, f"-listen={control}", f"-hostAddrs={','.join(addresses)}", "-dhtServer"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line.strip())
+            if len([told for told in lines if told.startswith(HERE)]) == len(addresses):
+                break
+        (peer_id,) = [line.removeprefix("Peer ID: ") for line in lines if line.startswith("Peer ID: ")]
+        yield tuple(f"{line}/p2p/{peer_id}" for line in lines if line.startswith(HERE))
+        process.kill()
+    Path(control.removeprefix("/unix")).unlink(missing_ok=True)
+
+
+async def known(_: Context) -> Outcome:
+    """Stands for the coordinator's description."""
+    return ok("known")
+
+
+async def examine(
+    *swarm_addresses: str, main: HelperMain | None = None, listen: tuple[str, ...] = ANY_PORT
+) -> tuple[dict[str, Finding], Context]:
+    """All stages of the swarm, for a run whose keeper has these addresses."""
+    options = Options(Path("unused"), listen=listen)
+    context = Context(options, swarm_helper_main=main, timing=IMPATIENT if main else Timing(connect_s=5.0))
+    context.description = RunDescription(RunConfig(), swarm_addresses, ip_address("127.0.0.1"), 0.0)
+    stages = (Stage("requirements", known), DAEMON, KEEPER, *BEYOND_TCP)
+    async with context:
+        found = {finding.stage: finding async for finding in run_stages(stages, context)}
+    return found, context
+
+
+async def test_a_keeper_answers_over_both_transports() -> None:
+    """Daemon, TCP, QUIC and relay, as libp2p really does them."""
+    with keeper_on(f"{HERE}/tcp/0", f"{HERE}/udp/0/quic-v1") as addresses:
+        found, context = await examine(*addresses)
+    assert {name: finding.verdict for name, finding in found.items()} == dict.fromkeys(found, OK)
+    assert found["daemon"].outcome.data["addresses"]
+    assert context.relays
+
+
+async def test_a_run_without_quic_is_no_failure() -> None:
+    """TCP is enough."""
+    with keeper_on(f"{HERE}/tcp/0") as addresses:
+        found, _ = await examine(*addresses)
+    assert found["swarm-tcp"].verdict is OK
+    assert found["swarm-quic"].verdict is SKIPPED
+
+
+async def test_a_keeper_that_is_gone_fails() -> None:
+    """Over TCP that is a failure with the port to open, over QUIC a warning; nothing is said of a relay."""
+    with keeper_on(f"{HERE}/tcp/0", f"{HERE}/udp/0/quic-v1") as addresses:
+        pass
+    found, _ = await examine(*addresses)
+    assert found["swarm-tcp"].verdict is FAILED
+    assert "refused" in found["swarm-tcp"].outcome.found
+    assert f"port {addresses[0].split('/')[4]}" in found["swarm-tcp"].outcome.remedy
+    assert found["swarm-quic"].verdict is WARNING
+    assert "no answer" in found["swarm-quic"].outcome.found
+    assert found["relay"].verdict is SKIPPED
+
+
+async def test_another_peer_at_the_keepers_address_fails() -> None:
+    """libp2p checks the identity that the address names."""
+    with keeper_on(f"{HERE}/tcp/0") as addresses:
+        stranger = addresses[0].partition("/p2p/")[0] + "/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+        found, _ = await examine(stranger)
+    assert found["swarm-tcp"].verdict is FAILED
+    assert "peer id mismatch" in found["swarm-tcp"].outcome.found
+
+
+async def test_a_run_without_a_keeper_fails() -> None:
+    """The coordinator is up, but knows no address."""
+    found, _ = await examine()
+    assert found["swarm-tcp"].verdict is FAILED
+    assert "keeper" in found["swarm-tcp"].outcome.remedy
+
+
+async def test_a_port_that_is_taken_fails() -> None:
+    """The daemon's own words say why."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found, _ = await examine(listen=(f"{HERE}/tcp/{taken.getsockname()[1]}",))
+    assert found["daemon"].verdict is FAILED
+    assert "--listen" in found["daemon"].outcome.remedy
+    assert any("address already in use" in line for line in found["daemon"].outcome.data["log"])
+
+
+@pytest.mark.parametrize(
+    ("main", "word", "in_log"),
+    [
+        (doctor_mains.daemon_fails, "giving up", "cannot allocate a thread"),
+        (doctor_mains.daemon_hangs, "does not start", "waiting for a lock"),
+        (doctor_mains.daemon_is_for_another_machine, "incompatible", None),
+    ],
+)
+async def test_a_daemon_that_does_not_start_fails(main: HelperMain, word: str, in_log: str | None) -> None:
+    """With what it said itself, also if it hangs and does not end when told to; the swarm is not tried then."""
+    found, _ = await examine(f"{HERE}/tcp/9/p2p/Qm", main=main)
+    daemon = found["daemon"]
+    assert daemon.verdict is FAILED
+    assert word in daemon.outcome.found
+    assert daemon.outcome.remedy
+    assert in_log is None or any(in_log in line for line in daemon.outcome.data["log"])
+    assert found["swarm-tcp"].verdict is SKIPPED
+
+
+async def test_a_helper_that_cannot_load_hivemind_fails() -> None:
+    """The installation is at fault then."""
+    async with Context(Options(Path("unused")), swarm_helper_main=doctor_mains.dies) as context:
+        outcome = await check_daemon(context)
+    assert outcome.verdict is FAILED
+    assert "Install manyhands again" in outcome.remedy
