@@ -91,6 +91,7 @@ class Visitors:
 
 
 async def _exchange(chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]) -> None:
+    await send(control_pb2.ProbeDown())  # admitted: who is not shall hear so before sending anything
     received, wanted = await _take_in(chunks)
     await send(control_pb2.ProbeDown(received_bytes=received))
     noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it

@@ -26,7 +26,7 @@ def doctor(
     link: Annotated[
         str | None, typer.Argument(metavar="[LINK]", help="A run's join link; without it only the machine is examined.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda", "tpu", "jax"], typer.Option(help="What to train on.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
     listen: Annotated[

@@ -45,6 +45,7 @@ class SilentCoordinator(OldCoordinator):
 
     async def Probe(self, chunks: Any, _context: Any) -> AsyncIterator[control_pb2.ProbeDown]:  # noqa: N802
         """Claim to have received more than was sent."""
+        yield control_pb2.ProbeDown()
         received = sum([len(chunk.data) async for chunk in chunks])
         yield control_pb2.ProbeDown(received_bytes=received + 1)
 

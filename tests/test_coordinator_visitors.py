@@ -44,7 +44,7 @@ async def probe(client: ControlClient, up_bytes: int, down_bytes: int) -> tuple[
         replies = [reply async for reply in client._stub.Probe(chunks(), timeout=TIMEOUT_S)]
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
-    return replies[0].received_bytes, sum(len(reply.data) for reply in replies)
+    return replies[1].received_bytes, sum(len(reply.data) for reply in replies)
 
 
 def write_status(coordinator: TestCoordinator) -> None:
@@ -138,6 +138,7 @@ async def test_a_probe_does_not_hold_its_place_for_ever(tmp_path: Path, monkeypa
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         call = client._stub.Probe(timeout=TIMEOUT_S)
         await call.write(control_pb2.ProbeUp())
+        await call.read()  # admitted
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert "not measured" in str(error_from_rpc(caught.value))

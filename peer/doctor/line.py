@@ -46,8 +46,9 @@ async def check_bandwidth(context: Context) -> Outcome:
 async def measure_line(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
     """Send for `limit_s` or up to `MAX_PROBE_BYTES`, then receive as long or as much."""
     noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it
-    began, sent = stopwatch(), 0
     await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
+    await call.read()  # a refusal comes here, in its own words
+    began, sent = stopwatch(), 0
     while sent < MAX_PROBE_BYTES and stopwatch() - began < limit_s:
         await call.write(control_pb2.ProbeUp(data=noise))
         sent += len(noise)

@@ -55,12 +55,8 @@ async def check_speed(context: Context) -> Outcome:
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> Outcome:
     """What the measurement means on a machine with so much memory."""
     of = f"microbatches of {microbatch_size} of {whose} model"
-    if speed.out_of_memory:
-        remedy = (
-            f"Join with `--microbatch {microbatch_size // 2}`."
-            if microbatch_size > 1
-            else "Use a machine with more memory."
-        )
+    if speed.out_of_memory:  # even one by one
+        remedy = "Close what else runs, or use a machine with more memory."
         return failed(f"No {of} fit into memory: {speed.error.rstrip('.')}.", remedy)
     if speed.error:
         return failed(

@@ -11,14 +11,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from auth.errors import ConfigError
-from peer.backends.torch_backend import TorchBackend
+from auth.errors import ConfigError, MemoryLimitError
+from peer.backends.choice import choose_backend
+from peer.data.special_tokens import SpecialIds
+from peer.data.synthetic import random_batch
 from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
-from peer.doctor.synthetic import SPECIAL, random_batch
-from peer.hardware import count_gpus, describe_device, pick_device, pick_threads
+from peer.hardware import JAX_DEVICES, count_gpus, describe_device, has_tpu, pick_device, pick_threads
 from peer.models import build_model
 from peer.run_config import RunConfig
 
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # nobody has the run's tokenizer before joining
 WARM_UP = 1  # microbatches that do not count: memory is asked for, kernels are compiled
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
@@ -36,8 +38,8 @@ def look(question: Look) -> Device:
     """The device, or why it cannot be used."""
     try:
         gpus = count_gpus()
-        device, threads = pick_device(question.device, gpus), pick_threads(question.threads)
-        name = describe_device(device, threads)
+        device, threads = pick_device(question.device, gpus, has_tpu()), pick_threads(question.threads)
+        name = device if device in JAX_DEVICES else describe_device(torch.device(device), threads)
     except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
         return Device(error=" ".join(str(error).split()))
     idle_gpu = gpus == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
@@ -48,7 +50,7 @@ def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     """Forward and backward passes on random tokens for the seconds that are asked for."""
     try:
         return _measure(question, stopwatch)
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryLimitError) as error:
         return Speed(error=_first_sentence(error), out_of_memory=True)
     except MemoryError:
         return Speed(error="the system gives no more", out_of_memory=True)
@@ -60,10 +62,11 @@ def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:
 
 def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     config = RunConfig.from_json(question.config_json)
-    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
-    device, threads = pick_device(question.device, count_gpus()), pick_threads(question.threads)
-    backend, rng = TorchBackend(config, model, device, threads), np.random.default_rng(0)
-    batch = random_batch(config, question.microbatch_size, rng)
+    vocabulary = config.tokenizer.vocab_size
+    model = build_model(config, vocabulary, SPECIAL)
+    device = pick_device(question.device, count_gpus(), has_tpu())
+    backend = choose_backend(device, "auto", config, model)(pick_threads(question.threads))
+    batch = random_batch(config, vocabulary, SPECIAL, question.microbatch_size, np.random.default_rng(0))
     for _ in range(WARM_UP):
         backend.accumulate(batch)
     began, microbatches = stopwatch(), 0
