@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 from itertools import islice
@@ -19,7 +18,6 @@ from peer.data.batches import (
     CHUNK_CHARACTERS,
     FIRST_CHUNK_CHARACTERS,
     STATE_FILE,
-    STATE_VERSION,
     Batch,
     SampleMaker,
     make_batches,
@@ -215,12 +213,40 @@ def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) ->
     assert rows(first_batches(folder, tmp_path / "used", 3, seed=2)) == expected
 
 
-def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"documents": None},
+        {"documents": {}},
+        {"documents": {"drawn": [1], "streams": []}},
+        {"documents": {"drawn": [-1], "streams": [{}]}},
+        {"documents": {"drawn": [1], "streams": [{"epoch": 0}]}},
+        {"batches": "many"},
+    ],
+)
+def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
     """A file that is no position costs a volunteer nothing but the place."""
-    (tmp_path / STATE_FILE).write_text(f'{{"version": {STATE_VERSION}}}', encoding="utf-8")
-    with caplog.at_level(logging.WARNING):
-        assert len(first_batches(folder, tmp_path, 1)) == 1
-    assert "Ignoring the damaged stream position" in caplog.text
+    config, reports = config_for(folder), list[str]()
+    first_batches(folder, tmp_path, 3)
+    content = json.loads((tmp_path / STATE_FILE).read_text())
+    (tmp_path / STATE_FILE).write_text(json.dumps(content | damage), encoding="utf-8")
+    with open_batches(config, folder / "tokenizer", tmp_path, 1, 8, report=reports.append) as batches:
+        next(batches)
+    [report] = reports
+    assert "Ignoring the damaged place in the data" in report
+
+
+def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Path) -> None:
+    """To nobody who has none yet, and once to who comes back to other sources."""
+    reports: list[str] = []
+    for number in (1, 1, 2):
+        with open_batches(
+            config_for(folder), folder / "tokenizer", tmp_path, number, 8, report=reports.append
+        ) as batches:
+            next(batches)
+    assert reports == [
+        "The run's data sources, or this device's number, have changed: this device begins anew in its data."
+    ]
 
 
 def test_a_disk_that_is_full_stops_no_training(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from auth.errors import ConfigError
+from peer.config.data import Source
 from peer.data.documents import MixedDocuments, open_documents
 from peer.data.faults import Pauses
+from peer.data.file_units import FileUnits
 from peer.run_config import RunConfig
 from tests.web_files import WebFiles, serve_files
 
@@ -152,3 +158,28 @@ def test_a_place_in_a_source_that_has_changed_begins_its_next_epoch(tmp_path: Pa
     with open_documents(config, 1, position) as stream:
         next(stream)
         assert stream.epoch == 1
+
+
+def test_a_server_that_never_was_there_is_one_clear_error() -> None:
+    """As nothing else can be read; who watches hears that it is tried again."""
+    source = {"kind": "jsonl", "path": "http://127.0.0.1:9/corpus.jsonl"}
+    config = RunConfig.from_mapping({"data": {"sources": [source], "validation": {"share": 0.0}}})
+    message = r"Cannot open `http://127\.0\.0\.1:9/corpus\.jsonl` .*; trying again in 2 minutes"
+    with (
+        open_documents(config, 1, report=print, pauses=ShortPauses()) as stream,
+        pytest.raises(ConfigError, match=message),
+    ):
+        next(stream)
+
+
+def test_of_a_packed_file_that_breaks_off_all_before_the_break_is_read(tmp_path: Path) -> None:
+    """Though it is unpacked in large pieces."""
+    rng = random.Random(0)
+    text = "\n".join(json.dumps({"text": f"{number} {rng.random()}"}) for number in range(4000))
+    packed = gzip.compress(text.encode())
+    (tmp_path / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    source = Source.model_validate({"kind": "jsonl", "path": str(tmp_path / "corpus.jsonl.gz")})
+    with closing(FileUnits(source, whole=True).open(0, None)) as unit:
+        assert len(list(islice(unit, 1900))) == 1900
+        with pytest.raises(EOFError):
+            list(unit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.reports import PAUSE_S, SparingReports
+from peer.reports import PAUSE_S, SAME_PAUSE_S, SparingReports
 
 
 def test_warnings_that_come_thick_and_fast_are_summed_up() -> None:
@@ -22,3 +22,17 @@ def test_warnings_that_come_thick_and_fast_are_summed_up() -> None:
         "fault 4 (The log has 3 more warnings since the last one.)",
         "fault 6 (The log has 1 more warnings since the last one.)",
     ]
+
+
+def test_what_stays_wrong_is_not_said_every_minute() -> None:
+    """The same warning is told again after an hour, another one at once."""
+    told: list[str] = []
+    now = [0.0]
+    report = SparingReports(told.append, lambda: now[0])
+    for text in ("away", "away", "damaged", "away"):
+        report(text)
+        now[0] += PAUSE_S
+    report("away")
+    now[0] += SAME_PAUSE_S
+    report("away")
+    assert [text.split()[0] for text in told] == ["away", "damaged", "away", "away"]

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from auth.errors import ConfigError
 from peer.config.architectures import ARCHITECTURES
-from peer.data.documents import DocumentStream, Position, Report, open_documents
+from peer.data.documents import DocumentStream, Position, Report, check_position, open_documents
 from peer.data.encoding import Encoder
 from peer.data.labels import Labelled, next_tokens
 from peer.data.masking import Masker
@@ -131,7 +131,7 @@ def open_batches(
     """
     state_file = state_dir / STATE_FILE
     key = _stream_key(config, device_number)
-    state = _load_state(state_file, key)
+    state = _load_state(state_file, key, len(config.data.sources), report)
     batches_before = state.batches if state else 0
     rng = np.random.default_rng((config.run.seed, device_number, batches_before))
     maker = SampleMaker(config, tokenizer_dir, rng)
@@ -233,16 +233,18 @@ def _stream_key(config: RunConfig, device_number: int) -> str:
     return sha256(json.dumps([sources, config.run.seed, buffer, device_number]).encode()).hexdigest()
 
 
-def _load_state(path: Path, key: str) -> StreamState | None:
-    """The saved place, or None: a device whose place is lost or meaningless starts anew."""
+def _load_state(path: Path, key: str, sources: int, report: Report) -> StreamState | None:
+    """The saved place, or None: a device whose place is lost or meaningless begins anew, and is told so."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["version"] == STATE_VERSION and content["key"] == key:
-            return StreamState(dict(content["documents"]), int(content["batches"]))
+        if (content["version"], content["key"]) == (STATE_VERSION, key):
+            return StreamState(check_position(content["documents"], sources), int(content["batches"]))
+        report("The run's data sources, or this device's number, have changed: this device begins anew in its data.")
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning("Ignoring the damaged stream position %s: %r", path, error)
+        reason = " ".join(str(error).split())
+        report(f"Ignoring the damaged place in the data, {path} ({reason:.200}): this device begins anew.")
     return None
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
+
 from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.data.builtin_corpus import BuiltinUnits
@@ -29,6 +31,20 @@ logger = logging.getLogger(__name__)
 Position = Mapping[str, Any]  # JSON values only
 Report = Callable[[str], None]  # told in one sentence what keeps documents from coming
 TROUBLE_CHECK_S = 0.1
+
+
+class _SourcePosition(BaseModel):
+    """What `SourceStream.position` gives."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    epoch: NonNegativeInt
+    block: NonNegativeInt
+    turn: NonNegativeInt
+    state: dict[str, Any] | None
+    units: NonNegativeInt | None
+    size: NonNegativeInt | None
+    index: NonNegativeInt
 
 
 class DocumentStream(Protocol):
@@ -96,6 +112,17 @@ class MixedDocuments:
             if hopeless and not any(stream.has_given for stream in self._streams):
                 raise ConfigError(troubles[0].text)
             self._pauses(TROUBLE_CHECK_S)
+
+
+def check_position(value: Any, sources: int) -> Position:
+    """A position that comes from a file; raises `ValueError` if it is none, or of another number of sources."""
+    if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
+        raise ValueError("a position has the keys `drawn` and `streams`")
+    TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
+    TypeAdapter(list[_SourcePosition]).validate_python(value["streams"])
+    if not len(value["drawn"]) == len(value["streams"]) == sources:
+        raise ValueError(f"a position in {sources} sources has as many of each")
+    return value
 
 
 def open_documents(

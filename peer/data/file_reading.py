@@ -24,8 +24,9 @@ def open_at(address: Address, offset: int) -> BinaryIO:
     if not address.compression:
         return io.BufferedReader(_open_plain(address, offset), BUFFER_BYTES)
     packed = _open_plain(address, 0)
-    unpacked = gzip.GzipFile(fileobj=packed) if address.compression == ".gz" else _Unpacked(packed)
-    stream = io.BufferedReader(_Closing(unpacked.read, packed), BUFFER_BYTES)
+    # Piece by piece, so that of a damaged file everything before the damage is read.
+    read = gzip.GzipFile(fileobj=packed).read1 if address.compression == ".gz" else _Unpacked(packed).read
+    stream = io.BufferedReader(_Closing(read, packed), BUFFER_BYTES)
     _pass_over(stream.read, offset)
     return stream
 

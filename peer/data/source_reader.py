@@ -23,6 +23,7 @@ from peer.data.units import Units
 Position = Mapping[str, Any]  # JSON values only
 BARREN_RECORDS = 100_000  # so many with nothing wanted among them are worth a word
 CHECK = "check its `path`, `text_field` and `filters`"
+LATER = f"trying again in {REST_S / 60:.0f} minutes"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class SourceReader:
             except ConfigError as error:
                 text = str(error)
             except Exception as error:  # noqa: BLE001 - the fault boundary: of any file system and format
-                text = f"Cannot open {self._plan.name} ({describe(error)})."
+                text = f"Cannot open {self._plan.name} ({describe(error)}); {LATER}."
             self._rest(text)
 
     def _deal(self, units: int, epoch: int) -> NDArray[np.int64]:
@@ -144,7 +145,7 @@ class SourceReader:
         self._barren_units += 1
         if rest:
             self._barren_units = 0
-            self._rest(f"{text}; trying again in {REST_S / 60:.0f} minutes.")
+            self._rest(f"{text}; {LATER}.")
         else:
             self._report(f"{text}; it is left out until the source begins anew.")
         blocks.go_to(go_to)
@@ -174,7 +175,7 @@ def _resume(position: Position | None, units: int) -> tuple[Place, int | None, i
     """Where to begin, how many records the first block has, and how many of them were read before."""
     if position is None or position["units"] is None:
         return Place(), None, 0
-    if position["units"] != units:  # the source is another: its next epoch begins
+    if position["units"] != units or position["turn"] >= units:  # the source is another: its next epoch begins
         return Place(int(position["epoch"]) + 1), None, 0
     place = Place(int(position["epoch"]), int(position["block"]), int(position["turn"]), position["state"])
     return place, int(position["size"]), int(position["index"])

@@ -71,7 +71,7 @@ class SourceStream:
     def _next_block(self) -> bool:
         while True:
             try:
-                block = self._blocks.get(timeout=CHECK_S if self.trouble is None else 0.001)
+                block = self._blocks.get(block=self.trouble is None, timeout=CHECK_S)
             except queue.Empty:
                 if self._crash is not None:
                     raise self._crash from None
@@ -87,6 +87,7 @@ class SourceStream:
                 "state": place.state,
                 "units": block.units,
                 "size": len(block.documents),
+                "index": 0,
             }
             self._block, self._index = block, block.begin
             return True

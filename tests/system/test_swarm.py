@@ -55,7 +55,7 @@ CONFIG: dict[str, Any] = {
     "averaging": {
         "target_batch_size": TARGET,
         "matchmaking_time_s": 1.0,
-        "averaging_timeout_s": 15.0,
+        "averaging_timeout_s": 30.0,  # a third of it for each part: two busy cores are no lost peer
         "statistics_expiration_s": 6.0,
         "progress_refresh_s": 0.1,
         "compression": "none",
