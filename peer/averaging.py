@@ -152,6 +152,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
     def __init__(self, *args: Any, access: SwarmAccess, **kwargs: Any) -> None:
         self.access = access
         self._required_group_size = mp.Value("i", 2)
+        self._failed_rounds = mp.Value("i", 0)
         self._averaged_weight, self._received_bytes = 0.0, 0
         super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
 
@@ -163,6 +164,11 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
     @required_group_size.setter
     def required_group_size(self, size: int) -> None:
         self._required_group_size.value = max(2, size)
+
+    @property
+    def failed_rounds(self) -> int:
+        """How many rounds of averaging began and did not bring every value; hivemind tries again by itself."""
+        return int(self._failed_rounds.value)
 
     @torch.no_grad()
     def load_accumulators_into_averager_(self) -> None:
@@ -205,13 +211,22 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
-        async for tensor, average in azip(as_aiter(*tensors), runner):
-            tensor.copy_(average)
-        if runner.missing_values:
-            raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
-        if not (math.isfinite(runner.least_weight) and all(map(_finite, tensors))):
-            raise AllreduceException("the average is not finite")
+        try:
+            await _take_averages(runner, tensors)
+        except AllreduceException:
+            self._failed_rounds.value += 1
+            raise
         self._averaged_weight, self._received_bytes = runner.least_weight, runner.received_bytes
+
+
+async def _take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
+    """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite."""
+    async for tensor, average in azip(as_aiter(*tensors), runner):
+        tensor.copy_(average)
+    if runner.missing_values:
+        raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
+    if not (math.isfinite(runner.least_weight) and all(map(_finite, tensors))):
+        raise AllreduceException("the average is not finite")
 
 
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):

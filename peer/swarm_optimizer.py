@@ -181,14 +181,21 @@ class SwarmOptimizer(hivemind.Optimizer):
         return group
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
-        """The round's result; gives up when the batch is no longer full, because a peer that filled it has gone."""
+        """The round's result; gives up when the batch is no longer full, because a peer that filled it has gone.
+
+        Or when the round has failed here and not for the others, who have taken the step and will not average again.
+        """
         deadline = time.monotonic() + self.averaging_timeout
+        failed_before = self.grad_averager.failed_rounds
         while True:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
                 wanted = self.tracker.ready_to_update_epoch and not self.interrupted.is_set()
-                if time.monotonic() > deadline or not (control.began_allreduce or wanted):
+                left_behind = (
+                    self.grad_averager.failed_rounds > failed_before and self.tracker.swarm_step > self.local_epoch
+                )
+                if left_behind or time.monotonic() > deadline or not (control.began_allreduce or wanted):
                     raise
                 self._require_group()
 

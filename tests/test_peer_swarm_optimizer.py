@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent import futures
+from types import SimpleNamespace
+
 import pytest
 
-from peer.swarm_optimizer import FULL_GROUP_ATTEMPTS, required_group_size
+from peer.swarm_optimizer import FULL_GROUP_ATTEMPTS, SwarmOptimizer, required_group_size
 
 
 @pytest.mark.parametrize("averaging", [1, 2, 3, 10])
@@ -19,3 +23,38 @@ def test_later_attempts_need_more_than_half(averaging: int) -> None:
     size = required_group_size(averaging, FULL_GROUP_ATTEMPTS)
     assert 2 * size > averaging
     assert size <= averaging
+
+
+class SlowRound:
+    """A round that has begun and gives no result; after so many looks it has failed, or the others have stepped."""
+
+    began_allreduce = True
+
+    def __init__(self, fails_at: int, others_step_at: int) -> None:
+        self.fails_at, self.others_step_at = fails_at, others_step_at
+        self.looks = 0
+        self.optimizer = SimpleNamespace(
+            averaging_timeout=3600.0,
+            local_epoch=4,
+            interrupted=threading.Event(),
+            tracker=SimpleNamespace(ready_to_update_epoch=True, swarm_step=4),
+            grad_averager=SimpleNamespace(failed_rounds=7),
+            _require_group=lambda: None,
+        )
+
+    def result(self, timeout: float) -> None:
+        self.looks += 1
+        if self.looks == self.fails_at:
+            self.optimizer.grad_averager.failed_rounds += 1
+        if self.looks == self.others_step_at:
+            self.optimizer.tracker.swarm_step = 5
+        raise futures.TimeoutError
+
+
+@pytest.mark.parametrize(("fails_at", "others_step_at"), [(3, 9), (9, 3)])
+def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_step_at: int) -> None:
+    """Neither a failed round alone, which is tried again, nor others that are quicker are a reason to give up."""
+    slow = SlowRound(fails_at, others_step_at)
+    with pytest.raises(futures.TimeoutError):
+        SwarmOptimizer._await_group(slow.optimizer, slow)  # type: ignore[arg-type]
+    assert slow.looks == 9

