@@ -23,6 +23,7 @@ COMMANDS = {
     "join": ("peer.cli", "Take part in a run with this machine."),
     "assist": ("peer.cli", "Average for a run's trainers without training."),
     "doctor": ("peer.doctor_cli", "What this machine and its network can do, stage by stage."),
+    "support-bundle": ("peer.support_cli", "Write a redacted archive for the run's operator."),
     "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
     "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, members, revoke, status."),

@@ -31,6 +31,7 @@ SERVING = (
     "peer.cli",
     "peer.corpus_cli",
     "peer.doctor_cli",
+    "peer.support_cli",
     "peer.tokenizer_cli",
     "peer.agent",
     "coordinator.cli",
