@@ -84,10 +84,10 @@ class ExactAllReduce(AllReduceRunner):
             await self._reduce_own_parts(peer_index)
             return
         container = self.tensor_part_container
+        done_sending, has_all = asyncio.Event(), asyncio.Event()
+        parts = attach_event_on_finished(self._generate_input_for_peer(peer_index), done_sending)
         try:
-            done_sending = asyncio.Event()
-            inputs = attach_event_on_finished(self._generate_input_for_peer(peer_index), done_sending)
-            stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(inputs)
+            stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(_held_open(parts, has_all))
             if self.should_delay_results(self.peer_id):
                 await done_sending.wait()
             part_index, expected = 0, container.num_parts_by_peer[peer_index]
@@ -99,6 +99,8 @@ class ExactAllReduce(AllReduceRunner):
                 container.register_processed_part(peer_index, part_index, average)
                 self.least_weight = min(self.least_weight, weight)
                 part_index += 1
+                if part_index == expected:
+                    has_all.set()
             if part_index != expected:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
         except BaseException:
@@ -137,6 +139,18 @@ class ExactAllReduce(AllReduceRunner):
         finally:
             if part_index != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
+
+
+async def _held_open(
+    parts: AsyncIterator[averaging_pb2.AveragingData], has_all: asyncio.Event
+) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """The parts for a reducer, and no end before all of its answers are here.
+
+    Who answers closes the stream at its end, and what is still on its way then may be lost with it.
+    """
+    async for part in parts:
+        yield part
+    await has_all.wait()
 
 
 def _averaged_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float]:
