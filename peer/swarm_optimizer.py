@@ -22,11 +22,12 @@ from hivemind.compression import CompressionBase, Float16Compression, NoCompress
 from hivemind.p2p import PeerID
 
 from auth.swarm_auth import RecordKey, SwarmAccess
-from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager, SwarmStateAverager
+from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.progress import StepTracker
 from peer.run_config import RunConfig
 from peer.sketch import sketch_of
+from peer.state_sharing import SwarmStateAverager
 
 logger = logging.getLogger(__name__)
 STATE_DOWNLOAD_TIMEOUT_S = 600.0

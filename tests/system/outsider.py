@@ -22,7 +22,8 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
 from auth.swarm_auth import peers_key
-from peer.averaging import SwarmGradientAverager, SwarmStateAverager
+from peer.averaging import SwarmGradientAverager
+from peer.state_sharing import SwarmStateAverager
 
 PATIENCE_S = 10.0
 

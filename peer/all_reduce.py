@@ -1,0 +1,149 @@
+"""One round of hivemind's all-reduce, made exact and strict.
+
+hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other
+numbers, and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer
+returns the average itself, every member of a group (the reducer included) takes the same bits, and a round that misses
+any part fails. Used by `peer.averaging`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import torch
+from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
+from hivemind.averaging.partition import BannedException
+from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor, as_aiter, attach_event_on_finished, azip
+
+
+class ExactAllReduce(AllReduceRunner):
+    """Butterfly all-reduce in which all members receive identical averages."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self.received_bytes = 0  # to be reduced, from others
+        self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
+
+    @property
+    def missing_values(self) -> int:
+        """How many values did not come back averaged."""
+        return int(self.tensor_part_container.failed_size)
+
+    def _reduced_weight(self) -> float:
+        """Total weight of the senders in what this peer reduces; they all name it with each part."""
+        banned = {self.sender_peer_ids.index(peer) for peer in self.banned_senders}
+        return sum(weight for index, weight in self._weights.items() if index not in banned)
+
+    async def _reduce_own_parts(self, peer_index: int) -> None:
+        sender_index = self.sender_peer_ids.index(self.peer_id)
+        self._weights[sender_index] = self.weight
+        infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
+        for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
+            average = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
+            self.least_weight = min(self.least_weight, self._reduced_weight())
+            # the same rounding as everybody else's copy went through
+            wire = self.tensor_part_container.compression.compress(average, info, allow_inplace=False)
+            self.tensor_part_container.register_processed_part(peer_index, part_index, deserialize_torch_tensor(wire))
+
+    async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+        """Send this peer's parts to one reducer and take the averages it returns."""
+        peer_index = self.ordered_peer_ids.index(peer_id)
+        if peer_id == self.peer_id:
+            await self._reduce_own_parts(peer_index)
+            return
+        container = self.tensor_part_container
+        done_sending, has_all = asyncio.Event(), asyncio.Event()
+        parts = attach_event_on_finished(self._generate_input_for_peer(peer_index), done_sending)
+        try:
+            stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(_held_open(parts, has_all))
+            if self.should_delay_results(self.peer_id):
+                await done_sending.wait()
+            part_index, expected = 0, container.num_parts_by_peer[peer_index]
+            answers = aiter_with_timeout(stream, self.reducer_timeout)
+            async for average, weight in amap_in_executor(_averaged_part, answers, max_prefetch=container.prefetch):
+                asked = container._input_parts_by_peer[peer_index]
+                if part_index >= expected or average.shape != asked[part_index][0].shape:
+                    raise AllreduceException(f"{peer_id} returned parts that were not asked for")
+                container.register_processed_part(peer_index, part_index, average)
+                self.least_weight = min(self.least_weight, weight)
+                part_index += 1
+                if part_index == expected:
+                    has_all.set()
+            if part_index != expected:
+                raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
+        except BaseException:
+            container.register_failed_reducer(peer_index)
+            raise
+
+    async def _accumulate_parts_streaming(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Add one sender's parts to the sums and answer each with the average."""
+        part_index = 0
+        try:
+            async for part, weight, compression, size in amap_in_executor(
+                lambda message: (
+                    deserialize_torch_tensor(message.tensor_part),
+                    message.weight,
+                    message.tensor_part.compression,
+                    len(message.tensor_part.buffer),
+                ),
+                stream,
+                max_prefetch=self.tensor_part_container.prefetch,
+            ):
+                self._weights[sender_index] = weight
+                self.received_bytes += size
+                try:
+                    average = await self.tensor_part_reducer.accumulate_part(
+                        sender_index, part_index, part, weight=weight
+                    )
+                except BannedException:
+                    break
+                part_index += 1
+                wire = serialize_torch_tensor(average, compression)
+                yield averaging_pb2.AveragingData(
+                    code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=self._reduced_weight()
+                )
+        finally:
+            if part_index != self.tensor_part_reducer.num_parts:
+                await self._ban_sender(self.sender_peer_ids[sender_index])
+
+
+async def _held_open(
+    parts: AsyncIterator[averaging_pb2.AveragingData], has_all: asyncio.Event
+) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """The parts for a reducer, and no end before all of its answers are here.
+
+    Who answers closes the stream at its end, and what is still on its way then may be lost with it.
+    """
+    async for part in parts:
+        yield part
+    await has_all.wait()
+
+
+def _averaged_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float]:
+    """The average of one part and the total weight behind it."""
+    if message.code != averaging_pb2.AVERAGED_PART:
+        raise AllreduceException(f"reducer answered {averaging_pb2.MessageCode.Name(message.code)}")
+    return deserialize_torch_tensor(message.tensor_part), message.weight
+
+
+async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
+    """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite."""
+    async for tensor, average in azip(as_aiter(*tensors), runner):
+        tensor.copy_(average)
+    if runner.missing_values:
+        raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
+    if not (math.isfinite(runner.least_weight) and all(map(is_finite, tensors))):
+        raise AllreduceException("the average is not finite")
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())

@@ -1,0 +1,106 @@
+"""The holder of the state: gives parameters and optimizer to members, and takes them from trusted donors only."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import torch
+from hivemind.averaging.averager import DecentralizedAverager
+from hivemind.compression import deserialize_torch_tensor
+from hivemind.optim.state_averager import TrainingStateAverager
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils import nested_flatten
+from hivemind.utils.asyncio import aiter_with_timeout
+from hivemind.utils.streaming import combine_from_streaming
+
+from auth.swarm_auth import AuthorizedAverager, SwarmAccess
+from peer.all_reduce import is_finite
+
+logger = logging.getLogger(__name__)
+STATE_OVERHEAD_BYTES = 1 << 20
+
+
+class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
+    """Holds parameters and optimizer, gives them to members, and downloads them from trusted donors only."""
+
+    def __init__(self, *args: Any, access: SwarmAccess, **kwargs: Any) -> None:
+        self.access = access
+        self.state_lock = threading.RLock()  # held while a global step changes the state
+        super().__init__(*args, **kwargs)
+
+    def get_current_state(self) -> Any:
+        """A consistent copy of the state between two global steps (hivemind's shares the live tensors)."""
+        with self.state_lock, torch.no_grad():
+            metadata, tensors, infos = super().get_current_state()
+            return metadata, [tensor.clone() for tensor in tensors], infos
+
+    def set_step(self, step: int) -> None:
+        """Declare that the state is the one after `step` global steps: the schedule follows, backwards too."""
+        self.local_epoch = step
+        self.scheduler._step_count, self.scheduler.last_epoch = step, step - 1
+        self.scheduler.step()
+
+    def load_state_from_peers(self, *, minimum_step: int = 0, timeout: float | None = None) -> bool:
+        """Take a donor's state if it is of `minimum_step` or later and fits this peer's tensors one by one."""
+        state = DecentralizedAverager.load_state_from_peers(self, timeout=timeout)
+        if state is None:
+            return False
+        metadata, donated = state
+        step = metadata.get("epoch") if isinstance(metadata, dict) else None
+        with self.state_lock, torch.no_grad():
+            own = [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
+            fits = [tensor.shape for tensor in own] == [tensor.shape for tensor in donated]
+            if not isinstance(step, int) or step < minimum_step or not fits:
+                logger.warning("a donor's state (step %s) does not fit this peer at step %d", step, minimum_step)
+                return False
+            for tensor, new in zip(own, donated, strict=True):
+                tensor.copy_(new)
+            self.set_step(step)
+        return True
+
+    async def _load_state_from_peers(self, future: Any, timeout: float | None = None) -> None:
+        """Ask the donors in turn; the future receives (metadata, tensors), or None if nobody had a usable state."""
+        try:
+            for donor in await self.directory.with_role(self.access.donor_roles):
+                state = await self._download_from(donor, timeout) if donor != self.peer_id else None
+                if state is not None:
+                    future.set_result(state)
+                    return
+        finally:
+            if not future.done():
+                future.set_result(None)
+
+    async def _download_from(self, donor: PeerID, timeout: float | None) -> tuple[Any, list[torch.Tensor]] | None:
+        """One donor's state, or None; never more bytes than this peer's own state has."""
+        limit = 4 * sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
+        limit += STATE_OVERHEAD_BYTES
+        metadata, received = None, 0
+        parts: list[Any] = []
+        tensors: list[torch.Tensor] = []
+        try:
+            stub = self.get_stub(self._p2p, donor, namespace=self.prefix)
+            stream = await stub.rpc_download_state(averaging_pb2.DownloadRequest())
+            async for message in aiter_with_timeout(stream, timeout=timeout):
+                received += message.ByteSize()
+                if received > limit:
+                    raise ValueError(f"the state of {donor} is larger than {limit} bytes")
+                if message.metadata:
+                    metadata = self.serializer.loads(message.metadata)
+                if message.tensor_part.dtype and parts:
+                    tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+                    parts = []
+                parts.append(message.tensor_part)
+            if parts:
+                tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+        except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
+            logger.warning("state of %s could not be downloaded: %r", donor, error)
+            return None
+        return None if metadata is None or not all(map(is_finite, tensors)) else (metadata, tensors)
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The live tensors of the optimizer's state, in the order in which hivemind sends them."""
+    return [value for value in nested_flatten(optimizer.state_dict()) if isinstance(value, torch.Tensor)]
