@@ -20,7 +20,7 @@ from coordinator.store.engine import Sessions
 from coordinator.store.models import Checkpoint, Device, Session, SwarmStatus
 
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
-STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "stopping"})
+STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping"})
 MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
 MAX_SAMPLES_PER_SECOND = 1e7

@@ -11,6 +11,7 @@ import fcntl
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,12 +23,19 @@ from auth.credentials import Credentials
 from auth.errors import ManyhandsError, StorageError, WorkerError
 from auth.join_link import JoinLink
 from peer.control_client import ControlClient
-from peer.display import Connected, Display, PanelState, Standing
+from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
+from peer.guest.decision import Action, Decision
+from peer.guest.events import Paused, Resumed
+from peer.guest.limits import NO_LIMITS, Limits
+from peer.guest.machine import Machine
+from peer.guest.readings import Readings, unknown_to_polite
+from peer.guest.watch import POLL_S, Watch, local_time
 from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
 from peer.precision import Wanted
 from peer.protocol import control_pb2
 from peer.session import Session, SessionHandlers
+from peer.session_stream import unless_stopped
 from peer.worker_process import WorkerMain, WorkerProcess, default_worker_main
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
@@ -50,7 +58,7 @@ class AgentOptions:
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
-    max_hours: float | None = None
+    limits: Limits = NO_LIMITS
     client_mode: bool = False
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
 
@@ -94,12 +102,19 @@ class Agent:
         open_display: Callable[[PanelState], Display],
         clock: Callable[[], float],
         worker_main: WorkerMain = default_worker_main,
+        read_machine: Callable[[], Readings] | None = None,
+        poll_s: float = POLL_S,
     ) -> None:
         self._options, self._open_display, self._clock, self._worker_main = options, open_display, clock, worker_main
+        read = read_machine or Machine(options.limits, time.monotonic).read
+        self._watch = Watch(
+            options.limits, read, lambda: local_time(clock()), self._on_reading, self._on_decision, poll_s
+        )
         self._credentials = Credentials(options.state_dir)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._stop = asyncio.Event()
         self._stop_reason = ""
+        self._told_unknown = False
         self._presence = control_pb2.Presence(state="starting")
         self._doing = "assisting" if options.role == "auxiliary" else "training"
         self._era = 0
@@ -162,33 +177,48 @@ class Agent:
         session_stop = asyncio.Event()
         talking = asyncio.create_task(session.run(self._outbox, lambda: self._presence, self._handlers(), session_stop))
         training = asyncio.create_task(self._keep_training(plan))
-        deadline = asyncio.create_task(self._stop_after_hours())
+        watching = asyncio.create_task(self._watch.run())
         try:
-            await asyncio.wait({talking, training}, return_when=asyncio.FIRST_COMPLETED)
-            if talking.done():  # revoked, say: there is nothing more to train for
+            await asyncio.wait({talking, training, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not training.done():  # revoked, say: there is nothing more to train for
                 self._stop.set()
                 await asyncio.wait({training})
             session_stop.set()
             await asyncio.wait({talking}, timeout=FAREWELL_S)
         finally:
-            for task in talking, training, deadline:
+            for task in talking, training, watching:
                 task.cancel()
-            results = await asyncio.gather(talking, training, return_exceptions=True)
+            results = await asyncio.gather(talking, training, watching, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
-    async def _stop_after_hours(self) -> None:
-        if self._options.max_hours is not None:
-            await asyncio.sleep(self._options.max_hours * 3600)
-            self._stop_reason = "the hours are over"
+    def _on_reading(self, readings: Readings) -> None:
+        unknown = unknown_to_polite(readings) if self._options.limits.polite else ()
+        if unknown and not self._told_unknown:
+            self._told_unknown = True
+            self._show(Notice("info", f"`--polite`: this system does not tell {', nor '.join(unknown)}."))
+
+    def _on_decision(self, decision: Decision) -> None:
+        """Tell what the limits come to; pausing itself is `_keep_training`'s, leaving in order `_stop_worker`'s."""
+        if decision.action is Action.LEAVE:
+            self._stop_reason = decision.reason
             self._stop.set()
+        elif decision.action is Action.PAUSE:
+            self._presence = control_pb2.Presence(step=self._presence.step, state="paused")
+            self._show(Paused(decision.reason))
+        else:
+            self._presence = control_pb2.Presence(step=self._presence.step, state="starting")
+            self._show(Resumed())
 
     async def _keep_training(self, plan: WorkerPlan) -> None:
         """Run workers one after another until told to stop; raises what the last one failed with."""
         failures: list[float] = []
-        while not self._stop.is_set():
-            failure = await self._run_worker(plan)
+        while await unless_stopped(self._stop, self._watch.may_go()):
+            worker = WorkerProcess(plan, self._worker_main)
+            failure = await self._run_worker(worker)
+            if worker.asked_to_stop and not self._stop.is_set():  # a pause
+                continue
             if failure is None or self._stop.is_set():
                 return
             failures.append(self._clock())
@@ -198,9 +228,8 @@ class Agent:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), RESTART_DELAY_S * len(failures))
 
-    async def _run_worker(self, plan: WorkerPlan) -> Failed | None:
+    async def _run_worker(self, worker: WorkerProcess) -> Failed | None:
         """One worker from start to end; None if it ended in order."""
-        worker = WorkerProcess(plan, self._worker_main)
         worker.start()
         stopping = asyncio.create_task(self._stop_worker(worker))
         last: WorkerEvent | None = None
@@ -222,20 +251,22 @@ class Agent:
         return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
 
     async def _stop_worker(self, worker: WorkerProcess) -> None:
-        await self._stop.wait()
-        self._presence = control_pb2.Presence(step=self._presence.step, state="stopping")
-        worker.ask_to_stop(self._stop_reason)
+        await unless_stopped(self._stop, self._watch.must_halt())
+        if self._stop.is_set():
+            self._presence = control_pb2.Presence(step=self._presence.step, state="stopping")
+        worker.ask_to_stop(self._stop_reason or self._watch.decision.reason)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
         worker.end()
 
     def _handle(self, event: WorkerEvent) -> None:
+        halting = self._stop.is_set() or self._watch.decision.action is not Action.GO
         match event:
             case StepReport():
                 self._outbox.put(event, self._era, self._clock())
-            case Ready():
+            case Ready() if not halting:
                 self._presence = control_pb2.Presence(step=event.step, state=self._doing)
-            case Progress():
+            case Progress() if not halting:
                 self._presence = control_pb2.Presence(
                     step=event.step,
                     own_samples=event.own_samples,
@@ -244,7 +275,7 @@ class Agent:
                 )
         self._show(event)
 
-    def _show(self, event: WorkerEvent | Connected | Standing) -> None:
+    def _show(self, event: DisplayEvent) -> None:
         if self._display is not None:
             self._display.show(event)
 

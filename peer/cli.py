@@ -21,6 +21,7 @@ from peer.agent import Agent, AgentOptions, only_one, run_agent
 from peer.display import open_display
 from peer.doctor.context import Context, Options
 from peer.doctor.diagnosis import explain
+from peer.guest.limits import Limits, parse_windows
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -31,6 +32,12 @@ Invite = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")]
 MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")]
+Hours = Annotated[
+    list[str] | None, typer.Option(help="Only within these hours of the day, e.g. 22:00-07:00; repeatable.")
+]
+Polite = Annotated[
+    bool, typer.Option("--polite", help="Pause on battery, on a metered network, while somebody uses the machine.")
+]
 StateDir = Annotated[
     Path | None, typer.Option(help="Where this device's key and data are kept; default: the user's data directory.")
 ]
@@ -66,6 +73,8 @@ def join(
     threads: Threads = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples computed at once; default: what fits.")] = None,
     max_hours: MaxHours = None,
+    hours: Hours = None,
+    polite: Polite = False,
     state_dir: StateDir = None,
     listen: Listen = None,
     client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
@@ -82,7 +91,7 @@ def join(
         precision=precision,
         threads=threads,
         microbatch_size=microbatch,
-        max_hours=max_hours,
+        limits=Limits(parse_windows(hours or ()), polite, max_hours),
         client_mode=client_mode,
     )
     _take_part(options, invite, log_format, no_panel)
@@ -94,6 +103,8 @@ def assist(
     invite: Invite = "",
     threads: Threads = None,
     max_hours: MaxHours = None,
+    hours: Hours = None,
+    polite: Polite = False,
     state_dir: StateDir = None,
     listen: Listen = None,
     log_format: LogFormat = "text",
@@ -101,7 +112,8 @@ def assist(
 ) -> None:
     """Average for a run's trainers without training: for machines with a good line that others can reach."""
     options = _options(link, state_dir, listen)
-    options = replace(options, role="auxiliary", device="cpu", threads=threads, max_hours=max_hours)
+    limits = Limits(parse_windows(hours or ()), polite, max_hours)
+    options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
     _take_part(options, invite, log_format, no_panel)
 
 

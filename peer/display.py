@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from peer.guest.events import GuestEvent
 from peer.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped, WorkerEvent
 from peer.phases import PhaseFacts
 
@@ -41,7 +42,7 @@ class Standing:
     members: int
 
 
-DisplayEvent = WorkerEvent | Connected | Standing
+DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,10 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
     """The state after an event."""
     match event:
         case Ready():
-            activity = "training" if event.device else "assisting"
-            return replace(state, activity=activity, device=event.device, step=event.step)
+            return replace(state, activity=_activity(event), device=event.device, step=event.step)
         case PhaseEntered():
             return replace(state, phase=event.phase, notice=f"Phase {event.phase.line}.")
         case Progress():
-            loss = state.loss if event.loss is None else event.loss
             return replace(
                 state,
                 step=event.step,
@@ -90,7 +89,7 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
                 peers=event.peers,
                 samples_per_second=event.samples_per_second,
                 eta_s=event.eta_s,
-                loss=loss,
+                loss=_newest(event.loss, state.loss),
             )
         case StepReport():
             return replace(
@@ -98,7 +97,7 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
                 step=event.step,
                 own_samples=0,
                 swarm_samples=0,
-                loss=state.loss if event.loss is None else event.loss,
+                loss=_newest(event.loss, state.loss),
                 last_group=event.group_size,
                 last_averaging_s=event.averaging_s,
                 contributed=state.contributed + event.samples,
@@ -107,14 +106,28 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
             )
         case Notice():
             return replace(state, notice=event.text)
-        case Stopped():
-            return replace(state, activity="stopped")
-        case Failed():
-            return replace(state, activity="restarting", notice=event.text)
+        case Stopped() | Failed():
+            return _ended(state, event)
         case Connected():
             return replace(state, connected=event.up)
         case Standing():
             return replace(state, standing=event)
+        case GuestEvent():
+            return replace(state, **event.on_panel())
+
+
+def _ended(state: PanelState, event: Stopped | Failed) -> PanelState:
+    if isinstance(event, Failed):
+        return replace(state, activity="restarting", notice=event.text)
+    return state if state.activity == "paused" else replace(state, activity="stopped")
+
+
+def _newest(loss: float | None, before: float | None) -> float | None:
+    return before if loss is None else loss
+
+
+def _activity(ready: Ready) -> str:
+    return "training" if ready.device else "assisting"
 
 
 def describe(event: DisplayEvent) -> str | None:
@@ -138,16 +151,16 @@ def describe(event: DisplayEvent) -> str | None:
                 f"Towards step {event.step + 1}: {event.swarm_samples} of {event.target_batch_size} samples, "
                 f"{event.samples_per_second:.1f} of them a second from here, {event.peers} peers."
             )
-        case Notice():
+        case Notice() | Failed():
             return event.text
         case Stopped():
             return f"Left the swarm in order: {event.reason}."
-        case Failed():
-            return event.text
         case Connected():
             return None if event.up else "The coordinator does not answer; training goes on, reports are kept."
         case Standing():
             return None
+        case GuestEvent():
+            return event.line
 
 
 def megabytes(size: int) -> str:

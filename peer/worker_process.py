@@ -32,6 +32,7 @@ class WorkerProcess:
         self._events: asyncio.Queue[WorkerEvent | None] = asyncio.Queue()
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        self.asked_to_stop = False
 
     def start(self) -> None:
         """Spawn the process and listen to it; call it on the event loop."""
@@ -49,6 +50,7 @@ class WorkerProcess:
 
     def ask_to_stop(self, reason: str) -> None:
         """Let the worker leave the swarm in order; one that is gone already is fine."""
+        self.asked_to_stop = True
         if self._pipe is not None:
             try:
                 self._pipe.send(Stop(reason))

@@ -1,0 +1,54 @@
+"""Go on, pause or leave: what a volunteer's limits and the machine's readings come to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from peer.guest.limits import Limits
+from peer.guest.readings import Readings
+from peer.guest.windows import next_start
+
+
+class Action(Enum):
+    """What the agent does with its worker."""
+
+    GO = "go"
+    PAUSE = "pause"  # the worker leaves the swarm in order; the session with the coordinator stays
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why, as the end of a sentence; no reason is needed to go on."""
+
+    action: Action
+    reason: str = ""
+
+
+def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
+    """What to do at `now`, which is aware and in the machine's local time."""
+    for reason in _to_leave(limits, readings):
+        return Decision(Action.LEAVE, reason)
+    for reason in _to_pause(now, limits, readings):
+        return Decision(Action.PAUSE, reason)
+    return Decision(Action.GO)
+
+
+def _to_leave(limits: Limits, readings: Readings) -> Iterator[str]:
+    if limits.max_hours is not None and readings.elapsed_s >= limits.max_hours * 3600:
+        yield "the hours are over"
+
+
+def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str]:
+    if limits.hours and not any(window.holds(now.time()) for window in limits.hours):
+        hours = ", ".join(map(str, limits.hours))
+        yield f"it is outside the hours {hours}; it goes on at {next_start(limits.hours, now):%H:%M}"
+    if limits.polite and readings.on_battery:
+        yield "this machine runs on its battery"
+    if limits.polite and readings.metered:
+        yield "the network is metered"
+    if limits.polite and readings.in_use:
+        yield "somebody uses this machine"

@@ -1,0 +1,46 @@
+"""What the person is told of the limits: each event knows its line, and what it changes on the panel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class GuestEvent:
+    """Base of the others."""
+
+    @property
+    def line(self) -> str | None:
+        """For plain output; None for what is only on the panel."""
+        raise NotImplementedError
+
+    def on_panel(self) -> dict[str, Any]:
+        """Fields of `peer.display.PanelState`, and their new values."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Paused(GuestEvent):
+    """The limits forbid to train for now."""
+
+    reason: str
+
+    @property
+    def line(self) -> str:
+        return f"Paused: {self.reason}."
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"activity": "paused", "notice": self.line}
+
+
+@dataclass(frozen=True)
+class Resumed(GuestEvent):
+    """They allow it again: a worker starts."""
+
+    @property
+    def line(self) -> str:
+        return "Going on."
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"activity": "starting", "notice": self.line}

@@ -1,0 +1,106 @@
+"""The agent within a volunteer's limits: a real control plane, stand-ins for the worker in really spawned processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coordinator.presence import online_sessions
+from peer.agent import Agent, AgentOptions
+from peer.guest.events import Paused, Resumed
+from peer.guest.limits import Limits, parse_windows
+from peer.guest.readings import Readings
+from peer.messages import Notice, Ready, Stopped
+from tests import worker_mains
+from tests.control_plane import TestCoordinator, serving
+from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually
+
+
+@dataclass
+class Guest:
+    """An agent with limits, on a machine whose readings the test sets."""
+
+    agent: Agent
+    shown: Recorder
+    readings: list[Readings]  # the last one holds
+
+    def read(self, **changes: object) -> None:
+        """From now on the machine says this."""
+        self.readings.append(replace(self.readings[-1], **changes))  # type: ignore[arg-type]
+
+    def count(self, kind: type) -> int:
+        """How many events of this kind were shown."""
+        return sum(isinstance(event, kind) for event in self.shown.events)
+
+
+def make_guest(
+    coordinator: TestCoordinator, directory: Path, limits: Limits, readings: Readings | None = None
+) -> Guest:
+    """Not yet running."""
+    options = AgentOptions(coordinator.link, directory, invite=coordinator.invite("ada"), limits=limits)
+    shown, said = Recorder(), [readings or Readings()]
+    main = worker_mains.trains_until_stopped
+    return Guest(Agent(options, shown.open, time.time, main, lambda: said[-1], poll_s=0.05), shown, said)
+
+
+async def test_a_pause_ends_the_worker_in_order_and_keeps_the_session(tmp_path: Path) -> None:
+    """On battery the worker leaves; back on mains another starts; the coordinator sees one stay, paused meanwhile."""
+    async with serving(tmp_path) as coordinator:
+        guest = make_guest(coordinator, tmp_path / "ada", Limits(polite=True), Readings(0.0, False, False, False))
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: guest.count(Ready) == 1)
+        guest.read(on_battery=True)
+        await eventually(lambda: guest.count(Stopped) == 1)
+
+        def states() -> list[str]:
+            return [stay.state for stay in online_sessions(coordinator.services.sessions, time.time())]
+
+        await eventually(lambda: states() == ["paused"])
+        guest.read(on_battery=False)
+        await eventually(lambda: guest.count(Ready) == 2)
+        await eventually(lambda: states() == ["training"])
+        guest.agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert [e for e in guest.shown.events if isinstance(e, Paused)] == [Paused("this machine runs on its battery")]
+        assert (guest.count(Resumed), guest.count(Stopped)) == (1, 2)
+
+
+async def test_outside_its_hours_it_joins_and_waits(tmp_path: Path) -> None:
+    """No worker starts; told to stop, it leaves as ever."""
+    now = time.localtime()
+    soon, later = (now.tm_hour + 2) % 24, (now.tm_hour + 4) % 24
+    async with serving(tmp_path) as coordinator:
+        limits = Limits(hours=parse_windows([f"{soon}:00-{later}:00"]))
+        guest = make_guest(coordinator, tmp_path / "ada", limits)
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: guest.count(Paused) == 1)
+        guest.agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert guest.count(Ready) == guest.count(Stopped) == 0
+
+
+async def test_it_leaves_in_order_when_its_hours_are_over(tmp_path: Path) -> None:
+    """As if told to stop: the worker says goodbye and the agent ends without an error."""
+    async with serving(tmp_path) as coordinator:
+        guest = make_guest(coordinator, tmp_path / "ada", Limits(max_hours=1.0))
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: guest.count(Ready) == 1)
+        guest.read(elapsed_s=3600.0)
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert guest.count(Stopped) == 1
+
+
+async def test_what_polite_does_not_know_is_said_once(tmp_path: Path) -> None:
+    """However often the machine is looked at."""
+    async with serving(tmp_path) as coordinator:
+        guest = make_guest(
+            coordinator, tmp_path / "ada", Limits(polite=True), Readings(on_battery=False, metered=False)
+        )
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: guest.count(Ready) == 1)
+        guest.agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        notices = [event.text for event in guest.shown.events if isinstance(event, Notice)]
+        assert notices == ["`--polite`: this system does not tell whether somebody is at the keyboard."]
