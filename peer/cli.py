@@ -18,6 +18,7 @@ from rich.console import Console
 from auth.errors import ConfigError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
 from peer.agent import Agent, AgentOptions, only_one, run_agent
+from peer.devices import DEVICES, check_device_name
 from peer.display import open_display
 from peer.doctor.context import Context, Options
 from peer.doctor.diagnosis import explain
@@ -29,6 +30,9 @@ app = typer.Typer(pretty_exceptions_enable=False)
 Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
 Invite = Annotated[
     str, typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked.")
+]
+Device = Annotated[
+    str, typer.Option(help=f"What to train on: {', '.join(DEVICES)}; cuda means all GPUs, cuda:1 or cuda:0,2 chooses.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")]
 MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")]
@@ -66,7 +70,7 @@ def find_invite(given: str, known_device: bool) -> str:
 def join(
     link: Link,
     invite: Invite = "",
-    device: Annotated[Literal["auto", "cpu", "cuda", "tpu", "jax"], typer.Option(help="What to train on.")] = "auto",
+    device: Device = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"], typer.Option(help="Of products; auto: as the device is best at.")
     ] = "auto",
@@ -87,7 +91,7 @@ def join(
     options = _options(link, state_dir, listen)
     options = replace(
         options,
-        device=device,
+        device=check_device_name(device),
         precision=precision,
         threads=threads,
         microbatch_size=microbatch,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from platformdirs import user_data_dir
 
 from auth.errors import UnfitError
 from auth.join_link import JoinLink
-from peer.cli import default_state_dir
+from peer.cli import Device, default_state_dir
+from peer.devices import check_device_name
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor.context import ANY_PORT, Context, Options
 from peer.doctor.display import Display, open_display
@@ -26,7 +27,7 @@ def doctor(
     link: Annotated[
         str | None, typer.Argument(metavar="[LINK]", help="A run's join link; without it only the machine is examined.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda", "tpu", "jax"], typer.Option(help="What to train on.")] = "auto",
+    device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
     listen: Annotated[
@@ -64,13 +65,13 @@ def make_options(
     microbatch_size: int | None = None,
     listen: list[str] | None = None,
 ) -> Options:
-    """Read what the person typed; raises `LinkError`."""
+    """Read what the person typed; raises `LinkError`, `ConfigError`."""
     parsed = None if link is None else JoinLink.parse(link)
     usual = Path(user_data_dir("manyhands")) if parsed is None else default_state_dir(parsed)
     return Options(
         state_dir=(state_dir or usual).expanduser().absolute(),
         link=parsed,
-        device=device,
+        device=check_device_name(device),
         threads=threads,
         microbatch_size=microbatch_size,
         listen=tuple(listen) if listen else ANY_PORT,

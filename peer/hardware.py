@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import torch
 
 from auth.errors import ConfigError
+from peer.devices import gpu_numbers, pick_device
 from peer.precision import Precision, Wanted
-
-DEVICES = ("auto", "cpu", "cuda", "tpu", "jax")
-JAX_DEVICES = ("tpu", "jax")
 
 
 def count_gpus() -> int:
@@ -27,18 +27,20 @@ def has_tpu(devices: Path = Path("/dev")) -> bool:
     return cores and importlib.util.find_spec("libtpu") is not None
 
 
-def pick_device(name: str, gpus: int, tpu: bool) -> str:
-    """The device that `--device` names: `cpu`, `cuda:0`, `tpu`, or `jax` for whatever JAX finds.
+def has_mps() -> bool:
+    """Whether PyTorch can use an Apple GPU."""
+    return torch.backends.mps.is_available()
 
-    `auto` takes the TPU, else the first of the GPUs, else the CPU. Raises `ConfigError`.
-    """
-    if name not in DEVICES:
-        raise ConfigError(f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}.")
-    if name == "auto":
-        name = "tpu" if tpu else "cuda" if gpus else "cpu"
-    if name == "cuda" and gpus == 0:
-        raise ConfigError("`--device cuda`: PyTorch finds no GPU here; use `--device cpu`, or install its CUDA build.")
-    return "cuda:0" if name == "cuda" else name
+
+def find_device(name: str) -> str:
+    """The device that `--device` names on this machine, as `peer.devices.pick_device` says it."""
+    return pick_device(name, count_gpus(), has_tpu(), has_mps())
+
+
+def torch_devices(device: str) -> tuple[torch.device, ...]:
+    """PyTorch's devices of a picked one: `cuda:0,2` are two."""
+    numbers = gpu_numbers(device)
+    return tuple(torch.device("cuda", number) for number in numbers) or (torch.device(device),)
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -51,18 +53,40 @@ def pick_threads(wanted: int | None) -> int:
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
 
 
-def pick_precision(wanted: Wanted, device: torch.device) -> Precision:
-    """What was asked for; else bfloat16 where the GPU has it, float16 on older ones, float32 on everything else."""
+def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision:
+    """What was asked for; else bfloat16 where all GPUs have it, float16 on older ones, float32 on everything else."""
     if wanted != "auto":
         return wanted
-    if device.type != "cuda":
+    if any(device.type != "cuda" for device in devices):  # nobody has measured half precision on Apple's
         return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return "bf16" if all(map(_has_bf16, devices)) else "fp16"
 
 
 def describe_device(device: torch.device, threads: int) -> str:
     """One line for people: `cpu (2 threads)` or `cuda:0 (Tesla T4, 15 GiB)`; this touches the accelerator."""
+    if device.type == "mps":
+        return "mps (Apple GPU)"
     if device.type != "cuda":
         return f"{device.type} ({threads} thread{'s' if threads != 1 else ''})"
+    return f"{device} ({_gpu_kind(device)})"
+
+
+def describe_devices(devices: Sequence[torch.device], threads: int) -> str:
+    """The same for several: `2 × cuda (Tesla T4, 15 GiB)`, each kind with its number."""
+    if len(devices) == 1:
+        return describe_device(devices[0], threads)
+    kinds = Counter(
+        f"cuda ({_gpu_kind(device)})" if device.type == "cuda" else describe_device(device, threads)
+        for device in devices
+    )
+    return " + ".join(f"{count} × {kind}" for kind, count in kinds.items())
+
+
+def _gpu_kind(device: torch.device) -> str:
     properties = torch.cuda.get_device_properties(device)
-    return f"{device} ({properties.name}, {properties.total_memory / 2**30:.0f} GiB)"
+    return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+
+
+def _has_bf16(device: torch.device) -> bool:
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from fnmatch import fnmatch
 from typing import Any
 
@@ -43,6 +44,13 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
     family.prepare(model)
     model.train()
     return model
+
+
+def copy_model(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that trains alike; what its family does to a new module is done again, as hooks are not copied."""
+    copied = deepcopy(model)
+    family_of(model).prepare(copied)
+    return copied
 
 
 def family_of(model: PreTrainedModel) -> Family:

@@ -24,11 +24,11 @@ from auth.errors import ManyhandsError, WorkerError
 from peer.assistance import assist
 from peer.backends.choice import choose_backend
 from peer.backends.memory import FoundSizes
-from peer.data.batches import BatchStream, open_batches
+from peer.data.batches import Batch, BatchStream, open_batches
 from peer.data.phased import PhasedBatches
 from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import load_special_ids, load_tokenizer
-from peer.hardware import count_gpus, has_tpu, pick_device, pick_threads
+from peer.hardware import find_device, pick_threads
 from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
 from peer.microbatch import fitting_microbatch_size
 from peer.models import build_model
@@ -110,21 +110,22 @@ class Worker:
     ) -> Callable[[Swarm, str], None]:
         """What trains once the swarm is joined; whatever makes training impossible is found out before."""
         plan = self._plan
-        device = pick_device(plan.device, count_gpus(), has_tpu())
-        start_backend = choose_backend(device, plan.precision, config, model)
+        start_backend = choose_backend(find_device(plan.device), plan.precision, config, model)
         found = FoundSizes(Path(plan.data_dir) / SIZES_FILE)
 
         def take_part(swarm: Swarm, peer_id: str) -> None:
             backend = start_backend(pick_threads(plan.threads))
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
-            enter = partial(self._enter_phase, config, fitting)
+            enter = partial(self._enter_phase, config, fitting, backend.stage)
             with PhasedBatches(config, lambda: swarm.step, enter) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description))
                 train(backend, batches, swarm, self._tell, self._stop.is_set, time.monotonic)
 
         return take_part
 
-    def _enter_phase(self, config: RunConfig, fitting: Callable[[RunConfig], int], step: int) -> BatchStream:
+    def _enter_phase(
+        self, config: RunConfig, fitting: Callable[[RunConfig], int], stage: Callable[[Batch], Batch], step: int
+    ) -> BatchStream:
         """Say what begins, and open its batches."""
         if config.phases:
             self._tell(PhaseEntered(phase_at(config, step)))
@@ -137,6 +138,7 @@ class Worker:
             plan.device_number,
             microbatch_size,
             report=self._report,
+            stage=stage,
         )
 
     def _tell(self, event: WorkerEvent) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 from importlib.machinery import ModuleSpec
 
 import pytest
+import torch
 
 from auth.errors import ConfigError
 from peer.backends.choice import choose_backend
@@ -30,6 +31,22 @@ def test_pytorch_and_jax_give_the_same_gradients() -> None:
     assert [backend.microbatch_size(4, 100, random_batch) for backend in (pytorch, jax)] == [4, 32]
     for name, gradient in expected.items():
         assert (ours[name] - gradient).abs().max() < 1e-5
+
+
+def test_accelerators_get_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the chosen ones make one backend, while the swarm's own parameters stay where they are."""
+    started: list[object] = []
+
+    def start(config: RunConfig, model: object, devices: object, precision: str) -> object:
+        started.extend([devices, precision])
+        return object()
+
+    monkeypatch.setattr("peer.backends.choice.ReplicaBackend", start)
+    monkeypatch.setattr("peer.hardware._has_bf16", lambda device: False)
+    config = tiny_config()
+    for device in "cuda:0,2", "mps":
+        choose_backend(device, "auto", config, tiny_model(config))(1)
+    assert started == [(torch.device("cuda", 0), torch.device("cuda", 2)), "fp16", (torch.device("mps"),), "fp32"]
 
 
 def test_missing_tpu_is_one_clear_error() -> None:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from auth.errors import MemoryLimitError
-from peer.backends.torch_backend import TorchBackend, to_device
+from peer.backends.passes import to_device
+from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
 from peer.models import save_memory
 from peer.objectives import Losses, compute_losses
@@ -126,9 +127,9 @@ def test_overflow_in_half_precision_loses_no_sample() -> None:
     config, batch = tiny_config(), random_batch(4, samples=8)
     model = tiny_model(config)
     backend = TorchBackend(config, model, precision="fp16")
-    backend._scale.value = 2.0**40
+    backend._passes.scale.value = 2.0**40
     assert backend.accumulate(batch).finite
-    assert backend._scale.value < 2.0**30
+    assert backend._passes.scale.value < 2.0**30
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
@@ -191,7 +192,7 @@ def room_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore follows.")
             return compute_losses(model, batch, config)
 
-        monkeypatch.setattr("peer.backends.torch_backend.compute_losses", compute_within)
+        monkeypatch.setattr("peer.backends.passes.compute_losses", compute_within)
 
     return limit
 
@@ -219,8 +220,8 @@ def test_largest_microbatch_is_found_by_trying(room_for: Callable[[int], None]) 
     model = tiny_model(config)
     backend = TorchBackend(config, model)
     room_for(13)
-    assert backend.find_microbatch_size(100, lambda samples: random_batch(1, samples=samples)) == 12
-    assert backend.find_microbatch_size(5, lambda samples: random_batch(1, samples=samples)) == 4
+    assert backend._passes.find_fitting_size(100, lambda samples: random_batch(1, samples=samples)) == 12
+    assert backend._passes.find_fitting_size(5, lambda samples: random_batch(1, samples=samples)) == 4
     assert not any(gradient.any() for gradient in gradients(model).values())
 
 
@@ -234,4 +235,4 @@ def test_one_sample_that_does_not_fit_is_one_clear_error(room_for: Callable[[int
         backend.accumulate(random_batch(1, samples=5))
     assert not save_memory(model)  # it is done already
     with pytest.raises(MemoryLimitError):
-        backend.find_microbatch_size(8, lambda samples: random_batch(1, samples=samples))
+        backend._passes.find_fitting_size(8, lambda samples: random_batch(1, samples=samples))

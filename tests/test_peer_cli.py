@@ -47,3 +47,12 @@ def test_invite_comes_from_option_then_environment(monkeypatch: pytest.MonkeyPat
         assert find_invite(given, known_device=False) == expected
         assert INVITE_VARIABLE not in os.environ
     assert find_invite("", known_device=True) == ""
+
+
+def test_a_device_that_no_machine_has_is_refused_at_once(tmp_path: Path) -> None:
+    """Before anything is asked of the coordinator; the directory is not made."""
+    state_dir = tmp_path / "new"
+    result = CliRunner().invoke(app, ["join", str(LINK), "--state-dir", str(state_dir), "--device", "cuda:one"])
+    assert isinstance(result.exception, ConfigError)
+    assert "`--device` (cuda:one)" in str(result.exception)
+    assert not state_dir.exists()

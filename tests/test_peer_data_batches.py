@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,19 @@ def unmasked(batch: Batch) -> torch.Tensor:
 def rows(batches: list[Batch]) -> list[tuple[int, ...]]:
     """All samples, unmasked."""
     return [tuple(row) for batch in batches for row in unmasked(batch).tolist()]
+
+
+def test_batches_are_made_ready_for_the_device_in_the_thread(folder: Path, tmp_path: Path) -> None:
+    """What the backend does to each, such as to pin its memory, is done before the trainer asks for it."""
+    threads: list[str] = []
+
+    def stage(batch: Batch) -> Batch:
+        threads.append(threading.current_thread().name)
+        return replace(batch, token_type_ids=None)
+
+    with open_batches(config_for(folder), folder / "tokenizer", tmp_path, 1, 8, stage=stage) as batches:
+        assert [batch.token_type_ids for batch in islice(batches, 3)] == [None] * 3
+    assert set(threads) == {"prefetch"}
 
 
 def test_a_batch_has_the_shapes_it_promises(folder: Path, tmp_path: Path) -> None:

@@ -83,6 +83,14 @@ async def test_a_device_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch) 
     assert found["speed"].verdict is SKIPPED
 
 
+async def test_a_gpu_number_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen by number as for `join`, and said in one sentence."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = await examine(device="cuda:0,3")
+    assert found["device"].verdict is FAILED
+    assert "`--device cuda:0,3`: PyTorch finds no GPU here" in found["device"].outcome.found
+
+
 async def test_a_model_beyond_the_memory_fails() -> None:
     """A real allocator at its limit, for which no microbatch is small enough."""
     found = await examine(doctor_mains.has_little_memory, device="cpu", threads=1, microbatch_size=256)

@@ -5,32 +5,21 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from auth.errors import ConfigError
-from peer.hardware import describe_device, has_tpu, pick_device, pick_threads
-
-
-def test_cpu_is_always_there() -> None:
-    """`--device cpu` gives the CPU on every machine."""
-    assert pick_device("cpu", gpus=3, tpu=True) == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "tpu", "device"),
-    [(0, False, "cpu"), (1, False, "cuda:0"), (2, False, "cuda:0"), (0, True, "tpu"), (1, True, "tpu")],
+from peer.hardware import (
+    describe_device,
+    describe_devices,
+    find_device,
+    has_tpu,
+    pick_precision,
+    pick_threads,
+    torch_devices,
 )
-def test_auto_takes_the_best_device(gpus: int, tpu: bool, device: str) -> None:
-    """`--device auto` never fails."""
-    assert pick_device("auto", gpus, tpu) == device
-
-
-@pytest.mark.parametrize("name", ["tpu", "jax"])
-def test_jax_is_taken_where_it_is_asked_for(name: str) -> None:
-    """Whether it finds a device is seen when it starts."""
-    assert pick_device(name, gpus=1, tpu=False) == name
 
 
 def test_tpus_are_told_by_files_and_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,16 +42,31 @@ def test_tpus_are_told_by_files_and_runtime(tmp_path: Path, monkeypatch: pytest.
     assert not has_tpu(devices)
 
 
-def test_missing_gpu_is_one_clear_error() -> None:
-    """Who asks for a GPU that is not there reads what to do instead."""
-    with pytest.raises(ConfigError, match="no GPU here; use `--device cpu`"):
-        pick_device("cuda", gpus=0, tpu=False)
+def test_a_picked_device_is_one_or_several_of_pytorchs() -> None:
+    """Several GPUs are numbered in its name; that touches none."""
+    assert torch_devices("cuda:0,2") == (torch.device("cuda", 0), torch.device("cuda", 2))
+    assert torch_devices("cpu") == (torch.device("cpu"),)
+    assert torch_devices("mps") == (torch.device("mps"),)
 
 
-def test_unknown_device_is_one_clear_error() -> None:
-    """The error names what was asked for and what is allowed."""
-    with pytest.raises(ConfigError, match=r"\(abacus\) must be auto, cpu, cuda, tpu or jax"):
-        pick_device("abacus", gpus=1, tpu=False)
+def test_the_device_is_found_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is asked of PyTorch, and of the files."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert (find_device("auto"), find_device("mps"), find_device("cpu")) == ("mps", "mps", "cpu")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert (find_device("auto"), find_device("cuda:1")) == ("cuda:0,1", "cuda:1")
+
+
+def test_precision_is_what_all_gpus_are_good_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 where all have it, fp16 where one has not; float32 on CPUs and Apple's; a wish is heard."""
+    gpus = torch_devices("cuda:0,1")
+    monkeypatch.setattr("peer.hardware._has_bf16", lambda device: True)
+    assert pick_precision("auto", gpus) == "bf16"
+    monkeypatch.setattr("peer.hardware._has_bf16", lambda device: device.index == 0)
+    assert pick_precision("auto", gpus) == "fp16"
+    assert pick_precision("auto", torch_devices("mps")) == pick_precision("auto", torch_devices("cpu")) == "fp32"
+    assert pick_precision("bf16", torch_devices("mps")) == "bf16"
 
 
 def test_threads_are_as_wanted_or_as_many_as_may_be_used() -> None:
@@ -81,3 +85,14 @@ def test_zero_threads_are_refused() -> None:
 def test_description_is_one_line(threads: int, line: str) -> None:
     """A person reads what trains."""
     assert describe_device(torch.device("cpu"), threads) == line
+
+
+def test_several_gpus_are_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, however many there are."""
+    kinds = ["Tesla T4", "Tesla T4", "GeForce RTX 4090"]
+    facts = [SimpleNamespace(name=name, total_memory=15 << 30) for name in kinds]
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: facts[device.index])
+    assert describe_devices(torch_devices("cuda:1"), 2) == "cuda:1 (Tesla T4, 15 GiB)"
+    several = describe_devices(torch_devices("cuda:0,1,2"), 2)
+    assert several == "2 × cuda (Tesla T4, 15 GiB) + 1 × cuda (GeForce RTX 4090, 15 GiB)"
+    assert describe_devices(torch_devices("mps"), 2) == "mps (Apple GPU)"

@@ -36,6 +36,10 @@ class Backend(Protocol):
         """
         ...
 
+    def stage(self, batch: Batch) -> Batch:
+        """The batch as the device takes it fastest; called in the thread that makes batches, beside `accumulate`."""
+        ...
+
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the gradient of (mean loss * samples), so that the sum is over samples; all of it or nothing.
 

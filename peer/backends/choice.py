@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,10 @@ from transformers import PreTrainedModel
 from auth.errors import ConfigError
 from peer.backends import Backend
 from peer.backends.jax_layout import layout_of
+from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_backend import TorchBackend
-from peer.hardware import JAX_DEVICES, pick_precision
+from peer.devices import JAX_DEVICES
+from peer.hardware import pick_precision, torch_devices
 from peer.precision import Wanted
 from peer.run_config import RunConfig
 
@@ -22,12 +24,12 @@ StartBackend = Callable[[int], Backend]  # how many threads compute -> the backe
 
 
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
-    """What starts the backend for a device that `peer.hardware.pick_device` has named.
+    """What starts the backend for a device that `peer.hardware.find_device` has named.
 
     Raises `ConfigError` where JAX is wanted and is not installed, or does not know the run's family of models.
     """
     if device not in JAX_DEVICES:
-        return partial(_start_torch, torch.device(device), precision, config, model)
+        return partial(_start_torch, torch_devices(device), precision, config, model)
     layout_of(model.config, sentence_order=False)
     if importlib.util.find_spec("jax") is None:
         raise ConfigError(f"`--device {device}` needs JAX: run `pip install 'manyhands[tpu]'` and start again.")
@@ -37,10 +39,14 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
 
 
 def _start_torch(
-    device: torch.device, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
+    devices: Sequence[torch.device], wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
 ) -> Backend:
+    """The CPU computes with the swarm's own parameters; accelerators get replicas of them, in one precision for all."""
     torch.set_num_threads(threads)
-    return TorchBackend(config, model, device, pick_precision(wanted, device))
+    precision = pick_precision(wanted, devices)
+    if devices == (torch.device("cpu"),):
+        return TorchBackend(config, model, precision)
+    return ReplicaBackend(config, model, devices, precision)
 
 
 def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:

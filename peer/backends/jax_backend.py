@@ -75,6 +75,10 @@ class JaxBackend:
         del make_batch
         return max(1, min(limit, usual * self.replicas))
 
+    def stage(self, batch: Batch) -> Batch:
+        """The batch: JAX copies it in one transfer when it has been divided."""
+        return batch
+
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the gradient of (mean loss * samples); a microbatch with anything not finite adds nothing."""
         masked = max(1, len(batch.labels))

@@ -10,15 +10,15 @@ import torch
 
 from auth.files import write_private
 
-# What RuntimeErrors say: of PyTorch's CPU allocator, and of oneDNN, which gives no reason.
-CPU_PHRASES = ("can't allocate memory", "not enough memory", "could not create a primitive")
+# What RuntimeErrors say: of PyTorch's CPU allocator, of oneDNN, which gives no reason, and of Apple's GPUs.
+PHRASES = ("can't allocate memory", "not enough memory", "could not create a primitive", "MPS backend out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the device or the system gives no more memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in CPU_PHRASES)
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in PHRASES)
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:

@@ -123,8 +123,9 @@ def open_batches(
     microbatch_size: int,
     clock: Callable[[], float] = time.monotonic,
     report: Report = logger.warning,
+    stage: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> BatchStream:
-    """The run's batches in this device's order, from where it left off.
+    """The run's batches in this device's order, from where it left off; `stage` is done to each in the thread.
 
     What is wrong with the run's sources is raised as `ConfigError` when the first batch is asked for. It starts
     threads, and so does the tokenizer: open it after the process has forked whatever it forks.
@@ -138,7 +139,8 @@ def open_batches(
     documents = open_documents(
         config, device_number, state.documents if state else None, tokenizer_dir=tokenizer_dir, report=report
     )
-    batches = make_batches(documents, maker, microbatch_size, batches_before)
+    made = make_batches(documents, maker, microbatch_size, batches_before)
+    batches = ((stage(batch), reached) for batch, reached in made)
     return BatchStream(batches, lambda reached: _save_state(state_file, key, reached), clock, documents.close)
 
 

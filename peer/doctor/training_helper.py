@@ -15,8 +15,9 @@ from auth.errors import ConfigError, MemoryLimitError
 from peer.backends.choice import choose_backend
 from peer.data.special_tokens import SpecialIds
 from peer.data.synthetic import random_batch
+from peer.devices import JAX_DEVICES
 from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
-from peer.hardware import JAX_DEVICES, count_gpus, describe_device, has_tpu, pick_device, pick_threads
+from peer.hardware import count_gpus, describe_devices, find_device, pick_threads, torch_devices
 from peer.models import build_model
 from peer.run_config import RunConfig
 
@@ -37,12 +38,11 @@ def answer(question: Question) -> Answer:
 def look(question: Look) -> Device:
     """The device, or why it cannot be used."""
     try:
-        gpus = count_gpus()
-        device, threads = pick_device(question.device, gpus, has_tpu()), pick_threads(question.threads)
-        name = device if device in JAX_DEVICES else describe_device(torch.device(device), threads)
+        device, threads = find_device(question.device), pick_threads(question.threads)
+        name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
     except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
         return Device(error=" ".join(str(error).split()))
-    idle_gpu = gpus == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
+    idle_gpu = count_gpus() == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
     return Device(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu)
 
 
@@ -64,8 +64,7 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     config = RunConfig.from_json(question.config_json)
     vocabulary = config.tokenizer.vocab_size
     model = build_model(config, vocabulary, SPECIAL)
-    device = pick_device(question.device, count_gpus(), has_tpu())
-    backend = choose_backend(device, "auto", config, model)(pick_threads(question.threads))
+    backend = choose_backend(find_device(question.device), "auto", config, model)(pick_threads(question.threads))
     batch = random_batch(config, vocabulary, SPECIAL, question.microbatch_size, np.random.default_rng(0))
     for _ in range(WARM_UP):
         backend.accumulate(batch)

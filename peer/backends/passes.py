@@ -1,0 +1,221 @@
+"""Forward and backward passes on one device, which lose no sample: what every PyTorch backend is made of.
+
+The gradients of a microbatch come apart from everything else, when all of them are there. So a microbatch that runs out
+of memory, or overflows in half precision, takes nothing with it and is computed again: in smaller parts, or with a
+smaller loss scale.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from auth.errors import MemoryLimitError
+from peer.backends import MicrobatchResult
+from peer.backends.memory import is_out_of_memory, largest_fitting
+from peer.data.parts import parts_of
+from peer.models import save_memory
+from peer.objectives import compute_losses
+from peer.optim import gradient_norm
+from peer.precision import LossScale, Precision
+from peer.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from peer.data.batches import Batch
+
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PROBED_SHARE = 0.9  # of an accelerator's memory: the rest is for what training needs beside the microbatch
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the means of a whole microbatch are over, of which a device may compute only a part."""
+
+    samples: int
+    labels: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> Counts:
+        """Those of a batch."""
+        return cls(batch.samples, len(batch.labels))
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A part's share of a microbatch: it adds so much to the mean losses, and to the gradients of (total * samples)."""
+
+    mlm_loss: float
+    sop_loss: float | None
+    gradients: list[Tensor | None]  # one for each trained parameter
+    finite: bool
+
+    @property
+    def total(self) -> float:
+        return self.mlm_loss + (self.sop_loss or 0.0)
+
+
+class Passes:
+    """Computes on one device with the model that is there."""
+
+    def __init__(self, config: RunConfig, model: PreTrainedModel, device: torch.device, precision: Precision) -> None:
+        self.device = device
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.scale = LossScale(precision)
+        self._config = config
+        self._model = model
+        self._precision: Precision = precision
+        self._at_once: int | None = None  # samples in one pass, since memory ran out; None: as many as come
+        self._shortage = ""  # what was said when memory ran out last
+
+    def compute(self, batch: Batch, whole: Counts) -> Computed:
+        """The batch's share of the microbatch `whole`, computed again for as long as smaller parts or scales may help.
+
+        Raises `MemoryLimitError` when not even one sample fits.
+        """
+        batch = to_device(batch, self.device)
+        while True:
+            computed = self._try(batch, whole)
+            if computed is None:
+                self._take_less(batch.samples)
+            elif computed.finite:
+                self.scale.succeeded()
+                return computed
+            elif not self.scale.lower():
+                return computed
+
+    def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        """On a GPU as many samples as fit; elsewhere the usual number, as more would be no faster."""
+        if self.device.type != "cuda":
+            return usual
+        torch.cuda.set_per_process_memory_fraction(PROBED_SHARE, self.device)
+        try:
+            return self.find_fitting_size(limit, make_batch)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.device)
+
+    def find_fitting_size(self, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        """The largest number of samples that fit, found by trying; with gradient checkpointing if one does not fit."""
+
+        def fits(samples: int) -> bool:
+            batch = to_device(make_batch(samples), self.device)
+            return self._try(batch, Counts.of(batch)) is not None
+
+        size = largest_fitting(fits, limit)
+        if size == 0 and save_memory(self._model):
+            size = largest_fitting(fits, limit)
+        if size == 0:
+            raise self._no_memory()
+        return size
+
+    def _try(self, batch: Batch, whole: Counts) -> Computed | None:
+        """The batch; None if memory was not enough, with everything given back that it had taken."""
+        try:
+            return self._in_parts(batch, whole)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._shortage = str(error).partition("\n")[0]
+        gc.collect()  # outside the handler, whose traceback held what was computed so far
+        _release_cached_memory(self.device)
+        return None
+
+    def _in_parts(self, batch: Batch, whole: Counts) -> Computed:
+        """Each part's means count by its share of all labels and all samples, so that the sums are the whole's."""
+        mlm = order = 0.0
+        sums: list[Tensor | None] = [None] * len(self.parameters)
+        ordered = False
+        for part in parts_of(batch, self._at_once or batch.samples):
+            with torch.autocast(self.device.type, DTYPES[self._precision], enabled=self._precision != "fp32"):
+                losses = compute_losses(self._model, part, self._config)
+            of_labels = len(part.labels) / max(1, whole.labels)
+            of_samples = part.samples / whole.samples
+            objective = losses.mlm * of_labels
+            if losses.sop is not None:
+                objective, ordered = objective + losses.sop * of_samples, True
+            factor = whole.samples * self.scale.value
+            gradients = torch.autograd.grad(objective * factor, self.parameters, allow_unused=True)
+            sums = [_plus(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
+            mlm += float(losses.mlm.detach()) * of_labels  # waits for the accelerator
+            order += 0.0 if losses.sop is None else float(losses.sop.detach()) * of_samples
+        present = [gradient for gradient in sums if gradient is not None]
+        if self.scale.value != 1.0:
+            torch._foreach_mul_(present, 1 / self.scale.value)
+        finite = math.isfinite(mlm + order) and math.isfinite(gradient_norm(present))
+        return Computed(mlm, order if ordered else None, sums, finite)
+
+    def _take_less(self, samples: int) -> None:
+        """After memory ran out: half as many samples at once, then gradient checkpointing, then give up."""
+        at_once = min(samples, self._at_once or samples)
+        if at_once > 1:
+            self._at_once = at_once // 2
+        elif not save_memory(self._model):
+            raise self._no_memory()
+
+    def _no_memory(self) -> MemoryLimitError:
+        return MemoryLimitError(
+            f"Not even one sample of this run's model fits into the memory of {self.device}, nor does it with gradient "
+            f"checkpointing ({self._shortage:.200}): close what else uses it, or join with another `--device`."
+        )
+
+
+def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Into the parameters' `.grad`, in place: the swarm may hold these buffers."""
+    buffers, additions = [], []
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        buffers.append(parameter.grad)
+        additions.append(gradient)
+    if buffers:
+        torch._foreach_add_(buffers, additions)
+
+
+def result_of(batch: Batch, shares: list[Computed]) -> MicrobatchResult:
+    """What came of a microbatch that was computed in these shares."""
+    orders = [share.sop_loss for share in shares if share.sop_loss is not None]
+    return MicrobatchResult(
+        samples=batch.samples,
+        loss=sum(share.total for share in shares),
+        mlm_loss=sum(share.mlm_loss for share in shares),
+        sop_loss=sum(orders) if orders else None,
+        finite=all(share.finite for share in shares),
+    )
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on `device`; from pinned memory the copy runs beside what is being computed."""
+    if device.type == "cpu":
+        return batch
+    return _with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def pin_batch(batch: Batch, pin: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch in memory that a GPU reads by itself, so that its way there needs nobody to wait for it."""
+    return _with_tensors(batch, pin)
+
+
+def _with_tensors(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
+
+
+def _plus(total: Tensor | None, addition: Tensor | None) -> Tensor | None:
+    if total is None or addition is None:
+        return addition if total is None else total
+    return total.add_(addition)
+
+
+def _release_cached_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()

@@ -1,0 +1,180 @@
+"""Gradients with PyTorch on accelerators: all GPUs of a machine are one peer.
+
+The swarm's own parameters stay on the host, where hivemind averages and the optimizer steps; each accelerator has a
+replica. A microbatch is divided among them by samples, and they compute side by side in threads, for most of their time
+is spent outside Python (no processes, no NCCL groups: hivemind forks). Each adds up its own gradients where it is; they
+are summed on the host once for each averaging (`collect`), and the parameters that the swarm has changed are copied to
+the replicas once for each global step (`synchronize`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from peer.backends import MicrobatchResult
+from peer.backends.passes import Computed, Counts, Passes, add_gradients, pin_batch, result_of
+from peer.data.parts import parts_of
+from peer.hardware import describe_devices
+from peer.models import copy_model
+from peer.precision import Precision
+from peer.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from peer.data.batches import Batch
+
+Pin = Callable[[Tensor], Tensor]  # -> the same in memory that a GPU reads and writes by itself
+T = TypeVar("T")
+
+
+class ReplicaBackend:
+    """Runs forward and backward passes on one or more devices of this machine."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: PreTrainedModel,
+        devices: Sequence[torch.device],
+        precision: Precision = "fp32",
+        pin: Pin | None = None,
+    ) -> None:
+        """`pin` is for tests; without it host memory is pinned where there is a CUDA device to profit."""
+        self._devices = tuple(devices)
+        self._precision = precision
+        if pin is None and any(device.type == "cuda" for device in self._devices):
+            pin = Tensor.pin_memory
+        self._pin = pin
+        self._host: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._staging = [_pinned(torch.zeros_like(parameter, requires_grad=False), pin) for parameter in self._host]
+        self._replicas = [_Replica(config, copy_model(model), device, precision) for device in self._devices]
+        self._threads = ThreadPoolExecutor(len(self._replicas), thread_name_prefix="replica")
+        self._holds_sums = False
+
+    @property
+    def description(self) -> str:
+        """The devices, and the precision where it is not the usual one."""
+        devices = describe_devices(self._devices, torch.get_num_threads())
+        return devices if self._precision == "fp32" else f"{devices}, {self._precision}"
+
+    def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        """What fits on the device that has least room, for each of them; `usual` for each that is no GPU."""
+        replicas = len(self._replicas)
+        most = max(1, limit // replicas)
+        calls = [partial(replica.fitting_size, min(usual, most), most, make_batch) for replica in self._replicas]
+        sizes = self._side_by_side(calls)
+        return min(sizes) * replicas
+
+    def stage(self, batch: Batch) -> Batch:
+        """The batch in pinned memory, where that helps."""
+        return batch if self._pin is None else pin_batch(batch, self._pin)
+
+    def accumulate(self, batch: Batch) -> MicrobatchResult:
+        """Add the gradient of (mean loss * samples), all replicas' shares of it or nothing.
+
+        A replica that runs out of memory, or overflows, computes its own part again. What is still not finite then, or
+        not even one sample that fits (`MemoryLimitError`), is known before any replica has added anything.
+        """
+        whole = Counts.of(batch)
+        parts = parts_of(batch, -(-batch.samples // len(self._replicas)))
+        busy = list(zip(self._replicas, parts, strict=False))  # few samples keep only some of them busy
+        shares = self._side_by_side([partial(replica.compute, part, whole) for replica, part in busy])
+        result = result_of(batch, shares)
+        if result.finite:
+            self._holds_sums = True
+            for (replica, _), share in zip(busy, shares, strict=True):
+                replica.add(share)
+        return result
+
+    def collect(self) -> None:
+        """Add all replicas' sums to the `.grad` of the host's parameters, in place."""
+        if not self._holds_sums:
+            return
+        for replica in self._replicas:
+            replica.read_sums(self._staging)
+            add_gradients(self._host, self._staging)
+        self._clear()
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Copy the host's parameters to the replicas and forget their sums."""
+        torch._foreach_copy_(self._staging, self._host)
+        for replica in self._replicas:
+            replica.take_parameters(self._staging)
+        for replica in self._replicas:
+            replica.wait()  # for the copies, before the buffers are used for something else
+        self._clear()
+
+    def _clear(self) -> None:
+        self._holds_sums = False
+        for replica in self._replicas:
+            replica.clear()
+
+    def _side_by_side(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """All results, when all calls have ended; raises what the first of the failed ones has raised."""
+        if len(calls) == 1:
+            return [calls[0]()]
+        futures = [self._threads.submit(call) for call in calls]
+        wait(futures)
+        return [future.result() for future in futures]
+
+
+class _Replica:
+    """The model on one device, with a sum of gradients beside it."""
+
+    def __init__(self, config: RunConfig, model: PreTrainedModel, device: torch.device, precision: Precision) -> None:
+        self._device = device
+        model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
+        self._passes = Passes(config, model, device, precision)
+        self._parameters: list[Tensor] = [*self._passes.parameters]
+        for parameter in self._parameters:  # now: later there might be no memory for them
+            parameter.grad = torch.zeros_like(parameter)
+        if device.type == "cuda":
+            with self._here():
+                torch.cuda.seed()  # else all GPUs draw the same dropout
+
+    def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        with self._here():
+            return self._passes.fitting_size(usual, limit, make_batch)
+
+    def compute(self, part: Batch, whole: Counts) -> Computed:
+        with self._here():
+            return self._passes.compute(part, whole)
+
+    def add(self, share: Computed) -> None:
+        add_gradients(self._parameters, share.gradients)
+
+    def read_sums(self, buffers: list[Tensor]) -> None:
+        torch._foreach_copy_(buffers, self._sums, non_blocking=True)
+        self.wait()
+
+    def take_parameters(self, buffers: list[Tensor]) -> None:
+        torch._foreach_copy_(self._parameters, buffers, non_blocking=True)
+
+    def clear(self) -> None:
+        torch._foreach_zero_(self._sums)
+
+    def wait(self) -> None:
+        """Until the device has done all that it was told."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
+
+    @property
+    def _sums(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
+    def _here(self) -> AbstractContextManager[object]:
+        """Makes the device the thread's current one, as allocations that name none need."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+
+def _pinned(tensor: Tensor, pin: Pin | None) -> Tensor:
+    return tensor if pin is None else pin(tensor)
