@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ from auth.errors import ManyhandsError, StorageError, WorkerError
 from auth.join_link import JoinLink
 from peer.control_client import ControlClient
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
+from peer.guest.cloud import Cloud
 from peer.guest.decision import Action, Decision
 from peer.guest.events import Paused, Resumed
 from peer.guest.limits import NO_LIMITS, Limits
@@ -59,6 +60,7 @@ class AgentOptions:
     threads: int | None = None
     microbatch_size: int | None = None
     limits: Limits = NO_LIMITS
+    cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
 
@@ -106,7 +108,7 @@ class Agent:
         poll_s: float = POLL_S,
     ) -> None:
         self._options, self._open_display, self._clock, self._worker_main = options, open_display, clock, worker_main
-        read = read_machine or Machine(options.limits, time.monotonic).read
+        read = read_machine or Machine(options.limits, options.cloud, time.monotonic).read
         self._watch = Watch(
             options.limits, read, lambda: local_time(clock()), self._on_reading, self._on_decision, poll_s
         )

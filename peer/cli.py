@@ -22,6 +22,7 @@ from peer.devices import DEVICES, check_device_name
 from peer.display import open_display
 from peer.doctor.context import Context, Options
 from peer.doctor.diagnosis import explain
+from peer.guest.cloud import VARIABLE, Cloud
 from peer.guest.limits import Limits, parse_windows
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
@@ -124,7 +125,8 @@ def assist(
 def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> AgentOptions:
     parsed = JoinLink.parse(link)
     directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
-    return AgentOptions(parsed, directory, listen=tuple(listen) if listen else AgentOptions.listen)
+    cloud = Cloud.find(os.environ.get(VARIABLE, ""))
+    return AgentOptions(parsed, directory, cloud=cloud, listen=tuple(listen) if listen else AgentOptions.listen)
 
 
 def _take_part(options: AgentOptions, invite: str, log_format: str, no_panel: bool) -> None:

@@ -32,6 +32,7 @@ NIGHTLY = Limits(hours=parse_windows(["22:00-07:00", "13:00-14:00"]))
         ),
         (Limits(max_hours=2.0), Readings(elapsed_s=7199.0), Action.GO, ""),
         (Limits(max_hours=2.0), Readings(elapsed_s=7200.0), Action.LEAVE, "the hours are over"),
+        (NIGHTLY, Readings(taken_back="Azure takes it back"), Action.LEAVE, "Azure takes it back"),
         (Limits(polite=True, max_hours=2.0), Readings(7200.0, on_battery=True), Action.LEAVE, "the hours are over"),
     ],
 )

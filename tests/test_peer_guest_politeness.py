@@ -20,6 +20,7 @@ from peer.guest.activity import (
     person_present,
     read_cpu_times,
 )
+from peer.guest.cloud import Cloud
 from peer.guest.limits import NO_LIMITS, Limits
 from peer.guest.machine import Machine
 from peer.guest.metering import is_metered
@@ -144,9 +145,11 @@ def test_only_what_was_asked_for_is_read(tmp_path: Path) -> None:
     supplies = make_supplies(tmp_path / "supplies", EMPTYING)
     read = partial(read_property, command=make_busctl(tmp_path, "echo u 1"))
     times = iter([10.0, 25.0])
-    assert Machine(NO_LIMITS, lambda: next(times), supplies=supplies, read_property=read).read().elapsed_s == 15.0
+    assert (
+        Machine(NO_LIMITS, Cloud(), lambda: next(times), supplies=supplies, read_property=read).read().elapsed_s == 15.0
+    )
     assert not (tmp_path / "asked").exists()
-    readings = Machine(Limits(polite=True), time.monotonic, supplies=supplies, read_property=read).read()
+    readings = Machine(Limits(polite=True), Cloud(), time.monotonic, supplies=supplies, read_property=read).read()
     assert (readings.on_battery, readings.metered, readings.in_use) == (True, True, None)
 
 

@@ -38,6 +38,8 @@ def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
 
 
 def _to_leave(limits: Limits, readings: Readings) -> Iterator[str]:
+    if readings.taken_back:
+        yield readings.taken_back
     if limits.max_hours is not None and readings.elapsed_s >= limits.max_hours * 3600:
         yield "the hours are over"
 

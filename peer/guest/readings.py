@@ -10,6 +10,7 @@ class Readings:
     """None is "the system does not tell"; it never stops anything."""
 
     elapsed_s: float = 0.0  # of this stay
+    taken_back: str = ""  # why the machine is about to be gone
     on_battery: bool | None = None
     metered: bool | None = None
     in_use: bool | None = None  # by a person, or by other programs
