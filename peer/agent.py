@@ -128,6 +128,7 @@ class Agent:
             os._exit(130)  # the worker's group dies with this process
         self._stop_reason = reason
         self._stop.set()
+        self._show(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
     async def run(self) -> None:
         """Take part until stopped; raises `ManyhandsError` for what a person must mend."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,15 @@ from auth.errors import ConfigError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
 from peer.agent import Agent, AgentOptions, only_one, run_agent
 from peer.devices import DEVICES, check_device_name
-from peer.display import open_display
+from peer.display import Display, PanelState, open_display
 from peer.doctor.context import Context, Options
 from peer.doctor.diagnosis import explain
 from peer.guest.cloud import VARIABLE, Cloud
 from peer.guest.limits import Limits, parse_windows
+from peer.notebook_panel import NotebookDisplay
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
+STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
 app = typer.Typer(pretty_exceptions_enable=False)
 
 Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
@@ -44,12 +47,18 @@ Polite = Annotated[
     bool, typer.Option("--polite", help="Pause on battery, on a metered network, while somebody uses the machine.")
 ]
 StateDir = Annotated[
-    Path | None, typer.Option(help="Where this device's key and data are kept; default: the user's data directory.")
+    Path | None,
+    typer.Option(
+        envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: the user's data directory."
+    ),
 ]
 Listen = Annotated[
     list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
 ]
-LogFormat = Annotated[Literal["text", "json"], typer.Option(help="Plain lines, or one JSON object a line.")]
+Format = Literal["text", "json", "notebook"]
+LogFormat = Annotated[
+    Format, typer.Option(help="Plain lines, one JSON object a line, or the panel for a notebook's cell.")
+]
 NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
 
 
@@ -129,15 +138,20 @@ def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> Age
     return AgentOptions(parsed, directory, cloud=cloud, listen=tuple(listen) if listen else AgentOptions.listen)
 
 
-def _take_part(options: AgentOptions, invite: str, log_format: str, no_panel: bool) -> None:
+def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:
     with only_one(options.state_dir):
         known_device = (options.state_dir / "token.jwt").exists()
         options = replace(options, invite=find_invite(invite, known_device))
-        display = partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
-        asyncio.run(_join(options, display))
+        asyncio.run(_join(options, _display_for(log_format, no_panel)))
 
 
-async def _join(options: AgentOptions, display: partial) -> None:  # type: ignore[type-arg]
+def _display_for(log_format: Format, no_panel: bool) -> Callable[[PanelState], Display]:
+    if log_format == "notebook":
+        return partial(NotebookDisplay, stream=sys.stdout, clock=time.time)
+    return partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
+
+
+async def _join(options: AgentOptions, display: Callable[[PanelState], Display]) -> None:
     try:
         await run_agent(Agent(options, display, time.time))
     except (UnreachableError, SwarmError) as error:

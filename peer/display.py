@@ -168,6 +168,25 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
+def duration(seconds: float) -> str:
+    """A time for people: seconds, minutes or hours."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def batch_filling(state: PanelState) -> str:
+    """How full the global batch is, and when it will be."""
+    eta = "" if state.eta_s is None else f", about {duration(state.eta_s)} left"
+    return f"{state.swarm_samples:,} of {state.target_batch_size:,} samples{eta}"
+
+
+def batch_line(state: PanelState) -> str:
+    """The same as a sentence; empty before anything is known of the swarm."""
+    return f"Towards global step {state.step + 1:,}: {batch_filling(state)}" if state.target_batch_size else ""
+
+
 class Display(Protocol):
     """Shows events until closed."""
 
@@ -224,11 +243,8 @@ def render(state: PanelState) -> Panel:
     table.add_column(style="dim")
     table.add_column()
     batch = Table.grid(padding=(0, 1))
-    eta = "" if state.eta_s is None else f"about {state.eta_s:.0f} s left"
-    batch.add_row(
-        ProgressBar(total=max(1, state.target_batch_size), completed=state.swarm_samples, width=30),
-        f"{state.swarm_samples} of {state.target_batch_size} samples {eta}",
-    )
+    bar = ProgressBar(total=max(1, state.target_batch_size), completed=state.swarm_samples, width=30)
+    batch.add_row(bar, batch_filling(state))
     standing = state.standing
     place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
     averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"

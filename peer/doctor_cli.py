@@ -11,7 +11,7 @@ from platformdirs import user_data_dir
 
 from auth.errors import UnfitError
 from auth.join_link import JoinLink
-from peer.cli import Device, default_state_dir
+from peer.cli import STATE_DIR_VARIABLE, Device, default_state_dir
 from peer.devices import check_device_name
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor.context import ANY_PORT, Context, Options
@@ -34,7 +34,10 @@ def doctor(
         list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(help="Where this device's key and data would be kept; default: as for `join`.")
+        Path | None,
+        typer.Option(
+            envvar=STATE_DIR_VARIABLE, help="Where this device's key and data would be kept; default: as for `join`."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:

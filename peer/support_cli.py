@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from auth.errors import ConfigError
+from peer.cli import STATE_DIR_VARIABLE
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor.context import Context, Options
 from peer.doctor.stages import run_stages
@@ -29,7 +30,10 @@ def support_bundle(
     ] = None,
     out: Annotated[Path, typer.Option(help="The archive to write.")] = Path("manyhands-support.zip"),
     state_dir: Annotated[
-        Path | None, typer.Option(help="Where this device's key and data are kept; default: as for `join`.")
+        Path | None,
+        typer.Option(
+            envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: as for `join`."
+        ),
     ] = None,
     no_doctor: Annotated[bool, typer.Option("--no-doctor", help="Leave out the doctor's examination.")] = False,
 ) -> None:

@@ -1,20 +1,18 @@
 """The volunteer's one cell, executed as a notebook against a live coordinator.
 
-It takes about half a minute: a real coordinator with its keeper starts, and a real worker trains a few steps.
+It takes about three quarters of a minute: a real coordinator with its keeper starts, and real workers join it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
+import os
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import nbformat
+import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -22,98 +20,151 @@ from nbclient.exceptions import CellExecutionError
 from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
-from coordinator.presence import read_swarm_status
-from coordinator.store.engine import Sessions, open_engine
-from tests.small_run import make_small_run
+from coordinator.presence import online_sessions
+from tests.live_notebooks import TIMEOUT_S, open_notebook, outputs, printed, served_run, sessions_of, shown
 
-NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "join.ipynb"
-TIMEOUT_S = 120.0
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+OURS = ("MANYHANDS_", "COLAB_", "KAGGLE_")
 STAND_IN = """
 import os, sys
 print(sys.prefix, *sys.argv[1:], end=f", invite of {len(os.environ['MANYHANDS_INVITE'])} letters")
 """
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[RunDirectory]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
     """A small run that is being served."""
-    run = make_small_run(tmp_path)
-    with (tmp_path / "coordinator.log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path)],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        wait_until(lambda: read_swarm_status(Sessions(open_engine(run.database_url))) is not None)
+    with served_run(tmp_path_factory.mktemp("served")) as run:
         yield run
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=60)
 
 
-def wait_until(true: object) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
-def printed(notebook: nbformat.NotebookNode) -> str:
-    """All that the cells wrote."""
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    return "".join(output.get("text", "") for output in outputs)
-
-
-def sessions_of(run: RunDirectory) -> Sessions:
-    """The run's store."""
-    return Sessions(open_engine(run.database_url))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-async def test_one_cell_joins_trains_and_leaves(
-    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cell joins by invite, its samples are counted, an interrupt leaves in order, and no secret is printed."""
-    sessions = sessions_of(served)
-    membership = Membership(sessions, served.authority, served.config.run.name, 3600, time.time)
-    code = membership.invite("nora")[0]
+@pytest.fixture(autouse=True)
+def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook server that is neither Colab's nor Kaggle's, where nothing is said beforehand; no GPU."""
+    for name in os.environ:
+        if name.startswith(OURS):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MANYHANDS_INSTALL", "none")
-    monkeypatch.setenv("MANYHANDS_LINK", str(served.join_link))
+
+
+def invite(run: RunDirectory, name: str) -> str:
+    """A new code."""
+    membership = Membership(sessions_of(run), run.authority, run.config.run.name, 3600, time.time)
+    return membership.invite(name)[0]
+
+
+def prepare(run: RunDirectory, directory: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say beforehand what the cell would ask, and keep the worker small."""
+    monkeypatch.setenv("MANYHANDS_LINK", str(run.join_link))
     monkeypatch.setenv("MANYHANDS_INVITE", code)
-    monkeypatch.setenv(
-        "MANYHANDS_OPTIONS", f"--state-dir {tmp_path / 'nora'} --threads 1 --listen /ip4/127.0.0.1/tcp/0"
-    )
-    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    )
-    ledger = Ledger(sessions, served.config)
+    monkeypatch.setenv("MANYHANDS_STATE_DIR", str(directory / "device"))
+    monkeypatch.setenv("MANYHANDS_OPTIONS", "--threads 1 --listen /ip4/127.0.0.1/tcp/0")
 
-    async def interrupt_when_counted() -> None:
-        while not any(row.samples for row in ledger.contributions()):  # noqa: ASYNC110 - another process counts
-            await asyncio.sleep(0.3)
-        assert client.km is not None
+
+async def wait_until(true: Callable[[], object]) -> None:
+    """Wait for something that other processes do."""
+
+    async def look() -> None:
+        while not true():  # noqa: ASYNC110 - they cannot set an event of ours
+            await asyncio.sleep(0.2)
+
+    await asyncio.wait_for(look(), TIMEOUT_S)
+
+
+async def run_cell(client: NotebookClient, true: Callable[[], object], *, interrupts: int = 1) -> None:
+    """Execute the cell and interrupt it, as the notebook's button does, once something has happened."""
+    running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
+    await wait_until(lambda: running.done() or true())
+    assert client.km is not None
+    for _ in range(interrupts):
         await client.km.interrupt_kernel()
-
-    interrupting = asyncio.create_task(interrupt_when_counted())
+        await asyncio.sleep(0.1)
     try:
-        await asyncio.wait_for(client.async_execute(), TIMEOUT_S)
+        await asyncio.wait_for(running, TIMEOUT_S)
     except CellExecutionError as error:
         pytest.fail(str(error))
-    await interrupting
-    text = printed(notebook)
-    assert "Training on cpu" in text
-    assert "Left the swarm in order" in text
-    assert "Thank you!" in text
-    assert code not in text
-    assert [row.member for row in ledger.contributions() if row.samples] == ["nora"]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+async def test_one_cell_joins_trains_leaves_and_goes_on(
+    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It joins by invite, shows a panel, counts and leaves in order; run again it goes on, without a question.
+
+    Interrupted twice it ends at once, and leaves no process behind: neither the agent nor its worker and that one's
+    children.
+    """
+    code = invite(served, "<i>nora</i>")
+    prepare(served, tmp_path, code, monkeypatch)
+    ledger = Ledger(sessions_of(served), served.config)
+    client = open_notebook("join.ipynb", tmp_path)
+
+    def samples() -> int:
+        return sum(row.samples for row in ledger.contributions())
+
+    async with client.async_setup_kernel():
+        await run_cell(client, samples)
+        (html,), (text,) = shown(client, "text/html"), shown(client, "text/plain")
+        for panel in (html, text):
+            for part in ("Left the swarm in order", "loss here", "samples from you", "Towards global step"):
+                assert part in panel
+        assert "small: <i>nora</i>" in text
+        assert "&lt;i&gt;nora" in html
+        assert "<i>" not in html
+        assert printed(client) == "Thank you! Run the cell again to go on.\n"
+        assert code not in str(client.nb)
+        before = samples()
+        await run_cell(client, lambda: samples() > before, interrupts=2)
+    assert "Ended at once" in printed(client)
+    assert len(shown(client, "text/html")) == 1
+    assert [(row.member, row.devices) for row in ledger.contributions() if row.samples] == [("<i>nora</i>", 1)]
+    await wait_until(lambda: nothing_left(tmp_path / "device"))
+
+
+async def test_nothing_outlives_the_kernel(
+    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that is restarted, or killed, takes its volunteer with it; so the cell can be run anew."""
+    prepare(served, tmp_path, invite(served, "pia"), monkeypatch)
+    client = open_notebook("join.ipynb", tmp_path)
+    sessions = sessions_of(served)
+    async with client.async_setup_kernel():
+        running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
+        await wait_until(lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time())))
+        assert not nothing_left(tmp_path / "device")
+        assert client.km is not None
+        await client.km.shutdown_kernel(now=True)
+        running.cancel()
+    await wait_until(lambda: nothing_left(tmp_path / "device"))
+
+
+def nothing_left(directory: Path) -> bool:
+    """Whether no process has this state directory in its environment."""
+
+    def is_of_it(process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("MANYHANDS_STATE_DIR") == str(directory)
+        except psutil.Error:  # it has just ended, or is another user's
+            return False
+
+    return not any(is_of_it(process) for process in psutil.process_iter() if process.pid != os.getpid())
+
+
+async def test_a_wrong_invite_is_one_sentence(
+    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell ends with the command's sentence and its exit code, no traceback, and does not show the code."""
+    prepare(served, tmp_path, "wrong-wrong-wrong", monkeypatch)
+    client = open_notebook("join.ipynb", tmp_path)
+    with pytest.raises(CellExecutionError):
+        await client.async_execute()
+    assert printed(client).startswith("manyhands: ")
+    (error,) = [output for output in outputs(client) if output.output_type == "error"]
+    assert error.traceback == [error.evalue]
+    assert "exit code 8" in error.evalue
+    assert "wrong-wrong" not in str(client.nb)
+
+
 async def test_cell_installs_into_an_environment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it joins with was installed beside the host's packages, not among them, and got link and invite."""
     wheel = tmp_path / "manyhands-0-py3-none-any.whl"
@@ -124,26 +175,73 @@ async def test_cell_installs_into_an_environment_of_its_own(tmp_path: Path, monk
             "manyhands-0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         archive.writestr("manyhands-0.dist-info/RECORD", "")
-    for name, value in {"INSTALL": str(wheel), "LINK": "a link", "INVITE": "a code", "OPTIONS": ""}.items():
-        monkeypatch.setenv(f"MANYHANDS_{name}", value)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+    monkeypatch.setenv("MANYHANDS_INSTALL", str(wheel))
+    client = open_notebook("join.ipynb", tmp_path, typed=("a link", "a code"))
     await client.async_execute()
-    assert f"{tmp_path / '.manyhands-venv'} join a link --no-panel, invite of 6 letters" in printed(notebook)
-    assert "a code" not in printed(notebook)
+    text = printed(client)
+    assert f"{tmp_path / '.manyhands-venv'} join a link --log-format notebook, invite of 6 letters" in text
+    assert "a code" not in text
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-async def test_colab_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Colab the terms are shown before anything starts, and without a yes nothing does."""
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    cell.source = "input = lambda prompt: 'no'\n" + cell.source
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ({"COLAB_RELEASE_TAG": "release"}, True),
+        ({"COLAB_RELEASE_TAG": "release", "KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, False),  # Kaggle's image says both
+    ],
+)
+async def test_colab_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: dict[str, str], asked: bool
+) -> None:
+    """On Colab, and only there, the terms are shown before anything starts, and without a yes nothing does."""
+    for name, value in host.items():
+        monkeypatch.setenv(name, value)
+    client = open_notebook("join.ipynb", tmp_path, typed=("no",))
     with pytest.raises(CellExecutionError, match="Nothing was started"):
         await client.async_execute()
-    assert "does not allow" in printed(notebook)
-    assert not list(tmp_path.iterdir())  # noqa: ASYNC240 - nothing else runs
+    assert ("does not allow" in printed(client)) == asked
+    assert not (tmp_path / ".manyhands-venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "arguments"),
+    [(" CPU", "join --device cpu"), ("assist", "assist"), ("stop", None), ("", None)],
+)
+async def test_asks_what_to_do_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, arguments: str | None
+) -> None:
+    """Where none was granted the person chooses: the processor, to assist, or to end before anything starts."""
+    stand_in_for_manyhands(tmp_path, monkeypatch)
+    client = open_notebook("join.ipynb", tmp_path, typed=(answer, "a link", ""))
+    if arguments is None:
+        with pytest.raises(CellExecutionError, match="Nothing was started"):
+            await client.async_execute()
+    else:
+        await client.async_execute()
+        assert f"{arguments} a link --log-format notebook" in printed(client)
+    assert "No GPU was granted" in printed(client)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "answer", "arguments"), [(0, None, "join"), (9, "assist", "assist"), (9, "auto", "join")]
+)
+async def test_does_not_ask_where_the_answer_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: int, answer: str | None, arguments: str
+) -> None:
+    """A GPU that works trains; without one the environment may have answered."""
+    stand_in_for_manyhands(tmp_path, monkeypatch)
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nexit {gpu}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    if answer is not None:
+        monkeypatch.setenv("MANYHANDS_WITHOUT_GPU", answer)
+    client = open_notebook("join.ipynb", tmp_path, typed=("a link", ""))
+    await client.async_execute()
+    assert f" {arguments} a link --log-format" in printed(client)
+
+
+def stand_in_for_manyhands(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kaggle, with a command that shows how it was called, and a place for programs of the test's own."""
+    (directory / "manyhands.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(directory))
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, StorageError
 from auth.join_link import JoinLink
-from peer.cli import INVITE_VARIABLE, app, default_state_dir, find_invite
+from peer.cli import INVITE_VARIABLE, STATE_DIR_VARIABLE, app, default_state_dir, find_invite
 
 LINK = JoinLink("example.org", 7443, "demo", "ab" * 32)
 
@@ -56,3 +56,12 @@ def test_a_device_that_no_machine_has_is_refused_at_once(tmp_path: Path) -> None
     assert isinstance(result.exception, ConfigError)
     assert "`--device` (cuda:one)" in str(result.exception)
     assert not state_dir.exists()
+
+
+def test_state_dir_comes_from_the_environment_too(tmp_path: Path) -> None:
+    """A notebook says once, for all commands, where the device is kept."""
+    (tmp_path / "file").touch()
+    below_a_file = tmp_path / "file" / "device"
+    result = CliRunner().invoke(app, ["join", str(LINK)], env={STATE_DIR_VARIABLE: str(below_a_file)})
+    assert isinstance(result.exception, StorageError)
+    assert str(below_a_file) in str(result.exception)

@@ -1,0 +1,82 @@
+"""What the notebooks' tests share: a small run that is really served, and cells that are really executed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+from coordinator.directory import RunDirectory
+from coordinator.presence import read_swarm_status
+from coordinator.store.engine import Sessions, open_engine
+from tests.small_run import make_small_run
+
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+TIMEOUT_S = 120.0
+
+
+@contextmanager
+def served_run(directory: Path) -> Iterator[RunDirectory]:
+    """A small run, made and served in `directory`."""
+    run = make_small_run(directory)
+    with (directory / "coordinator.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: read_swarm_status(sessions_of(run)) is not None)
+        yield run
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=60)
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def sessions_of(run: RunDirectory) -> Sessions:
+    """The run's store."""
+    return Sessions(open_engine(run.database_url))
+
+
+def open_notebook(name: str, directory: Path, typed: tuple[str, ...] = ()) -> NotebookClient:
+    """A client that executes a notebook in `directory`; `typed` are the answers of the person before it, in order."""
+    notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
+    if typed:  # nobody types into an executed notebook: what asks is answered, and everything else is the cell's own
+        answering = f"typed = iter({typed!r})\ninput = lambda prompt: print(prompt) or next(typed)\n"
+        code = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        code.source = answering + code.source.replace("getpass.getpass(", "input(")
+    return NotebookClient(
+        notebook, timeout=TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": directory}}
+    )
+
+
+def outputs(client: NotebookClient) -> list[Any]:
+    """All that the cells have put out."""
+    return [output for cell in client.nb.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def printed(client: NotebookClient) -> str:
+    """All that the cells have printed."""
+    return "".join(output.get("text", "") for output in outputs(client))
+
+
+def shown(client: NotebookClient, kind: str) -> list[str]:
+    """What the cells show as `text/html`, `text/plain` or `image/png`."""
+    return [output.data[kind] for output in outputs(client) if kind in output.get("data", {})]
