@@ -19,7 +19,7 @@ from hivemind.averaging.partition import BannedException
 from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor, as_aiter, attach_event_on_finished, azip
+from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor, as_aiter, azip
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -35,6 +35,14 @@ class ExactAllReduce(AllReduceRunner):
     def missing_values(self) -> int:
         """How many values did not come back averaged."""
         return int(self.tensor_part_container.failed_size)
+
+    def should_delay_results(self, peer_id: PeerID) -> bool:
+        """Never: hivemind has a peer in client mode wait for answers until its stream has ended.
+
+        Ours are held open until the answers are here, so each would wait for the other.
+        """
+        del peer_id
+        return False
 
     def _reduced_weight(self) -> float:
         """Total weight of the senders in what this peer reduces; they all name it with each part."""
@@ -59,12 +67,9 @@ class ExactAllReduce(AllReduceRunner):
             await self._reduce_own_parts(peer_index)
             return
         container = self.tensor_part_container
-        done_sending, has_all = asyncio.Event(), asyncio.Event()
-        parts = attach_event_on_finished(self._generate_input_for_peer(peer_index), done_sending)
+        has_all, parts = asyncio.Event(), self._generate_input_for_peer(peer_index)
         try:
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(_held_open(parts, has_all))
-            if self.should_delay_results(self.peer_id):
-                await done_sending.wait()
             part_index, expected = 0, container.num_parts_by_peer[peer_index]
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             async for average, weight in amap_in_executor(_averaged_part, answers, max_prefetch=container.prefetch):
