@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import BannedException
-from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor, as_aiter, azip
+
+from peer.compression import decode, encode
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -58,7 +59,7 @@ class ExactAllReduce(AllReduceRunner):
             self.least_weight = min(self.least_weight, self._reduced_weight())
             # the same rounding as everybody else's copy went through
             wire = self.tensor_part_container.compression.compress(average, info, allow_inplace=False)
-            self.tensor_part_container.register_processed_part(peer_index, part_index, deserialize_torch_tensor(wire))
+            self.tensor_part_container.register_processed_part(peer_index, part_index, decode(wire))
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         """Send this peer's parts to one reducer and take the averages it returns."""
@@ -95,7 +96,7 @@ class ExactAllReduce(AllReduceRunner):
         try:
             async for part, weight, compression, size in amap_in_executor(
                 lambda message: (
-                    deserialize_torch_tensor(message.tensor_part),
+                    decode(message.tensor_part),
                     message.weight,
                     message.tensor_part.compression,
                     len(message.tensor_part.buffer),
@@ -112,7 +113,7 @@ class ExactAllReduce(AllReduceRunner):
                 except BannedException:
                     break
                 part_index += 1
-                wire = serialize_torch_tensor(average, compression)
+                wire = encode(average, compression)
                 yield averaging_pb2.AveragingData(
                     code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=self._reduced_weight()
                 )
@@ -137,7 +138,7 @@ def _averaged_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, 
     """The average of one part and the total weight behind it."""
     if message.code != averaging_pb2.AVERAGED_PART:
         raise AllreduceException(f"reducer answered {averaging_pb2.MessageCode.Name(message.code)}")
-    return deserialize_torch_tensor(message.tensor_part), message.weight
+    return decode(message.tensor_part), message.weight
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:

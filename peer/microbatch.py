@@ -25,7 +25,8 @@ def fitting_microbatch_size(
 ) -> int:
     """Samples for each microbatch of this configuration; raises `MemoryLimitError` if not even one fits."""
     usual = config.data.microbatch_size
-    limit = max(usual, config.averaging.target_batch_size // MICROBATCHES_A_STEP)
+    averaging = config.averaging
+    limit = max(usual, averaging.target_batch_size // max(MICROBATCHES_A_STEP, averaging.local_steps))
     key = _key(backend.description, config, vocab_size, limit)
     size = found.get(key)
     if size is None:

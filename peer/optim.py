@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from peer.config.training import Schedule
+from peer.outer_optimizer import OuterNesterov
 from peer.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -173,8 +174,25 @@ def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[Paramete
     ]
 
 
-def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Lamb:
-    """The run's optimizer over `parameter_groups`."""
+def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Lamb | OuterNesterov:
+    """What takes the swarm's global steps over `parameter_groups`: LAMB, or the outer one where peers step locally."""
+    averaging = config.averaging
+    if averaging.local_steps > 1:
+        return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)
+    return _build_lamb(config, groups)
+
+
+def build_inner_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> torch.optim.Optimizer:
+    """What takes a peer's local steps: the run's `optimizer`; who uses it sets the learning rate and clips."""
+    recipe = config.optimizer
+    if recipe.name == "adamw":
+        return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon)  # type: ignore[arg-type]
+    if recipe.name == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.learning_rate)  # type: ignore[arg-type]
+    return _build_lamb(config, groups)
+
+
+def _build_lamb(config: RunConfig, groups: Iterable[ParameterGroup]) -> Lamb:
     recipe = config.optimizer
     return Lamb(
         groups,
@@ -204,5 +222,10 @@ def rate_in_phase(step: int, config: RunConfig) -> float:
 
 
 def build_scheduler(config: RunConfig, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """The run's schedule, phases included; its own step is the global step, never a count of local calls."""
+    """The run's schedule, phases included; its own step is the global step, never a count of local calls.
+
+    Where peers take local steps, these follow it, and the outer learning rate stays as it is.
+    """
+    if config.averaging.local_steps > 1:
+        return LambdaLR(optimizer, lambda _step: 1.0)
     return LambdaLR(optimizer, partial(rate_in_phase, config=config))

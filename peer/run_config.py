@@ -72,6 +72,22 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _local_steps_fit(self) -> RunConfig:
+        averaging, microbatch = self.averaging, self.data.microbatch_size
+        if averaging.local_steps == 1 and self.optimizer.name != "lamb":
+            raise ValueError(
+                f"`optimizer.name` ({self.optimizer.name}) is for local steps: set `averaging.local_steps` above 1, "
+                "or take lamb"
+            )
+        if averaging.local_steps > 1 and microbatch > averaging.local_batch_size:
+            raise ValueError(
+                f"`averaging.local_steps` ({averaging.local_steps}) leaves {averaging.local_batch_size} of the target "
+                f"batch's {averaging.target_batch_size} samples to a local step; `data.microbatch_size` ({microbatch}) "
+                "must not exceed that"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _phases_fit(self) -> RunConfig:
         steps = [phase.from_step for phase in self.phases]
         if steps != sorted(set(steps)):

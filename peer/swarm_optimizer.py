@@ -18,11 +18,11 @@ from typing import Any
 import hivemind
 import torch
 from hivemind.averaging.control import StepControl
-from hivemind.compression import CompressionBase, Float16Compression, NoCompression
 from hivemind.p2p import PeerID
 
 from auth.swarm_auth import RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
+from peer.compression import compression_of
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.progress import StepTracker
 from peer.run_config import RunConfig
@@ -62,7 +62,6 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         self._config = config
         averaging = config.averaging
-        compression: CompressionBase = Float16Compression() if averaging.compression == "float16" else NoCompression()
         super().__init__(
             dht=dht,
             run_id=config.run.name,
@@ -79,7 +78,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             average_state_every=NEVER,
             shutdown_timeout=2.0,
             client_mode=dht.client_mode,
-            grad_compression=compression,
+            grad_compression=compression_of(averaging.compression),
             reuse_grad_buffers=True,
             tracker_opts={
                 "min_refresh_period": averaging.progress_refresh_s,

@@ -29,6 +29,7 @@ from peer.data.phased import PhasedBatches
 from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.hardware import find_device, pick_threads
+from peer.local_steps import own_model, with_local_steps
 from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
 from peer.microbatch import fitting_microbatch_size
 from peer.models import build_model
@@ -110,11 +111,13 @@ class Worker:
     ) -> Callable[[Swarm, str], None]:
         """What trains once the swarm is joined; whatever makes training impossible is found out before."""
         plan = self._plan
-        start_backend = choose_backend(find_device(plan.device), plan.precision, config, model)
+        own = own_model(config, model)
+        start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
         found = FoundSizes(Path(plan.data_dir) / SIZES_FILE)
 
         def take_part(swarm: Swarm, peer_id: str) -> None:
-            backend = start_backend(pick_threads(plan.threads))
+            started = start_backend(pick_threads(plan.threads))
+            backend = with_local_steps(config, started, own, model, lambda: swarm.step)
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
             enter = partial(self._enter_phase, config, fitting, backend.stage)
             with PhasedBatches(config, lambda: swarm.step, enter) as batches:

@@ -8,11 +8,13 @@ from pydantic import Field, model_validator
 
 from peer.config.base import Fraction, Positive, PositiveFloat, Section
 
+Compression = Literal["float16", "8bit-blockwise", "none"]
+
 
 class Optimizer(Section):
-    """LAMB (You et al. 2020, arXiv 1904.00962) with the recipe's options."""
+    """LAMB (You et al. 2020, arXiv 1904.00962) with the recipe's options; AdamW and SGD for local steps only."""
 
-    name: Literal["lamb"] = "lamb"
+    name: Literal["lamb", "adamw", "sgd"] = "lamb"
     learning_rate: PositiveFloat = 1.76e-3
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), strict=False)
     epsilon: PositiveFloat = 1e-6
@@ -42,7 +44,15 @@ class Averaging(Section):
     averaging_timeout_s: PositiveFloat = 60.0
     statistics_expiration_s: PositiveFloat = 120.0
     progress_refresh_s: PositiveFloat = 0.5
-    compression: Literal["float16", "none"] = "float16"
+    compression: Compression = "float16"
+    local_steps: Positive = 1  # that the target batch is divided into; 1: gradients are averaged, nobody steps alone
+    outer_learning_rate: PositiveFloat = 0.7
+    outer_momentum: float = Field(0.9, ge=0, lt=1)
+
+    @property
+    def local_batch_size(self) -> int:
+        """Samples in one local step."""
+        return max(1, self.target_batch_size // self.local_steps)
 
     @model_validator(mode="after")
     def _timeout_exceeds_matchmaking(self) -> Averaging:

@@ -23,6 +23,7 @@ from auth.credentials import Credentials
 from peer.backends.choice import choose_backend
 from peer.data.batches import Batch
 from peer.data.special_tokens import SpecialIds
+from peer.local_steps import own_model, with_local_steps
 from peer.models import build_model
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
@@ -47,6 +48,7 @@ class Plan:
     microbatch_s: float = 0.0  # pretend that each takes so long
     spoil_after_step: int | None = None  # then change the parameters, as a fault would
     device: str = "cpu"  # or "jax"
+    client_mode: bool = False
     port: int = 0  # to listen on; 0: any
     parameters_file: str = ""  # written on leaving
 
@@ -93,18 +95,20 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
     """Join, train or keep until stopped, leave."""
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
-    start_backend = choose_backend(plan.device, "auto", config, model)
+    own = own_model(config, model)
+    start_backend = choose_backend(plan.device, "auto", config, own)
     swarm = Swarm.join(
         config=config,
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
         host_maddrs=[f"/ip4/127.0.0.1/tcp/{plan.port}"],
+        client_mode=plan.client_mode,
     )
     downloaded = plan.role != "keeper" and swarm.download_state()
     if plan.role == "auxiliary":
         swarm.begin_training()
-    backend = start_backend(1)
+    backend = with_local_steps(config, start_backend(1), own, model, lambda: swarm.step)
     target = swarm.progress().target_batch_size
     say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded, target_batch_size=target)
     done_this_step = part = 0

@@ -1,0 +1,95 @@
+"""How gradients are written for the wire: as they are, in 16 bits, or in 8 bits by blocks.
+
+hivemind's own 8-bit codes cannot be read back with today's NumPy, and its blockwise one needs bitsandbytes, a download
+of a hundred megabytes for each volunteer. In ours each block of 128 values has a scale of its own, so that the rare
+large gradients cost only their neighbours precision.
+
+Whoever decodes the same bytes gets the same bits, on any machine: a value is one whole number times one float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from hivemind.compression import (
+    CompressionBase,
+    CompressionInfo,
+    Float16Compression,
+    NoCompression,
+    deserialize_torch_tensor,
+    serialize_torch_tensor,
+)
+from hivemind.proto import runtime_pb2
+
+from peer.config.training import Compression
+
+BLOCK = 128  # values that share a scale
+SCALE_BYTES = 4
+LEVELS = 127  # on each side of zero
+
+
+class BlockwiseCompression(CompressionBase):
+    """One byte a value: the block's largest magnitude becomes 127, everything else its share of it, rounded."""
+
+    compression_type = runtime_pb2.CompressionType.BLOCKWISE_8BIT
+
+    def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
+        """Encode values of any shape; one that is not finite spoils its block, and so is noticed by who decodes it."""
+        del info, allow_inplace
+        values = tensor.detach().to("cpu", torch.float32).flatten()
+        blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
+        scales = blocks.abs().amax(dim=1, keepdim=True).div_(LEVELS)  # (blocks, 1)
+        shares = blocks / torch.where(scales == 0, torch.ones_like(scales), scales)
+        codes = shares.round_().clamp_(-LEVELS, LEVELS).nan_to_num_(0).to(torch.int8).flatten()[: len(values)]
+        return runtime_pb2.Tensor(
+            compression=self.compression_type,
+            buffer=scales.numpy().tobytes() + codes.numpy().tobytes(),
+            size=tensor.shape,
+            dtype="float32",
+        )
+
+    def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
+        """The values; raises `ValueError` where the bytes are not as many as the shape needs."""
+        count = math.prod(serialized_tensor.size)
+        blocks = -(-count // BLOCK)
+        if len(serialized_tensor.buffer) != blocks * SCALE_BYTES + count:
+            raise ValueError(f"{len(serialized_tensor.buffer)} bytes are not {count} values in 8 bits by blocks")
+        scales = np.frombuffer(serialized_tensor.buffer, np.float32, blocks)
+        codes = np.zeros(blocks * BLOCK, np.float32)
+        codes[:count] = np.frombuffer(serialized_tensor.buffer, np.int8, count, blocks * SCALE_BYTES)
+        with np.errstate(invalid="ignore"):  # a scale that is infinite: who averages looks for such values
+            values = codes.reshape(blocks, BLOCK) * scales[:, None]
+        return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
+
+    def estimate_compression_ratio(self, info: CompressionInfo) -> float:
+        """Bytes on the wire for each byte of the tensor."""
+        return (1 + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
+
+
+BLOCKWISE = BlockwiseCompression()
+
+
+def compression_of(name: Compression) -> CompressionBase:
+    """What a run file's `averaging.compression` stands for."""
+    known: dict[Compression, CompressionBase] = {
+        "none": NoCompression(),
+        "float16": Float16Compression(),
+        "8bit-blockwise": BLOCKWISE,
+    }
+    return known[name]
+
+
+def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
+    """A tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
+    if compression_type == BLOCKWISE.compression_type:
+        return BLOCKWISE.compress(tensor, CompressionInfo.from_tensor(tensor))
+    return serialize_torch_tensor(tensor, compression_type)
+
+
+def decode(message: runtime_pb2.Tensor) -> torch.Tensor:
+    """The tensor in a message; raises if its bytes are not what it claims."""
+    if message.compression == BLOCKWISE.compression_type:
+        return BLOCKWISE.extract(message)
+    return deserialize_torch_tensor(message)

@@ -1,0 +1,77 @@
+"""Ways to average less: real peers in a real swarm that takes local steps, with gradients in 8 bits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.system.test_swarm import CONFIG, MICROBATCH, TARGET, Peer, SwarmFactory
+
+LOCAL: dict[str, Any] = CONFIG | {
+    "optimizer": {"name": "adamw", "learning_rate": 0.003},
+    "averaging": CONFIG["averaging"]
+    | {"compression": "8bit-blockwise", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
+}
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[SwarmFactory]:
+    """An empty swarm."""
+    factory = SwarmFactory(tmp_path)
+    yield factory
+    factory.close()
+
+
+def equal(left: Peer, right: Peer) -> bool:
+    """Whether two peers that have left held the same parameters, bit by bit."""
+    ours, theirs = (load_file(peer.parameters_file) for peer in (left, right))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
+    """With one peer in client mode, one killed within a step and one that joins late, all end with the same bits.
+
+    Each step has its target's samples, and every one of them is some peer's.
+    """
+    last = 10
+    keeper = swarm.start_keeper(config=LOCAL, last_step=last)
+    first = swarm.start("first", "trainer", LOCAL, seed=1, microbatch_s=0.25, last_step=last)
+    client = swarm.start("client", "trainer", LOCAL, seed=2, microbatch_s=0.25, last_step=last, client_mode=True)
+    victim = swarm.start("victim", "trainer", LOCAL, seed=3, microbatch_s=0.25)
+    victim.wait_for_step(2)
+    time.sleep(0.5)  # into the next step: the victim has taken local steps by now
+    victim.kill()
+    late = swarm.start("late", "trainer", LOCAL, seed=4, microbatch_s=0.25, last_step=last)
+    assert late.joined()["downloaded"]
+    peers = [keeper, first, client, late]
+    outcomes = [outcomes_until(peer, last) for peer in peers]
+    complete = 0
+    for step in range(1, last + 1):
+        taken = [of_peer[step] for of_peer in outcomes if step in of_peer]
+        assert len({outcome["group_samples"] for outcome in taken}) == 1
+        assert taken[0]["group_samples"] >= 2 * TARGET
+        if len(taken) == taken[0]["group_size"]:
+            assert sum(outcome["samples"] for outcome in taken) == taken[0]["group_samples"]
+            complete += outcomes[2].get(step, {"samples": 0})["samples"] > 0
+    assert complete > 0  # of these, with the peer in client mode
+    for peer in peers:
+        peer.stop()
+    assert all(equal(keeper, other) for other in peers[1:])
+
+
+def outcomes_until(peer: Peer, last: int) -> dict[int, dict[str, Any]]:
+    """The steps that the peer has taken with others, by number, once it is at the last."""
+    taken: dict[int, dict[str, Any]] = {}
+    step = 0
+    while step < last:
+        said = peer.wait_for(lambda said: said["event"] == "step")
+        step = said["step"]
+        if said["averaged"]:
+            taken[step] = said
+    return taken
