@@ -25,6 +25,7 @@ from coordinator.checkpoints import (
 from peer.config.architectures import ARCHITECTURES
 from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups
+from peer.outer_optimizer import OuterNesterov
 from tests.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 
@@ -89,6 +90,30 @@ def test_restores_model_and_optimizer_exactly(tmp_path: Path, tokenizer_dir: Pat
         assert torch.equal(restored, original)
         for key, value in optimizer.state[original].items():
             assert torch.equal(other_optimizer.state[restored][key], value)
+
+
+def step_with_outer_momentum(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    """One global step from made-up differences of parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    optimizer.step()
+
+
+def test_an_outer_momentum_goes_on_exactly(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Where peers take local steps, the step after a restart is the one that would have been taken, bit by bit."""
+    torch.manual_seed(1)
+    models = [TiedModel(), TiedModel()]
+    optimizers = [OuterNesterov(model.parameters()) for model in models]
+    for seed in (1, 2):
+        step_with_outer_momentum(models[0], optimizers[0], seed)
+    stored = write(tmp_path / "c", tokenizer_dir, 2, take_snapshot(2, models[0], optimizers[0]))
+    restore_model(models[1], stored.path)
+    restore_optimizer(models[1], optimizers[1], stored.path)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        step_with_outer_momentum(model, optimizer, seed=3)
+    for went_on, restored in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(went_on, restored)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import pytest
 import torch
 
 from auth.errors import ConfigError
+from peer.backends.jax_backend import JaxBackend
 from peer.backends.torch_backend import TorchBackend
 from peer.local_steps import LocalSteps, own_model, with_local_steps
 from peer.optim import build_optimizer, parameter_groups
@@ -227,3 +229,16 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_mapping(run)
     assert named in str(caught.value)
+
+
+def test_the_same_local_steps_with_jax() -> None:
+    """On JAX's devices a peer's copy goes the same way as with PyTorch."""
+    config = local_run(2, 12, {"name": "adamw", "learning_rate": 1e-3})
+    with_torch, with_jax = Peer(config), Peer(config)
+    beneath = JaxBackend(config, with_jax.own, jax.devices()[:1])
+    with_jax.backend = with_local_steps(config, beneath, with_jax.own, with_jax.common, lambda: 0)
+    for peer in (with_torch, with_jax):
+        for seed in range(3):  # one local step, and half of one
+            peer.backend.accumulate(random_batch(seed, SAMPLES))
+    expected = with_torch.gradient()
+    assert (with_jax.gradient() - expected).norm() < 0.02 * expected.norm()
