@@ -18,7 +18,7 @@ from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import BannedException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor, as_aiter, azip
+from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
 from peer.compression import decode, encode
 
@@ -142,13 +142,17 @@ def _averaged_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, 
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
-    """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite."""
-    async for tensor, average in azip(as_aiter(*tensors), runner):
-        tensor.copy_(average)
+    """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite.
+
+    Then nothing is changed: the round is tried again, and must begin from this peer's own numbers.
+    """
+    averages = [average async for average in runner]
     if runner.missing_values:
         raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
-    if not (math.isfinite(runner.least_weight) and all(map(is_finite, tensors))):
+    if not (math.isfinite(runner.least_weight) and all(map(is_finite, averages))):
         raise AllreduceException("the average is not finite")
+    for tensor, average in zip(tensors, averages, strict=True):
+        tensor.copy_(average)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
