@@ -65,15 +65,16 @@ def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
 
 def figures(state: PanelState) -> Iterator[tuple[str, str]]:
     """What is large on the panel: a name and a value each."""
-    if state.activity != "assisting":
+    assisting = state.activity == "assisting"
+    if not assisting:
         yield "loss here", "–" if state.loss is None else f"{state.loss:.3f}"
         yield "samples from you", f"{state.contributed:,}"
     standing = state.standing or Standing(0, 0, 0)
     yield "counted in all", f"{standing.own_samples:,}" if state.standing else "–"
     yield "your rank", f"{standing.rank} of {standing.members}" if standing.rank else "–"
-    if state.averaged_bytes or state.activity == "assisting":
+    if assisting:
         yield "averaged here", megabytes(state.averaged_bytes)
-    if state.activity != "assisting":
+    else:
         yield "samples a second", f"{state.samples_per_second:,.1f}"
     yield "peers", f"{state.peers:,}"
 
@@ -83,7 +84,8 @@ def facts(state: PanelState) -> Iterator[str]:
     if state.phase is not None:
         yield f"Phase {state.phase.line}."
     if state.last_averaging_s is not None:
-        yield f"Last averaging: {state.last_group} peers, {state.last_averaging_s:.1f} s."
+        averaged = f"{megabytes(state.averaged_bytes)} averaged here so far"
+        yield f"Last averaging: {state.last_group} peers, {state.last_averaging_s:.1f} s; {averaged}."
     if state.lost:
         yield f"Lost before they could be averaged: {state.lost:,} samples."
     if not state.connected:

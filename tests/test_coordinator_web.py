@@ -72,6 +72,16 @@ def test_overview_tells_where_the_run_stands(client: TestClient, run: FakeRun) -
     assert overview["stale"] is False
 
 
+def test_checkpoints_are_listed_without_their_place(client: TestClient, run: FakeRun) -> None:
+    """All that are kept, the oldest first, with what a reader can check; the operator's paths stay private."""
+    run.add_checkpoint(5)
+    with TestClient(client.app) as fresh:
+        listed = fresh.get("/api/v1/checkpoints").json()
+        assert [row["step"] for row in listed["checkpoints"]] == [3, 5]
+        assert listed["checkpoints"][-1] == fresh.get("/api/v1/overview").json()["checkpoint"]
+        assert set(listed["checkpoints"][0]) == {"step", "size_bytes", "manifest_sha256", "created_at"}
+
+
 def test_steps_come_in_columns_and_pages(client: TestClient) -> None:
     """One point a step, above a given one and at most so many."""
     steps = client.get("/api/v1/steps").json()

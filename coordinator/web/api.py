@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from coordinator.ledger import data_wait_share
+from coordinator.presence import CheckpointRow
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import Snapshot
 from peer.phases import all_phases, phase_at
@@ -73,14 +74,7 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
             }
             for row in snapshot.contributions
         ],
-        "checkpoint": None
-        if checkpoint is None
-        else {
-            "step": checkpoint.step,
-            "size_bytes": checkpoint.size_bytes,
-            "manifest_sha256": checkpoint.manifest_sha256,
-            "created_at": checkpoint.created_at,
-        },
+        "checkpoint": None if checkpoint is None else _public(checkpoint),
         "validation": {
             "count": len(snapshot.validations),
             "newest": snapshot.validations[-1].facts if snapshot.validations else None,
@@ -88,6 +82,16 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
         "era": snapshot.era,
         "stale": snapshot.stale,
         "taken_at": snapshot.taken_at,
+    }
+
+
+def _public(checkpoint: CheckpointRow) -> dict[str, Any]:
+    """What anybody may know of a checkpoint: not where on the operator's disk it lies."""
+    return {
+        "step": checkpoint.step,
+        "size_bytes": checkpoint.size_bytes,
+        "manifest_sha256": checkpoint.manifest_sha256,
+        "created_at": checkpoint.created_at,
     }
 
 
@@ -124,6 +128,13 @@ async def steps(
         "devices": [row.devices for row in rows],
         "completed_at": [row.completed_at for row in rows],
     }
+
+
+@router.get("/checkpoints")
+async def checkpoints(request: Request) -> dict[str, Any]:
+    """The checkpoints that are kept, in the order of their steps."""
+    snapshot = _live(request).current
+    return {"era": snapshot.era, "checkpoints": [_public(row) for row in reversed(snapshot.checkpoints)]}
 
 
 @router.get("/validations")

@@ -28,7 +28,7 @@ class Snapshot:
     contributions: tuple[Contribution, ...]
     online: tuple[OnlineSession, ...]
     swarm: SwarmView | None
-    checkpoint: CheckpointRow | None
+    checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
     era: int
     refresh_failed: bool = False  # the store did not answer since: what is here is old
@@ -37,6 +37,11 @@ class Snapshot:
     def stale(self) -> bool:
         """Whether the picture is known not to be up to date."""
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
+
+    @property
+    def checkpoint(self) -> CheckpointRow | None:
+        """The newest one."""
+        return self.checkpoints[0] if self.checkpoints else None
 
     @property
     def samples(self) -> int:
@@ -62,7 +67,6 @@ class Snapshot:
 def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
     """Read the store; of the steps only what may have changed since `before`."""
     now = services.clock()
-    newest = checkpoints(services.sessions)
     era = services.ledger.current_era()
     return Snapshot(
         taken_at=now,
@@ -70,7 +74,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         contributions=tuple(services.ledger.contributions()),
         online=tuple(online_sessions(services.sessions, now)),
         swarm=read_swarm_status(services.sessions),
-        checkpoint=newest[0] if newest else None,
+        checkpoints=tuple(checkpoints(services.sessions)),
         validations=tuple(validations(services.sessions)),
         era=era,
     )
