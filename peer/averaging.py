@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing as mp
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,10 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
         self._required_group_size = mp.Value("i", 2)
         self._failed_rounds = mp.Value("i", 0)
         self._averaged_weight, self._received_bytes = 0.0, 0
+        self._held: list[
+            torch.Tensor
+        ] = []  # sums that are being averaged while others accumulate; empty: there are none
+        self._held_samples = 0
         super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
 
     @property
@@ -52,12 +57,57 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
         """How many rounds of averaging began and did not bring every value; hivemind tries again by itself."""
         return int(self._failed_rounds.value)
 
+    @property
+    def holds(self) -> bool:
+        """Whether gradients are set aside for a round, while those of the step after it accumulate."""
+        return bool(self._held)
+
+    @property
+    def due_samples(self) -> int:
+        """This peer's samples towards the next global step."""
+        return self._held_samples if self.holds else int(self.local_samples_accumulated)
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Set what was accumulated aside, to be averaged; from now on `.grad` is for the step after that."""
+        self._held = [gradient.clone() for gradient in self._grad_accumulators()]
+        self._held_samples = int(self.local_samples_accumulated)
+        self.reset_accumulated_grads_()
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """The round came to nothing: all that was accumulated is for the same step again."""
+        for gradient, held in zip(self._grad_accumulators(), self._held, strict=True):
+            gradient.add_(held)
+        self.local_samples_accumulated += self._held_samples
+        self._held, self._held_samples = [], 0
+
+    def drop_all(self) -> int:
+        """Forget all that was accumulated or set aside; returns how many samples that were."""
+        lost = int(self.local_samples_accumulated) + self._held_samples
+        self._held, self._held_samples = [], 0
+        self.reset_accumulated_grads_()
+        return lost
+
+    @contextmanager
+    def making_room(self) -> Iterator[None]:
+        """Lend `.grad` to the averaged gradient for a step; afterwards it has what was accumulated beside the round."""
+        newer = [parameter.grad for parameter in self.parameters]
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # none is held: the step uses all up
+            parameter.grad = spare
+        yield
+        if not self.holds:
+            self.reset_accumulated_grads_()
+        for parameter, gradient in zip(self.parameters, newer, strict=True):
+            parameter.grad = gradient
+        self._held, self._held_samples = [], 0
+
     @torch.no_grad()
     def load_accumulators_into_averager_(self) -> None:
-        """Put the mean gradient over this peer's samples (zero without samples) into the averaged tensors."""
-        scale = 1.0 / self.local_samples_accumulated if self.local_samples_accumulated else 0.0
+        """Put the mean gradient over the samples that are due (zero without samples) into the averaged tensors."""
+        scale = 1.0 / self.due_samples if self.due_samples else 0.0
         with self.get_tensors() as averaged:
-            for gradient, target in zip(self._grad_accumulators(), averaged, strict=True):
+            for gradient, target in zip(self._held or self._grad_accumulators(), averaged, strict=True):
                 target.copy_(gradient).mul_(scale)
 
     async def _step(self, **kwargs: Any) -> None:

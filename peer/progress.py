@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
-from hivemind.optim.progress_tracker import GlobalTrainingProgress, ProgressTracker
+from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 from hivemind.utils.timed_storage import ValueWithExpiration
@@ -126,6 +126,7 @@ class StepTracker(ProgressTracker):
         keeper_ids: Iterable[PeerID] = (),
         **kwargs: Any,
     ) -> None:
+        self.local_progress: LocalTrainingProgress
         self._access = access
         self._role = role
         self._training = role == "keeper"
@@ -152,6 +153,11 @@ class StepTracker(ProgressTracker):
     def set_sketch(self, step: int, sketch: Sketch) -> None:
         """The sketch of this peer's parameters after `step`; goes out with the reports of that step."""
         self._sketch = (step, sketch)
+
+    def carry_over(self, samples: int) -> None:
+        """This many samples are towards the step that just began, computed before it; call while updates are paused."""
+        self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
+        self.should_report_progress.set()
 
     @property
     def has_drifted(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
+from peer.averaging import AveragedGroup
 from peer.run_config import RunConfig
 from peer.swarm_optimizer import SwarmOptimizer
 
 DAEMON_START_TIMEOUT_S = 60.0
-RETRY_S = 0.1
+Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ class Swarm:
     def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer) -> None:
         self._dht = dht
         self._optimizer = optimizer
+        self._rounds = futures.ThreadPoolExecutor(
+            1, "averaging"
+        )  # its thread starts with the first round in background
+        self._overlapping: Round | None = None
 
     @classmethod
     def join(
@@ -145,24 +151,54 @@ class Swarm:
         """Take the next global step if its batch is full; None while it is not.
 
         `collect` brings to `.grad` what was accumulated elsewhere, when it is wanted. An outcome with `averaged` False
-        has lost `lost_samples`, or none if the round will be tried again.
+        has lost `lost_samples`, or none if the round will be tried again. Where the run allows delayed steps, the batch
+        is averaged in the background, and the step is taken by the first call after that.
         """
         optimizer = self._optimizer
+        if self._overlapping is not None:
+            return self._conclude(self._overlapping, collect)
         if optimizer.tracker.swarm_step > self.step or optimizer.tracker.has_drifted:
             return self._catch_up()
         optimizer.prepare_averaging()
+        if not optimizer.is_due:
+            return None
+        collect()
+        if optimizer.may_overlap:
+            optimizer.grad_averager.hold()
+            self._overlapping = self._rounds.submit(self._average)
+            return None
+        return self._step(*self._average())
+
+    def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
+        """Before leaving: what came of a round in the background, which must not be waited for any longer."""
+        self.interrupt()
+        if self._overlapping is None:
+            return None
+        futures.wait([self._overlapping])
+        return self._conclude(self._overlapping, collect)
+
+    def _average(self) -> tuple[AveragedGroup | None, float]:
         began = time.perf_counter()
-        while optimizer.tracker.ready_to_update_epoch and not optimizer.interrupted.is_set():
-            samples = int(optimizer.grad_averager.local_samples_accumulated)
-            collect()
-            group = optimizer.average()
-            if group is not None:
-                optimizer.take_step()
-                seconds = time.perf_counter() - began
-                return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes)
-            optimizer.attempts += 1  # the batch is full: further samples would help nobody, so try again at once
-            time.sleep(RETRY_S)
-        return None
+        return self._optimizer.average_when_due(), time.perf_counter() - began
+
+    def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
+        """Take the step of a round in the background; if it came to nothing, everything is as before it."""
+        if not overlapping.done():
+            return None
+        self._overlapping = None
+        group, seconds = overlapping.result()
+        if group is None:
+            self._optimizer.take_back()
+            return None
+        collect()  # what was computed beside the round is for the next step
+        return self._step(group, seconds)
+
+    def _step(self, group: AveragedGroup | None, seconds: float) -> StepOutcome | None:
+        if group is None:
+            return None
+        samples = self._optimizer.grad_averager.due_samples
+        self._optimizer.take_step()
+        return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes)
 
     def _catch_up(self) -> StepOutcome:
         lost = self._optimizer.drop_gradients()
@@ -192,7 +228,7 @@ class Swarm:
         finite = remaining_s != float("inf")
         return SwarmProgress(
             step=self.step,
-            own_samples=int(self._optimizer.grad_averager.local_samples_accumulated),
+            own_samples=self._optimizer.grad_averager.due_samples,
             swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
             target_batch_size=self._optimizer.target_batch_size,
             peers=tracker.view.trainers,
@@ -207,5 +243,7 @@ class Swarm:
 
     def leave(self) -> None:
         """Say goodbye and stop every process that `join` started."""
+        self.interrupt()
+        self._rounds.shutdown()
         self._optimizer.shutdown()
         self._dht.shutdown()

@@ -31,6 +31,7 @@ from peer.state_sharing import SwarmStateAverager
 
 logger = logging.getLogger(__name__)
 STATE_DOWNLOAD_TIMEOUT_S = 600.0
+RETRY_S = 0.1
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
 
@@ -139,7 +140,10 @@ class SwarmOptimizer(hivemind.Optimizer):
     def add(self, samples: int) -> None:
         """Count samples whose gradients were added to `.grad` and tell the swarm."""
         self.grad_averager.accumulate_grads_(samples)
-        self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
+        if self.grad_averager.holds:  # these are for the step after the one that is being averaged
+            self.tracker.performance_ema.update(task_size=samples)
+        else:
+            self.tracker.report_local_progress(self.local_epoch, self.grad_averager.due_samples)
 
     def prepare_averaging(self) -> None:
         """Look for a group ahead of time when the batch will soon be full."""
@@ -149,25 +153,49 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _require_group(self) -> None:
         self.grad_averager.required_group_size = required_group_size(self.tracker.view.averaging, self.attempts)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the global batch is full, and this peer is not about to leave."""
+        return self.tracker.ready_to_update_epoch and not self.interrupted.is_set()
+
+    @property
+    def may_overlap(self) -> bool:
+        """Whether this peer may train on while the next step is averaged: no sample passes a phase's boundary."""
+        phases = [len(self._config.at_step(step).phases) for step in (self.local_epoch, self.local_epoch + 1)]
+        return self._config.averaging.delay and self._role == "trainer" and phases[0] == phases[1]
+
+    def average_when_due(self) -> AveragedGroup | None:
+        """Average, again and again if it fails; None if the batch is no longer full, or this peer is to leave.
+
+        Further samples would help nobody while it is full, so the next attempt comes at once.
+        """
+        while self.is_due:
+            group = self.average()
+            if group is not None:
+                return group
+            self.attempts += 1
+            time.sleep(RETRY_S)
+        return None
+
     def average(self) -> AveragedGroup | None:
         """Average gradients with everybody at this step; None if it failed (then nothing has changed).
 
         Alone in the swarm the peer's own mean gradient is the average.
         """
         if self.tracker.view.averaging <= 1:
-            samples = int(self.grad_averager.local_samples_accumulated)
+            samples = self.grad_averager.due_samples
             if samples < self.target_batch_size:  # the others have just moved on, or this is the keeper
                 return None
             self._cancel_scheduled()
             self.grad_averager.load_accumulators_into_averager_()
-            self._load_averaged_gradients_into_optimizer_()
             return AveragedGroup(size=1, samples=samples, averaged_bytes=0)
         control, self.scheduled_grads = self.scheduled_grads, None
         if control is not None and (control.triggered or control.done()):
             control = None
         try:
             control = control or self.grad_averager.schedule_step(timeout=self.averaging_timeout)
-            self.grad_averager.step(control=control, reset_accumulators=False, wait=False)
+            weight = self.grad_averager.due_samples
+            self.grad_averager.step(weight=weight, control=control, reset_accumulators=False, wait=False)
             group = self._await_group(control)
         except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
@@ -177,7 +205,6 @@ class SwarmOptimizer(hivemind.Optimizer):
         if group.samples < self.target_batch_size:  # a peer was lost on the way; the others make the batch up
             logger.warning("only %d samples were averaged for step %d", group.samples, self.local_epoch + 1)
             return None
-        self._load_averaged_gradients_into_optimizer_()
         return group
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
@@ -205,11 +232,19 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.scheduled_grads = None
 
     def take_step(self) -> None:
-        """Apply the averaged gradient: one optimizer step, the next global step begins."""
-        with self._changing_state():
+        """Apply the averaged gradient: one optimizer step, the next global step begins.
+
+        It begins with what was accumulated while this one was averaged in the background.
+        """
+        with self._changing_state(), self.grad_averager.making_room():
+            self._load_averaged_gradients_into_optimizer_()
             self.state_averager.step(increment_epoch=True, optimizer_step=True)
-            self.grad_averager.reset_accumulated_grads_()
         self.attempts = 0
+
+    def take_back(self) -> None:
+        """Go on towards the same step: its round in the background came to nothing."""
+        self.grad_averager.take_back()
+        self.tracker.report_local_progress(self.local_epoch, self.grad_averager.due_samples)
 
     @contextmanager
     def _changing_state(self) -> Iterator[None]:
@@ -218,6 +253,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             yield
             self._enter_phase()
             self._begin_step()
+            self.tracker.carry_over(self.grad_averager.due_samples)
 
     def _enter_phase(self) -> None:
         """Take up the phase in force after the state's step.
@@ -237,8 +273,7 @@ class SwarmOptimizer(hivemind.Optimizer):
 
     def drop_gradients(self) -> int:
         """Forget what was accumulated towards the next step; returns how many samples that were."""
-        lost = int(self.grad_averager.local_samples_accumulated)
-        self.grad_averager.reset_accumulated_grads_()
+        lost = self.grad_averager.drop_all()
         self.tracker.report_local_progress(self.local_epoch, 0)
         return lost
 
@@ -249,7 +284,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             minimum_step=self.local_epoch, timeout=self.load_state_timeout
         )
         with self._changing_state():
-            self.grad_averager.reset_accumulated_grads_()
+            self.grad_averager.drop_all()
         self.attempts = 0
         return bool(loaded)
 

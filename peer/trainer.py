@@ -34,6 +34,8 @@ class Swarm(Protocol):
 
     def advance(self, collect: Callable[[], None]) -> StepOutcome | None: ...
 
+    def finish(self, collect: Callable[[], None]) -> StepOutcome | None: ...
+
     def progress(self) -> SwarmProgress: ...
 
 
@@ -50,7 +52,7 @@ def train(
     next_progress_at = clock()
     for batch in batches:
         if should_stop():
-            return
+            break
         result = backend.accumulate(batch)
         if not result.finite:
             tally.lose(result.samples, "non-finite")
@@ -72,3 +74,7 @@ def train(
         if clock() >= next_progress_at:
             next_progress_at = clock() + PROGRESS_INTERVAL_S
             send(tally.progress(swarm.progress()))
+
+    outcome = swarm.finish(backend.collect)  # a step whose averaging went on beside the last microbatches
+    if outcome is not None:
+        send(tally.report(outcome, clock(), batches.wait_s))

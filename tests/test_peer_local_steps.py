@@ -217,6 +217,7 @@ def test_nesterov_is_torchs() -> None:
         ({"local_steps": 8}, {}, "`averaging.local_steps` (8)"),
         ({"local_steps": 0}, {}, "`averaging.local_steps` (0)"),
         ({"local_steps": 1}, {"name": "adamw"}, "`optimizer.name` (adamw)"),
+        ({"local_steps": 2, "delay": True}, {}, "`delay` (true)"),
         ({"outer_momentum": 1.0}, {}, "`averaging.outer_momentum` (1.0)"),
         ({"compression": "9bit"}, {}, "`averaging.compression` ('9bit')"),
     ],

@@ -98,6 +98,10 @@ class FakeSwarm:
         taken, self.samples = self.samples, 0
         return prepared or StepOutcome(self.step, taken, True, 2, 11, 0.125)
 
+    def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
+        self.calls.append("finish")
+        return self.outcomes.get(-1)
+
     def progress(self) -> SwarmProgress:
         return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 3.0, 4.0, 8.0)
 
@@ -124,6 +128,13 @@ def test_each_global_step_is_reported_with_its_own_mean_loss() -> None:
     assert (first.lost_samples, first.lost_reason) == (0, "")
 
 
+def test_a_step_that_was_averaged_while_leaving_is_reported() -> None:
+    """What the others have taken from this peer counts, though it is told to stop before it has taken the step."""
+    last = StepOutcome(1, 4, averaged=True, group_size=2, group_samples=9, averaging_s=1.0)
+    reports, _, _ = run([5.0, 4.0, 3.0], FakeSwarm(outcomes={-1: last}), stop_after=2)
+    assert [(report.step, report.samples, report.loss) for report in reports] == [(1, 4, 4.5)]
+
+
 def test_report_measures_speed_and_waiting_per_step() -> None:
     """Speed is samples over the time since the last step; waiting is what the stream's total has grown by."""
     reports, _, _ = run([5.0] * 6)
@@ -135,7 +146,7 @@ def test_report_measures_speed_and_waiting_per_step() -> None:
 def test_samples_are_contributed_before_the_swarm_advances() -> None:
     """A microbatch: the others are told to wait for this peer, its samples are added, the step is tried."""
     _, _, swarm = run([5.0])
-    assert swarm.calls == ["begin", "add", "advance"]
+    assert swarm.calls == ["begin", "add", "advance", "finish"]
 
 
 def test_gradients_are_collected_for_each_step_and_parameters_taken_after_it() -> None:

@@ -46,6 +46,7 @@ class Averaging(Section):
     progress_refresh_s: PositiveFloat = 0.5
     compression: Compression = "float16"
     local_steps: Positive = 1  # that the target batch is divided into; 1: gradients are averaged, nobody steps alone
+    delay: bool = False  # train on while gradients are averaged, with parameters that are one step old
     outer_learning_rate: PositiveFloat = 0.7
     outer_momentum: float = Field(0.9, ge=0, lt=1)
 
@@ -53,6 +54,14 @@ class Averaging(Section):
     def local_batch_size(self) -> int:
         """Samples in one local step."""
         return max(1, self.target_batch_size // self.local_steps)
+
+    @model_validator(mode="after")
+    def _delays_gradients_only(self) -> Averaging:
+        if self.delay and self.local_steps > 1:
+            raise ValueError(
+                f"`delay` (true) is for averaged gradients: leave it out, or `local_steps` ({self.local_steps})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _timeout_exceeds_matchmaking(self) -> Averaging:

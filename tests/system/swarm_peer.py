@@ -129,7 +129,8 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         outcome = swarm.advance(backend.collect)
         if outcome is not None:
             backend.synchronize()
-            say("step", **asdict(outcome), target_batch_size=swarm.progress().target_batch_size)
+            now = swarm.progress()
+            say("step", **asdict(outcome), target_batch_size=now.target_batch_size, begun_with=now.own_samples)
             done_this_step = part = 0
             if outcome.averaged and outcome.step == plan.spoil_after_step:
                 spoil(swarm, model)

@@ -20,6 +20,9 @@ LOCAL: dict[str, Any] = CONFIG | {
 }
 
 
+DELAYED: dict[str, Any] = CONFIG | {"averaging": CONFIG["averaging"] | {"delay": True, "compression": "float16"}}
+
+
 @pytest.fixture
 def swarm(tmp_path: Path) -> Iterator[SwarmFactory]:
     """An empty swarm."""
@@ -51,18 +54,44 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
     assert late.joined()["downloaded"]
     peers = [keeper, first, client, late]
     outcomes = [outcomes_until(peer, last) for peer in peers]
-    complete = 0
-    for step in range(1, last + 1):
-        taken = [of_peer[step] for of_peer in outcomes if step in of_peer]
-        assert len({outcome["group_samples"] for outcome in taken}) == 1
-        assert taken[0]["group_samples"] >= 2 * TARGET
-        if len(taken) == taken[0]["group_size"]:
-            assert sum(outcome["samples"] for outcome in taken) == taken[0]["group_samples"]
-            complete += outcomes[2].get(step, {"samples": 0})["samples"] > 0
-    assert complete > 0  # of these, with the peer in client mode
+    complete = complete_steps(outcomes, 2 * TARGET)
+    assert any(outcomes[2][step]["samples"] > 0 for step in complete if step in outcomes[2])  # in client mode
     for peer in peers:
         peer.stop()
     assert all(equal(keeper, other) for other in peers[1:])
+
+
+def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory) -> None:
+    """Peers train on while they average: no sample is lost or counted twice, and all end with the same bits."""
+    last = 8
+    keeper = swarm.start_keeper(config=DELAYED, last_step=last)
+    first, second = (
+        swarm.start(f"trainer-{seed}", "trainer", DELAYED, seed=seed, microbatch_s=0.2, last_step=last)
+        for seed in (1, 2)
+    )
+    victim = swarm.start("victim", "trainer", DELAYED, seed=3, microbatch_s=0.2)
+    victim.wait_for_step(2)
+    victim.kill()  # it has begun the next step, and may be averaging
+    peers = [keeper, first, second]
+    outcomes = [outcomes_until(peer, last) for peer in peers]
+    assert complete_steps(outcomes, TARGET)
+    assert any(outcome["begun_with"] > 0 for of_peer in outcomes[1:] for outcome in of_peer.values())
+    for peer in peers:
+        peer.stop()
+    assert all(equal(keeper, other) for other in peers[1:])
+
+
+def complete_steps(outcomes: list[dict[int, dict[str, Any]]], target: int) -> list[int]:
+    """The steps that all of their group have told of; every step has its target's samples, and these are theirs."""
+    complete = []
+    for step in sorted({step for of_peer in outcomes for step in of_peer}):
+        taken = [of_peer[step] for of_peer in outcomes if step in of_peer]
+        assert {outcome["group_samples"] for outcome in taken} == {taken[0]["group_samples"]}
+        assert taken[0]["group_samples"] >= target
+        if len(taken) == taken[0]["group_size"]:
+            assert sum(outcome["samples"] for outcome in taken) == taken[0]["group_samples"]
+            complete.append(step)
+    return complete
 
 
 def outcomes_until(peer: Peer, last: int) -> dict[int, dict[str, Any]]:
