@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -32,7 +35,7 @@ Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`
 class Plan:
     """What to measure."""
 
-    variant: str  # a key of `VARIANTS`
+    variant: str  # a key of `VARIANTS` or `COMPILED`
     config_json: str
     vocabulary: int
     microbatches: int
@@ -46,6 +49,7 @@ class Outcome:
     samples_per_second: float
     peak_mib: float  # resident, the interpreter and its libraries included
     losses: tuple[float, ...]
+    first_s: float  # for the first microbatch
 
 
 def random_batch(config: RunConfig, vocabulary: int, samples: int, seed: int) -> Batch:
@@ -74,6 +78,20 @@ def worker(config: RunConfig, model: PreTrainedModel) -> Accumulate:
         result = backend.accumulate(batch)
         if not result.finite:
             raise ArithmeticError("the benchmark's model has blown up")
+        return result.loss
+
+    return accumulate
+
+
+def compiled_worker(config: RunConfig, model: PreTrainedModel) -> Accumulate:
+    """The worker with `--compile on`; the first microbatches compile, and are never the fastest."""
+    backend = TorchBackend(config, model)
+    backend.layers.switch_on(Path(tempfile.gettempdir()) / "manyhands-benchmark-compiled", warnings.warn)
+
+    def accumulate(batch: Batch) -> float:
+        result = backend.accumulate(batch)
+        if not backend.layers.on:
+            raise RuntimeError("the layers could not be compiled")
         return result.loss
 
     return accumulate
@@ -113,6 +131,7 @@ VARIANTS: dict[str, Callable[[RunConfig, PreTrainedModel], Accumulate]] = {
     "plain loop": plain_loop,
     "transformers": transformers_forward,
 }
+COMPILED: dict[str, Callable[[RunConfig, PreTrainedModel], Accumulate]] = {"worker, compiled": compiled_worker}
 
 
 def measure(plan: Plan) -> Outcome:
@@ -121,7 +140,7 @@ def measure(plan: Plan) -> Outcome:
     config = RunConfig.from_json(plan.config_json)
     samples = config.data.microbatch_size
     model = build_model(config, plan.vocabulary, SPECIAL)
-    accumulate = VARIANTS[plan.variant](config, model)
+    accumulate = (VARIANTS | COMPILED)[plan.variant](config, model)
     losses, seconds = [], []
     for seed in range(plan.microbatches):
         batch = random_batch(config, plan.vocabulary, samples, seed)
@@ -129,7 +148,7 @@ def measure(plan: Plan) -> Outcome:
         losses.append(accumulate(batch))
         seconds.append(time.perf_counter() - began)
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Outcome(samples / min(seconds), peak_kib / 1024, tuple(losses))
+    return Outcome(samples / min(seconds), peak_kib / 1024, tuple(losses), seconds[0])
 
 
 def main() -> None:

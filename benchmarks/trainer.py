@@ -1,6 +1,6 @@
 """Samples per second and peak memory of one worker, against plain PyTorch and transformers' own ALBERT.
 
-    python benchmarks/trainer.py [--quick] [--json] [--threads N] [--model demo|base]
+    python benchmarks/trainer.py [--quick] [--json] [--threads N] [--model demo|base] [--compile]
 
 Forward and backward passes over the same batches with the same threads; "demo" is the demo's model, "base" a 12-layer,
 768-wide ALBERT with 32,000 words at length 512. Memory is the whole process's, its libraries included.
@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for model in _models(options):
         outcomes = {name: _run(model, name, options.threads) for name in ("worker", "plain loop", "transformers")}
         figures += _figures(model.name, outcomes)
+        if options.compile:
+            compiled = _run(model, "worker, compiled", options.threads)
+            figures += _compiled_figures(model.name, compiled, outcomes["worker"])
     report("trainer", figures, options.json)
 
 
@@ -84,10 +87,21 @@ def _figures(model: str, outcomes: dict[str, dict[str, Any]]) -> list[Figure]:
     return figures
 
 
+def _compiled_figures(model: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Figure]:
+    """What `--compile on` changes; the first microbatch's time is nearly all of it compiling."""
+    key, unit = "samples_per_second", "samples/s"
+    return [
+        Figure(f"{model}: speed, compiled", ours[key], unit, theirs[key], "worker"),
+        Figure(f"{model}: peak memory, compiled", ours["peak_mib"], "MiB", theirs["peak_mib"], "worker"),
+        Figure(f"{model}: first microbatch, compiled", ours["first_s"], "s", theirs["first_s"], "worker"),
+    ]
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("Samples per second and peak memory of one worker.")
     parser.add_argument("--threads", type=int, default=1, help="threads of every variant (default: 1)")
     parser.add_argument("--model", choices=("demo", "base"), help="only this model (default: both)")
+    parser.add_argument("--compile", action="store_true", help="also the worker with compiled layers")
     return parser.parse_args(arguments)
 
 

@@ -22,6 +22,7 @@ from typing import Literal
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, StorageError, WorkerError
 from auth.join_link import JoinLink
+from peer.compile_choice import CompileMode
 from peer.control_client import ControlClient
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.cloud import Cloud
@@ -59,6 +60,7 @@ class AgentOptions:
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
+    compile: CompileMode = "auto"
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
@@ -163,6 +165,8 @@ class Agent:
             precision=options.precision,
             threads=options.threads,
             microbatch_size=options.microbatch_size,
+            compile=options.compile,
+            max_hours=options.limits.max_hours,
             client_mode=options.client_mode,
             host_maddrs=options.listen,
         )

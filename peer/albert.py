@@ -48,12 +48,19 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
     ]
     mask = None if batch.attention_mask is None else batch.attention_mask.bool()[:, None, None, :]  # (b, 1, 1, l)
     saving_memory = getattr(albert.encoder, "gradient_checkpointing", False)
+    forward = getattr(albert.encoder, "compiled_forward", None) or _SharedLayer.forward
     for layer in order[:-1]:
         if saving_memory and model.training:
-            hidden = checkpoint(layer.forward, hidden, length, mask, use_reentrant=False)
+            hidden = checkpoint(forward, layer, hidden, length, mask, use_reentrant=False)
         else:
-            hidden = layer.forward(hidden, length, mask)
-    return order[-1].forward(hidden, length, mask, wanted)
+            hidden = forward(layer, hidden, length, mask)
+    return forward(order[-1], hidden, length, mask, wanted)
+
+
+def compile_layers(model: AlbertForPreTraining, compiler: str | None) -> None:
+    """Let `encode` use a forward of its layers that this compiler of torch.compile makes; None: no longer."""
+    compiled = None if compiler is None else torch.compile(_SharedLayer.forward, backend=compiler)
+    model.albert.encoder.compiled_forward = compiled  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from rich.console import Console
 from auth.errors import ConfigError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
 from peer.agent import Agent, AgentOptions, only_one, run_agent
+from peer.compile_choice import CompileMode
 from peer.devices import DEVICES, check_device_name
 from peer.display import Display, PanelState, open_display
 from peer.doctor.context import Context, Options
@@ -86,6 +87,9 @@ def join(
     ] = "auto",
     threads: Threads = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples computed at once; default: what fits.")] = None,
+    compile_layers: Annotated[
+        CompileMode, typer.Option("--compile", help="torch.compile for the layers; auto: on GPUs, where it is faster.")
+    ] = "auto",
     max_hours: MaxHours = None,
     hours: Hours = None,
     polite: Polite = False,
@@ -105,6 +109,7 @@ def join(
         precision=precision,
         threads=threads,
         microbatch_size=microbatch,
+        compile=compile_layers,
         limits=Limits(parse_windows(hours or ()), polite, max_hours),
         client_mode=client_mode,
     )

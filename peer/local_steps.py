@@ -11,7 +11,6 @@ To the trainer all this is a backend around its backend.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from peer.backends import Backend, MicrobatchResult
+from peer.models import copy_model
 from peer.optim import build_inner_optimizer, gradient_norm, parameter_groups, rate_in_phase
 from peer.run_config import RunConfig
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 def own_model(config: RunConfig, common: PreTrainedModel) -> PreTrainedModel:
     """The model that this peer trains: a copy where it takes local steps, else the swarm's own."""
-    return copy.deepcopy(common) if config.averaging.local_steps > 1 else common
+    return copy_model(common) if config.averaging.local_steps > 1 else common
 
 
 def with_local_steps(

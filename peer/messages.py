@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from peer.compile_choice import CompileMode
 from peer.phases import PhaseFacts
 from peer.precision import Wanted
 
@@ -106,6 +107,8 @@ class WorkerPlan:
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
+    compile: CompileMode = "auto"
+    max_hours: float | None = None
     client_mode: bool = False
     host_maddrs: tuple[str, ...] = field(default=("/ip4/0.0.0.0/tcp/0",))
 

@@ -27,7 +27,7 @@ def fitting_microbatch_size(
     usual = config.data.microbatch_size
     averaging = config.averaging
     limit = max(usual, averaging.target_batch_size // max(MICROBATCHES_A_STEP, averaging.local_steps))
-    key = _key(backend.description, config, vocab_size, limit)
+    key = describe_work(backend.description, config, vocab_size, limit)
     size = found.get(key)
     if size is None:
         rng = np.random.default_rng(config.run.seed)
@@ -37,7 +37,8 @@ def fitting_microbatch_size(
     return size
 
 
-def _key(device: str, config: RunConfig, vocab_size: int, limit: int) -> str:
+def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -> str:
+    """Names a device with a model, a length and a number of samples, for what is remembered of them."""
     facts = [config.model.model_dump(mode="json"), config.objective.model_dump(mode="json")]
     sizes = [vocab_size, config.data.sequence_length, config.data.microbatch_size, limit]
     return f"{device}: {sha256(json.dumps([facts, sizes]).encode()).hexdigest()}"

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peer import albert
 from peer.config.model import Model
@@ -41,6 +41,16 @@ def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
     return hidden.flatten(0, 1).index_select(0, wanted)
 
 
+def compile_layers(model: Any, compiler: str | None) -> None:
+    """Have transformers' own layers, all in one list, compiled by it when they are next called; None: no longer."""
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
+            for layer in module:
+                layer._compiled_call_impl = None  # as before `nn.Module.compile`, which nothing else undoes
+                if compiler is not None:
+                    layer.compile(backend=compiler)
+
+
 @dataclass(frozen=True)
 class Family:
     """One family; the models in the signatures are of the class that `model` names."""
@@ -52,6 +62,7 @@ class Family:
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
     untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # parameters, as patterns of names
     prepare: Callable[[Any], None] = use_onednn  # a last touch to the new module
+    compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: no longer
     own_checkpointing: bool = False  # `encode` looks for the encoder's `gradient_checkpointing` itself
 
 
@@ -172,6 +183,7 @@ FAMILIES: Mapping[str, Family] = {
         token_logits=albert.token_logits,
         encode=albert.encode,
         order_logits=albert.order_logits,
+        compile_layers=albert.compile_layers,
         own_checkpointing=True,
         prepare=lambda _: None,  # its forward of our own uses oneDNN anyway
     ),

@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import torch
 from hivemind.utils.logging import use_hivemind_log_handler
 from transformers import PreTrainedModel
@@ -22,16 +23,20 @@ from transformers import PreTrainedModel
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, WorkerError
 from peer.assistance import assist
+from peer.backends import Backend
 from peer.backends.choice import choose_backend
 from peer.backends.memory import FoundSizes
+from peer.compilation import compile_if_it_pays
+from peer.compile_choice import Stay
 from peer.data.batches import Batch, BatchStream, open_batches
 from peer.data.phased import PhasedBatches
 from peer.data.special_tokens import SpecialIds
+from peer.data.synthetic import random_batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.hardware import find_device, pick_threads
 from peer.local_steps import own_model, with_local_steps
 from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
-from peer.microbatch import fitting_microbatch_size
+from peer.microbatch import describe_work, fitting_microbatch_size
 from peer.models import build_model
 from peer.phases import phase_at
 from peer.process_output import LOG_FILE, write_output_to
@@ -119,12 +124,37 @@ class Worker:
             started = start_backend(pick_threads(plan.threads))
             backend = with_local_steps(config, started, own, model, lambda: swarm.step)
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
+            self._compile(started, config.at_step(swarm.step), swarm.step, fitting, vocabulary, special)
             enter = partial(self._enter_phase, config, fitting, backend.stage)
             with PhasedBatches(config, lambda: swarm.step, enter) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description))
                 train(backend, batches, swarm, self._tell, self._stop.is_set, time.monotonic)
 
         return take_part
+
+    def _compile(
+        self,
+        backend: Backend,
+        config: RunConfig,
+        step: int,
+        fitting: Callable[[RunConfig], int],
+        vocabulary: int,
+        special: SpecialIds,
+    ) -> None:
+        """Compile the layers if that pays, before anybody waits for this peer."""
+        plan = self._plan
+        stay = Stay(config.schedule.total_steps - step, plan.max_hours)
+        size = plan.microbatch_size or fitting(config)
+        compile_if_it_pays(
+            backend,
+            plan.compile,
+            stay,
+            describe_work(backend.description, config, vocabulary, size),
+            lambda: random_batch(config, vocabulary, special, size, np.random.default_rng(config.run.seed)),
+            Path(plan.data_dir),
+            lambda text: self._tell(Notice("info", text)),
+            time.monotonic,
+        )
 
     def _enter_phase(
         self, config: RunConfig, fitting: Callable[[RunConfig], int], stage: Callable[[Batch], Batch], step: int

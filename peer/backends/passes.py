@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from auth.errors import MemoryLimitError
 from peer.backends import MicrobatchResult
+from peer.backends.compiling import CompiledLayers
 from peer.backends.memory import is_out_of_memory, largest_fitting
 from peer.data.parts import parts_of
 from peer.models import save_memory
@@ -64,8 +65,17 @@ class Computed:
 class Passes:
     """Computes on one device with the model that is there."""
 
-    def __init__(self, config: RunConfig, model: PreTrainedModel, device: torch.device, precision: Precision) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        model: PreTrainedModel,
+        device: torch.device,
+        precision: Precision,
+        layers: CompiledLayers | None = None,
+    ) -> None:
+        """`layers` are those of `model`, and of its copies on other devices if there are any."""
         self.device = device
+        self._layers = layers or CompiledLayers([model])
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.scale = LossScale(precision)
         self._config = config
@@ -116,12 +126,15 @@ class Passes:
 
     def _try(self, batch: Batch, whole: Counts) -> Computed | None:
         """The batch; None if memory was not enough, with everything given back that it had taken."""
-        try:
-            return self._in_parts(batch, whole)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            self._shortage = str(error).partition("\n")[0]
+        while True:
+            try:
+                return self._in_parts(batch, whole)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    self._shortage = str(error).partition("\n")[0]
+                    break
+                if not self._layers.give_up(error):  # with what compilers raise
+                    raise
         gc.collect()  # outside the handler, whose traceback held what was computed so far
         _release_cached_memory(self.device)
         return None

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from peer.backends import MicrobatchResult
+from peer.backends.compiling import CompiledLayers
 from peer.backends.passes import Computed, Counts, Passes, add_gradients, pin_batch, result_of
 from peer.data.parts import parts_of
 from peer.hardware import describe_devices
@@ -48,12 +49,17 @@ class ReplicaBackend:
         """`pin` is for tests; without it host memory is pinned where there is a CUDA device to profit."""
         self._devices = tuple(devices)
         self._precision = precision
-        if pin is None and any(device.type == "cuda" for device in self._devices):
+        if pin is None and self.on_gpus:
             pin = Tensor.pin_memory
         self._pin = pin
         self._host: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._staging = [_pinned(torch.zeros_like(parameter, requires_grad=False), pin) for parameter in self._host]
-        self._replicas = [_Replica(config, copy_model(model), device, precision) for device in self._devices]
+        copies = [copy_model(model) for _ in self._devices]
+        self.layers = CompiledLayers(copies)
+        self._replicas = [
+            _Replica(config, copied, device, precision, self.layers)
+            for copied, device in zip(copies, self._devices, strict=True)
+        ]
         self._threads = ThreadPoolExecutor(len(self._replicas), thread_name_prefix="replica")
         self._holds_sums = False
 
@@ -81,16 +87,28 @@ class ReplicaBackend:
         A replica that runs out of memory, or overflows, computes its own part again. What is still not finite then, or
         not even one sample that fits (`MemoryLimitError`), is known before any replica has added anything.
         """
-        whole = Counts.of(batch)
-        parts = parts_of(batch, -(-batch.samples // len(self._replicas)))
-        busy = list(zip(self._replicas, parts, strict=False))  # few samples keep only some of them busy
-        shares = self._side_by_side([partial(replica.compute, part, whole) for replica, part in busy])
+        busy = self._divide(batch)
+        shares = self._side_by_side([partial(replica.compute, part, Counts.of(batch)) for replica, part in busy])
         result = result_of(batch, shares)
         if result.finite:
             self._holds_sums = True
             for (replica, _), share in zip(busy, shares, strict=True):
                 replica.add(share)
         return result
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether compiled layers are worth a try unasked."""
+        return any(device.type == "cuda" for device in self._devices)
+
+    def rehearse(self, batch: Batch) -> None:
+        """Compute a microbatch and keep nothing of it; one part after another, as PyTorch compiles in one thread."""
+        for replica, part in self._divide(batch):
+            replica.compute(part, Counts.of(batch))
+
+    def _divide(self, batch: Batch) -> list[tuple[_Replica, Batch]]:
+        """Who computes which part; few samples keep only some of the replicas busy."""
+        return list(zip(self._replicas, parts_of(batch, -(-batch.samples // len(self._replicas))), strict=False))
 
     def collect(self) -> None:
         """Add all replicas' sums to the `.grad` of the host's parameters, in place."""
@@ -128,10 +146,17 @@ class ReplicaBackend:
 class _Replica:
     """The model on one device, with a sum of gradients beside it."""
 
-    def __init__(self, config: RunConfig, model: PreTrainedModel, device: torch.device, precision: Precision) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        model: PreTrainedModel,
+        device: torch.device,
+        precision: Precision,
+        layers: CompiledLayers,
+    ) -> None:
         self._device = device
         model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
-        self._passes = Passes(config, model, device, precision)
+        self._passes = Passes(config, model, device, precision, layers)
         self._parameters: list[Tensor] = [*self._passes.parameters]
         for parameter in self._parameters:  # now: later there might be no memory for them
             parameter.grad = torch.zeros_like(parameter)

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from peer.backends import MicrobatchResult
+from peer.backends.compiling import CompiledLayers
 from peer.backends.passes import Counts, Passes, add_gradients, result_of
 from peer.hardware import describe_device
 from peer.precision import Precision
@@ -28,7 +29,8 @@ class TorchBackend:
 
     def __init__(self, config: RunConfig, model: PreTrainedModel, precision: Precision = "fp32") -> None:
         self._precision = precision
-        self._passes = Passes(config, model, CPU, precision)
+        self.layers = CompiledLayers([model])
+        self._passes = Passes(config, model, CPU, precision, self.layers)
 
     @property
     def description(self) -> str:
@@ -43,6 +45,15 @@ class TorchBackend:
     def stage(self, batch: Batch) -> Batch:
         """The batch: it is where it is needed."""
         return batch
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether compiled layers are worth a try unasked."""
+        return False
+
+    def rehearse(self, batch: Batch) -> None:
+        """Compute a microbatch and keep nothing of it."""
+        self._passes.compute(batch, Counts.of(batch))
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the gradient of (mean loss * samples), all of it or nothing."""
