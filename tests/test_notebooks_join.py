@@ -1,6 +1,6 @@
 """The volunteer's one cell, executed as a notebook against a live coordinator.
 
-It takes about three quarters of a minute: a real coordinator with its keeper starts, and real workers join it.
+It takes about a minute: a real coordinator with its keeper starts, and real workers join it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(OURS):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the device is kept, if nothing else is said
     monkeypatch.setenv("MANYHANDS_INSTALL", "none")
 
 
@@ -54,11 +55,10 @@ def invite(run: RunDirectory, name: str) -> str:
     return membership.invite(name)[0]
 
 
-def prepare(run: RunDirectory, directory: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def prepare(run: RunDirectory, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Say beforehand what the cell would ask, and keep the worker small."""
     monkeypatch.setenv("MANYHANDS_LINK", str(run.join_link))
     monkeypatch.setenv("MANYHANDS_INVITE", code)
-    monkeypatch.setenv("MANYHANDS_STATE_DIR", str(directory / "device"))
     monkeypatch.setenv("MANYHANDS_OPTIONS", "--threads 1 --listen /ip4/127.0.0.1/tcp/0")
 
 
@@ -95,7 +95,7 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
     children.
     """
     code = invite(served, "<i>nora</i>")
-    prepare(served, tmp_path, code, monkeypatch)
+    prepare(served, code, monkeypatch)
     ledger = Ledger(sessions_of(served), served.config)
     client = open_notebook("join.ipynb", tmp_path)
 
@@ -118,32 +118,31 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
     assert "Ended at once" in printed(client)
     assert len(shown(client, "text/html")) == 1
     assert [(row.member, row.devices) for row in ledger.contributions() if row.samples] == [("<i>nora</i>", 1)]
-    await wait_until(lambda: nothing_left(tmp_path / "device"))
+    await wait_until(lambda: nothing_left(tmp_path))
 
 
 async def test_nothing_outlives_the_kernel(
     served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that is restarted, or killed, takes its volunteer with it; so the cell can be run anew."""
-    prepare(served, tmp_path, invite(served, "pia"), monkeypatch)
+    prepare(served, invite(served, "pia"), monkeypatch)
     client = open_notebook("join.ipynb", tmp_path)
     sessions = sessions_of(served)
     async with client.async_setup_kernel():
         running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
         await wait_until(lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time())))
-        assert not nothing_left(tmp_path / "device")
         assert client.km is not None
         await client.km.shutdown_kernel(now=True)
         running.cancel()
-    await wait_until(lambda: nothing_left(tmp_path / "device"))
+    await wait_until(lambda: nothing_left(tmp_path))
 
 
-def nothing_left(directory: Path) -> bool:
-    """Whether no process has this state directory in its environment."""
+def nothing_left(home: Path) -> bool:
+    """Whether no process has this home directory in its environment."""
 
     def is_of_it(process: psutil.Process) -> bool:
         try:
-            return process.environ().get("MANYHANDS_STATE_DIR") == str(directory)
+            return process.environ().get("HOME") == str(home)
         except psutil.Error:  # it has just ended, or is another user's
             return False
 
@@ -154,7 +153,7 @@ async def test_a_wrong_invite_is_one_sentence(
     served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cell ends with the command's sentence and its exit code, no traceback, and does not show the code."""
-    prepare(served, tmp_path, "wrong-wrong-wrong", monkeypatch)
+    prepare(served, "wrong-wrong-wrong", monkeypatch)
     client = open_notebook("join.ipynb", tmp_path)
     with pytest.raises(CellExecutionError):
         await client.async_execute()
@@ -181,6 +180,34 @@ async def test_cell_installs_into_an_environment_of_its_own(tmp_path: Path, monk
     text = printed(client)
     assert f"{tmp_path / '.manyhands-venv'} join a link --log-format notebook, invite of 6 letters" in text
     assert "a code" not in text
+
+
+async def test_the_invite_is_typed_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's page is told to hide what is typed as the invite; neither question nor output shows it."""
+    stand_in_for_manyhands(tmp_path, monkeypatch)
+    client = open_notebook("join.ipynb", tmp_path)
+    async with client.async_setup_kernel():
+        assert client.kc is not None
+        client.kc.execute(client.nb.cells[1].source, allow_stdin=True)
+        asked = []
+        for answer in ("cpu", "a link", "s3cret-code"):
+            asked.append((await client.kc.get_stdin_msg(timeout=TIMEOUT_S))["content"])
+            client.kc.input(answer)
+        said = await everything_said(client)
+    assert [question["password"] for question in asked] == [False, False, True]
+    assert "join --device cpu a link --log-format notebook, invite of 11 letters" in said
+    assert "s3cret-code" not in said + str(asked)
+
+
+async def everything_said(client: NotebookClient) -> str:
+    """All messages of the kernel, until it has nothing more to do."""
+    said = ""
+    while True:
+        assert client.kc is not None
+        message = await client.kc.get_iopub_msg(timeout=TIMEOUT_S)
+        said += str(message["content"])
+        if "Thank you!" in said and message["content"].get("execution_state") == "idle":
+            return said
 
 
 @pytest.mark.parametrize(
