@@ -10,8 +10,13 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 
+import psutil
+
+PARENT_POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -22,14 +27,14 @@ def lead_own_group() -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel send SIGTERM to this process when its parent ends, however it ends (Linux only)."""
-    _signal_at_parents_end(signal.SIGTERM)
+    """Have SIGTERM sent to this process when its parent ends, however it ends; by a thread where no kernel does it."""
+    _signal_at_parents_end(signal.SIGTERM, parent_pid)
     if os.getppid() != parent_pid:  # it was gone already
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_forks_at_end() -> None:
-    """Have the kernel kill the processes that this one forks from now on when it ends, however it ends (Linux only).
+    """Have the processes that this one forks from now on killed when it ends, however it ends.
 
     They must be forked by a thread that lives as long as the process: to the kernel that thread is the parent.
     """
@@ -40,7 +45,7 @@ def kill_forks_at_end() -> None:
         parent_pid = os.getpid()
 
     def die_with_it() -> None:
-        _signal_at_parents_end(signal.SIGKILL)
+        _signal_at_parents_end(signal.SIGKILL, parent_pid)
         if os.getppid() != parent_pid:  # it ended before the kernel was told
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -53,8 +58,10 @@ def has_ended(child_pid: int) -> bool:
     `multiprocessing`'s sentinel cannot tell: it is a pipe, which the child's own forks inherit and keep open.
     """
     try:
-        return os.waitid(os.P_PID, child_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # reaped already
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, child_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return psutil.Process(child_pid).status() == psutil.STATUS_ZOMBIE  # macOS before Python 3.13
+    except (ChildProcessError, psutil.NoSuchProcess):  # reaped already
         return True
 
 
@@ -69,6 +76,15 @@ def end_group(group_id: int) -> None:
         os.killpg(group_id, signal.SIGKILL)
 
 
-def _signal_at_parents_end(number: signal.Signals) -> None:
+def _signal_at_parents_end(number: signal.Signals, parent_pid: int) -> None:
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(number, parent_pid), name="parent watch", daemon=True).start()
+
+
+def _watch(number: signal.Signals, parent_pid: int) -> None:
+    """Where the kernel cannot be asked: an orphan gets another parent."""
+    while os.getppid() == parent_pid:
+        time.sleep(PARENT_POLL_S)
+    os.kill(os.getpid(), number)

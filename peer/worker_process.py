@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from peer.macos import prepare_children
 from peer.messages import Stop, WorkerEvent, WorkerPlan
 from peer.supervision import end_group, has_ended
 
@@ -36,6 +37,7 @@ class WorkerProcess:
 
     def start(self) -> None:
         """Spawn the process and listen to it; call it on the event loop."""
+        prepare_children(os.environ)
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=self._main, args=(self._plan, theirs, os.getpid()), name="worker")

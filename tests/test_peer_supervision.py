@@ -20,11 +20,14 @@ SLEEP = "import time; time.sleep(600)"
 CHILD = """
 import os, sys, time
 from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
+sys.platform = os.environ.get("TEST_PLATFORM", sys.platform)
 lead_own_group(); die_with_parent(int(sys.argv[1])); kill_forks_at_end()
 fork = os.fork()
 if fork: print(os.getpid(), fork, os.getpgid(fork), flush=True)
 time.sleep(600)
 """
+# Without the kernel's help, as on macOS, a thread watches for the parent's end.
+EVERYWHERE = pytest.mark.parametrize("platform", ["linux", "darwin"])
 PARENT = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])"
 
 
@@ -44,8 +47,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_child_and_its_forks_end_with_a_killed_parent() -> None:
+@EVERYWHERE
+def test_child_and_its_forks_end_with_a_killed_parent(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`kill -9` of a parent ends its child, which leads a group of its own, and what the child has forked."""
+    monkeypatch.setenv("TEST_PLATFORM", platform)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child, fork, group = map(int, parent.stdout.readline().split())
@@ -56,8 +61,10 @@ def test_child_and_its_forks_end_with_a_killed_parent() -> None:
     parent.stdout.close()
 
 
-def test_fork_ends_with_its_killed_parent() -> None:
+@EVERYWHERE
+def test_fork_ends_with_its_killed_parent(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`kill -9` of the child alone takes its fork along."""
+    monkeypatch.setenv("TEST_PLATFORM", platform)
     command = [sys.executable, "-c", CHILD, str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -72,8 +79,14 @@ def test_child_whose_parent_is_gone_already_ends_at_once() -> None:
     assert result.returncode == -signal.SIGTERM
 
 
-def test_end_of_a_child_is_seen_without_reaping_it() -> None:
-    """A child that has ended still holds its id until somebody reaps it; afterwards it is known to be gone."""
+@pytest.mark.parametrize("kernel_tells", [True, False])
+def test_end_of_a_child_is_seen_without_reaping_it(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that has ended still holds its id until somebody reaps it; afterwards it is known to be gone.
+
+    So it is without `os.waitid`, which Python has on macOS since 3.13 only.
+    """
+    if not kernel_tells:
+        monkeypatch.delattr(os, "waitid")
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
         assert not has_ended(process.pid)
         process.kill()

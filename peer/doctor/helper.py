@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from peer.doctor.questions import Answer, Question
+from peer.macos import prepare_children
 from peer.process_output import last_lines, write_output_to
 from peer.supervision import die_with_parent, end_group, has_ended, lead_own_group
 
@@ -85,6 +86,7 @@ class Helper:
     def _started(self) -> tuple[BaseProcess, Connection, Path]:
         if self._process is None or self._pipe is None or self._folder is None:
             self._folder = TemporaryDirectory(prefix="manyhands-doctor-")
+            prepare_children(os.environ)
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             arguments = (theirs, os.getpid(), self._log())

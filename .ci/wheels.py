@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""For which packages of constraints.txt PyPI has no wheel: `python .ci/wheels.py [--uv COMMAND] [--lock FILE]`.
+
+Prints, for each platform and Python version, how many packages a volunteer needs, and which of them have no wheel; the
+same with the extras. uv (`pip install uv`) resolves the project for all platforms at once, which takes the network and
+half a minute: so it is no part of CI, and what it last said stands in docs/volunteers.md. `--lock` reads what uv has
+written before (`uv pip compile --universal --format pylock.toml`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import Marker
+from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import parse_wheel_filename
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+EXTRAS = ("coordinator", "corpus", "kenlm", "evaluate", "tpu")
+NEWEST_GLIBC = 31  # 2.31: Debian 11, Ubuntu 20.04; PyTorch asks for 2.28, libtpu for 2.31
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A machine as markers and wheels describe it."""
+
+    name: str
+    system: str
+    sys_platform: str
+    machine: str
+    tags: tuple[str, ...]  # platform tags of the wheels that it takes
+
+    def marks(self, python: str) -> dict[str, str]:
+        """The environment in which a requirement's marker is judged."""
+        return {
+            "os_name": "posix",
+            "sys_platform": self.sys_platform,
+            "platform_system": self.system,
+            "platform_machine": self.machine,
+            "python_version": python,
+            "python_full_version": f"{python}.9",
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+        }
+
+    def wheel_tags(self, python: str) -> frozenset[Tag]:
+        """Everything that pip would install there."""
+        version = tuple(map(int, python.split(".")))
+        interpreter = "cp" + python.replace(".", "")
+        return frozenset(
+            [
+                *cpython_tags(version, platforms=self.tags, abis=[interpreter]),
+                *compatible_tags(version, interpreter, self.tags),
+            ]
+        )
+
+
+def linux(name: str, machine: str) -> Platform:
+    old = [f"manylinux{year}_{machine}" for year in (2014, 2010, 1)]
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC, 4, -1)]
+    return Platform(name, "Linux", "linux", machine, (*tags, *old))
+
+
+PLATFORMS = (
+    linux("Linux x86-64", "x86_64"),
+    linux("Linux arm64", "aarch64"),
+    Platform("macOS arm64", "Darwin", "darwin", "arm64", tuple(mac_platforms((14, 0), "arm64"))),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is needed on one platform with one Python, and what of it has no wheel, as `name==version`."""
+
+    needed: int
+    missing: tuple[str, ...]
+
+
+def examine(packages: Sequence[dict[str, Any]], platform: Platform, python: str) -> Found:
+    """Look through a lock file's packages."""
+    marks, tags = platform.marks(python), platform.wheel_tags(python)
+    needed = [package for package in packages if _is_needed(package, marks)]
+    missing = [f"{package['name']}=={package['version']}" for package in needed if not tags & set(_tags(package))]
+    return Found(len(needed), tuple(sorted(missing)))
+
+
+def _is_needed(package: dict[str, Any], marks: dict[str, str]) -> bool:
+    return "marker" not in package or Marker(package["marker"]).evaluate(marks)
+
+
+def _tags(package: dict[str, Any]) -> Iterator[Tag]:
+    for wheel in package.get("wheels", []):
+        yield from parse_wheel_filename(wheel["url"].rpartition("/")[2].replace("%2B", "+"))[3]
+
+
+def resolve(uv: str, extras: Sequence[str]) -> list[dict[str, Any]]:
+    """The project's dependencies on all platforms, at the versions of constraints.txt, from PyPI."""
+    wanted = [word for extra in extras for word in ("--extra", extra)]
+    form = ["--universal", "--python-version", PYTHONS[0], "--format", "pylock.toml", "--no-header"]
+    command = [uv, "pip", "compile", "-q", *form, "-c", "constraints.txt", "pyproject.toml", *wanted]
+    written = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
+    return read(written)
+
+
+def read(lock: str) -> list[dict[str, Any]]:
+    packages: list[dict[str, Any]] = tomllib.loads(lock)["packages"]
+    return packages
+
+
+def show(title: str, packages: Sequence[dict[str, Any]]) -> None:
+    """Print a line for each platform and version."""
+    print(title)  # noqa: T201
+    for platform in PLATFORMS:
+        for python in PYTHONS:
+            found = examine(packages, platform, python)
+            missing = ", ".join(found.missing) or "none"
+            print(f"  {platform.name:13} Python {python:5} {found.needed:4} packages, without a wheel: {missing}")  # noqa: T201
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Packages of constraints.txt without a wheel on PyPI.")
+    parser.add_argument("--uv", default="uv", help="how to start uv (default: uv)")
+    parser.add_argument("--lock", type=Path, help="a pylock.toml to read instead of resolving")
+    options = parser.parse_args(arguments)
+    if options.lock is not None:
+        show(str(options.lock), read(options.lock.read_text(encoding="utf-8")))
+        return
+    show("What a volunteer needs:", resolve(options.uv, ()))
+    show(f"With the extras {', '.join(EXTRAS)}:", resolve(options.uv, EXTRAS))
+
+
+if __name__ == "__main__":
+    main()
