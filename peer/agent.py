@@ -20,25 +20,26 @@ from pathlib import Path
 from typing import Literal
 
 from auth.credentials import Credentials
-from auth.errors import ManyhandsError, StorageError, WorkerError
+from auth.errors import ConfigError, ManyhandsError, StorageError, WorkerError
 from auth.join_link import JoinLink
 from peer.compile_choice import CompileMode
 from peer.control_client import ControlClient
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
+from peer.guest.account import Account
 from peer.guest.cloud import Cloud
 from peer.guest.decision import Action, Decision
-from peer.guest.events import Paused, Resumed
+from peer.guest.events import Leaving, Paused, Resumed
 from peer.guest.limits import NO_LIMITS, Limits
 from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
 from peer.guest.watch import POLL_S, Watch, local_time
-from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, WorkerEvent, WorkerPlan
+from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, Transferred, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
 from peer.precision import Wanted
 from peer.protocol import control_pb2
 from peer.session import Session, SessionHandlers
 from peer.session_stream import unless_stopped
-from peer.worker_process import WorkerMain, WorkerProcess, default_worker_main
+from peer.worker_process import Watchdog, WorkerMain, WorkerProcess, default_worker_main
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
 WATCHDOG_S = 900.0  # a worker that says nothing for so long hangs: longer than a slow download of the state
@@ -110,9 +111,15 @@ class Agent:
         poll_s: float = POLL_S,
     ) -> None:
         self._options, self._open_display, self._clock, self._worker_main = options, open_display, clock, worker_main
-        read = read_machine or Machine(options.limits, options.cloud, time.monotonic).read
+        self._account = Account(options.limits)
+        read_machine = read_machine or Machine(options.limits, options.cloud, time.monotonic).read
         self._watch = Watch(
-            options.limits, read, lambda: local_time(clock()), self._on_reading, self._on_decision, poll_s
+            options.limits,
+            lambda: self._account.on(read_machine()),
+            lambda: local_time(clock()),
+            self._on_reading,
+            self._on_decision,
+            poll_s,
         )
         self._credentials = Credentials(options.state_dir)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
@@ -142,7 +149,7 @@ class Agent:
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             self._era = reply.era
             tokenizer_dir = options.state_dir / "tokenizer"
-            await client.fetch_files(reply, tokenizer_dir)
+            await client.fetch_files(reply, tokenizer_dir, self._account.fetching)
             self._display = self._open_display(PanelState(run=options.link.run, member=reply.member))
             try:
                 await self._take_part(client, self._plan(reply, tokenizer_dir))
@@ -168,6 +175,8 @@ class Agent:
             compile=options.compile,
             max_hours=options.limits.max_hours,
             client_mode=options.client_mode,
+            upload_rate=options.limits.upload_rate,
+            download_rate=options.limits.download_rate,
             host_maddrs=options.listen,
         )
 
@@ -210,6 +219,7 @@ class Agent:
         """Tell what the limits come to; pausing itself is `_keep_training`'s, leaving in order `_stop_worker`'s."""
         if decision.action is Action.LEAVE:
             self._stop_reason = decision.reason
+            self._show(Leaving(decision.reason))
             self._stop.set()
         elif decision.action is Action.PAUSE:
             self._presence = control_pb2.Presence(step=self._presence.step, state="paused")
@@ -229,7 +239,7 @@ class Agent:
             if failure is None or self._stop.is_set():
                 return
             failures.append(self._clock())
-            if not restart_allowed(failures, self._clock()):
+            if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
                 raise _error_of(failure)
             self._show(Notice("warning", f"{failure.text} Starting again."))
             with suppress(asyncio.TimeoutError):
@@ -240,19 +250,25 @@ class Agent:
         worker.start()
         stopping = asyncio.create_task(self._stop_worker(worker))
         last: WorkerEvent | None = None
+        watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         try:
             while True:
                 try:
-                    event = await asyncio.wait_for(worker.next_event(), WATCHDOG_S)
+                    event = await asyncio.wait_for(worker.next_event(), watchdog.left_s)
                 except asyncio.TimeoutError:
                     return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
                 if event is None:
                     break
-                last = event
-                self._handle(event)
+                watchdog.hear(event)
+                if isinstance(event, Transferred):
+                    self._account.take(event)
+                else:
+                    last = event
+                    self._handle(event)
         finally:
             stopping.cancel()
             worker.end()
+            self._account.worker_ended()
         if isinstance(last, Stopped | Failed):
             return last if isinstance(last, Failed) else None
         return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")

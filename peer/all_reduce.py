@@ -21,13 +21,15 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
 from peer.compression import decode, encode
+from peer.guest.traffic import Traffic
 
 
 class ExactAllReduce(AllReduceRunner):
     """Butterfly all-reduce in which all members receive identical averages."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, traffic: Traffic, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
         self.received_bytes = 0  # to be reduced, from others
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
@@ -70,10 +72,12 @@ class ExactAllReduce(AllReduceRunner):
         container = self.tensor_part_container
         has_all, parts = asyncio.Event(), self._generate_input_for_peer(peer_index)
         try:
-            stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(_held_open(parts, has_all))
+            sent = self._traffic.sending(_held_open(parts, has_all))
+            stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected = 0, container.num_parts_by_peer[peer_index]
             answers = aiter_with_timeout(stream, self.reducer_timeout)
-            async for average, weight in amap_in_executor(_averaged_part, answers, max_prefetch=container.prefetch):
+            received = self._traffic.receiving(answers)
+            async for average, weight in amap_in_executor(_averaged_part, received, max_prefetch=container.prefetch):
                 asked = container._input_parts_by_peer[peer_index]
                 if part_index >= expected or average.shape != asked[part_index][0].shape:
                     raise AllreduceException(f"{peer_id} returned parts that were not asked for")
@@ -101,7 +105,7 @@ class ExactAllReduce(AllReduceRunner):
                     message.tensor_part.compression,
                     len(message.tensor_part.buffer),
                 ),
-                stream,
+                self._traffic.receiving(stream),
                 max_prefetch=self.tensor_part_container.prefetch,
             ):
                 self._weights[sender_index] = weight

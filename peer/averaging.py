@@ -7,15 +7,18 @@ import multiprocessing as mp
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.optim.grad_averager import GradientAverager
+from hivemind.p2p import P2PContext
+from hivemind.proto import averaging_pb2
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import ExactAllReduce, take_averages
+from peer.guest.traffic import Traffic
 
 GROUP_POLL_S = 0.2
 
@@ -32,8 +35,8 @@ class AveragedGroup:
 class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
     """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
 
-    def __init__(self, *args: Any, access: SwarmAccess, **kwargs: Any) -> None:
-        self.access = access
+    def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
+        self.access, self._traffic = access, traffic
         self._required_group_size = mp.Value("i", 2)
         self._failed_rounds = mp.Value("i", 0)
         self._averaged_weight, self._received_bytes = 0.0, 0
@@ -128,6 +131,13 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
             size=group_info.group_size, samples=round(self._averaged_weight), averaged_bytes=self._received_bytes
         )
 
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Return averages at the rate that this peer may send."""
+        async for message in self._traffic.sending(super().rpc_aggregate_part(stream, context)):
+            yield message
+
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
     ) -> None:
@@ -140,6 +150,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
             tensors=tensors,
             group_id=group_id,
             ordered_peer_ids=group_info.peer_ids,
+            traffic=self._traffic,
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)

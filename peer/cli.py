@@ -25,7 +25,7 @@ from peer.display import Display, PanelState, open_display
 from peer.doctor.context import Context, Options
 from peer.doctor.diagnosis import explain
 from peer.guest.cloud import VARIABLE, Cloud
-from peer.guest.limits import Limits, parse_windows
+from peer.guest.limits import Limits, parse_rate, parse_size, parse_windows
 from peer.notebook_panel import NotebookDisplay
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
@@ -44,6 +44,11 @@ MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave after so ma
 Hours = Annotated[
     list[str] | None, typer.Option(help="Only within these hours of the day, e.g. 22:00-07:00; repeatable.")
 ]
+Rate = partial(typer.Option, metavar="MBIT/S")
+MaxUploadRate = Annotated[float | None, Rate(help="Send no faster than so many Mbit/s.")]
+MaxDownloadRate = Annotated[float | None, Rate(help="Receive no faster than so many Mbit/s.")]
+MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was sent, e.g. 10GB.")]
+MaxDownload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was received, e.g. 10GB.")]
 Polite = Annotated[
     bool, typer.Option("--polite", help="Pause on battery, on a metered network, while somebody uses the machine.")
 ]
@@ -93,6 +98,10 @@ def join(
     max_hours: MaxHours = None,
     hours: Hours = None,
     polite: Polite = False,
+    max_upload_rate: MaxUploadRate = None,
+    max_download_rate: MaxDownloadRate = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
     state_dir: StateDir = None,
     listen: Listen = None,
     client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
@@ -102,6 +111,7 @@ def join(
     """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
     if listen and client_mode:
         raise ConfigError("`--listen` and `--client-mode` exclude each other: give one of them.")
+    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), (max_upload, max_download))
     options = _options(link, state_dir, listen)
     options = replace(
         options,
@@ -110,7 +120,7 @@ def join(
         threads=threads,
         microbatch_size=microbatch,
         compile=compile_layers,
-        limits=Limits(parse_windows(hours or ()), polite, max_hours),
+        limits=limits,
         client_mode=client_mode,
     )
     _take_part(options, invite, log_format, no_panel)
@@ -124,6 +134,10 @@ def assist(
     max_hours: MaxHours = None,
     hours: Hours = None,
     polite: Polite = False,
+    max_upload_rate: MaxUploadRate = None,
+    max_download_rate: MaxDownloadRate = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
     state_dir: StateDir = None,
     listen: Listen = None,
     log_format: LogFormat = "text",
@@ -131,9 +145,28 @@ def assist(
 ) -> None:
     """Average for a run's trainers without training: for machines with a good line that others can reach."""
     options = _options(link, state_dir, listen)
-    limits = Limits(parse_windows(hours or ()), polite, max_hours)
+    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), (max_upload, max_download))
     options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
     _take_part(options, invite, log_format, no_panel)
+
+
+def _limits(
+    max_hours: float | None,
+    hours: list[str] | None,
+    polite: bool,
+    rates: tuple[float | None, float | None],
+    totals: tuple[str | None, str | None],
+) -> Limits:
+    """Rates and totals of what is sent and received."""
+    return Limits(
+        hours=parse_windows(hours or ()),
+        polite=polite,
+        max_hours=max_hours,
+        upload_rate=parse_rate("--max-upload-rate", rates[0]),
+        download_rate=parse_rate("--max-download-rate", rates[1]),
+        upload_bytes=parse_size("--max-upload", totals[0]),
+        download_bytes=parse_size("--max-download", totals[1]),
+    )
 
 
 def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> AgentOptions:

@@ -69,6 +69,7 @@ class BlockwiseCompression(CompressionBase):
 
 
 BLOCKWISE = BlockwiseCompression()
+VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
 
 
 def compression_of(name: Compression) -> CompressionBase:

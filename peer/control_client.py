@@ -17,6 +17,7 @@ from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
 from auth.join_link import JoinLink
 from peer.file_fetch import has_digest, incoming_file
 from peer.first_contact import check_clock, check_fingerprint, check_run, check_version, read_certificate
+from peer.guest.traffic import Throttle
 from peer.protocol import MAX_COORDINATOR_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 from peer.protocol.errors import error_from_rpc
 
@@ -111,27 +112,33 @@ class ControlClient:
         reply: control_pb2.RenewReply = await self._call(self._stub.Renew, request)
         return reply.token
 
-    async def fetch_file(self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int) -> Path:
+    async def fetch_file(
+        self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
+    ) -> Path:
         """Fetch one of the run's files into the directory `into`, unless it is there already, and verify it."""
+        throttle = throttle or Throttle()
         target = into / name
         if await asyncio.to_thread(has_digest, target, digest):
             return target
         request = control_pb2.FetchFileRequest(token=token, name=name)
-        chunks = self._stub.FetchFile(request, timeout=FETCH_TIMEOUT_S)
+        chunks = self._stub.FetchFile(request, timeout=FETCH_TIMEOUT_S + throttle.seconds_for(size_bytes))
         try:
             with incoming_file(into, name, digest, size_bytes) as file:
                 async for chunk in chunks:
                     file.write(chunk.data)
+                    await asyncio.sleep(throttle.reserve(len(chunk.data)))
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
         finally:
             chunks.cancel()
         return target
 
-    async def fetch_files(self, reply: control_pb2.JoinReply, into: Path) -> None:
+    async def fetch_files(self, reply: control_pb2.JoinReply, into: Path, throttle: Throttle | None = None) -> None:
         """Fetch every file that a join named (the tokenizer's) into the directory `into`."""
         for file in reply.files:
-            await self.fetch_file(file.name, file.sha256, into, token=reply.token, size_bytes=file.size_bytes)
+            await self.fetch_file(
+                file.name, file.sha256, into, token=reply.token, size_bytes=file.size_bytes, throttle=throttle
+            )
 
     def open_session(self) -> Any:
         """The raw stream of a session (grpc.aio's StreamStreamCall); without a deadline: keepalive watches it."""

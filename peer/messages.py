@@ -87,6 +87,14 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Transferred:
+    """What this worker has sent and received so far; sent every few seconds, never shown by itself."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """Agent to worker: finish the microbatch, leave the swarm in order."""
 
@@ -110,7 +118,10 @@ class WorkerPlan:
     compile: CompileMode = "auto"
     max_hours: float | None = None
     client_mode: bool = False
+    upload_rate: float | None = None  # bytes a second
+    download_rate: float | None = None
     host_maddrs: tuple[str, ...] = field(default=("/ip4/0.0.0.0/tcp/0",))
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
+WorkerMessage = WorkerEvent | Transferred

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
 from hivemind.averaging.averager import DecentralizedAverager
 from hivemind.compression import deserialize_torch_tensor
 from hivemind.optim.state_averager import TrainingStateAverager
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import nested_flatten
 from hivemind.utils.asyncio import aiter_with_timeout
@@ -18,6 +18,7 @@ from hivemind.utils.streaming import combine_from_streaming
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import is_finite
+from peer.guest.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 STATE_OVERHEAD_BYTES = 1 << 20
@@ -26,8 +27,8 @@ STATE_OVERHEAD_BYTES = 1 << 20
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     """Holds parameters and optimizer, gives them to members, and downloads them from trusted donors only."""
 
-    def __init__(self, *args: Any, access: SwarmAccess, **kwargs: Any) -> None:
-        self.access = access
+    def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
+        self.access, self._traffic = access, traffic
         self.state_lock = threading.RLock()  # held while a global step changes the state
         super().__init__(*args, **kwargs)
 
@@ -45,6 +46,8 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
 
     def load_state_from_peers(self, *, minimum_step: int = 0, timeout: float | None = None) -> bool:
         """Take a donor's state if it is of `minimum_step` or later and fits this peer's tensors one by one."""
+        if timeout is not None:
+            timeout += self._traffic.down.seconds_for(self._most_bytes())
         state = DecentralizedAverager.load_state_from_peers(self, timeout=timeout)
         if state is None:
             return False
@@ -61,6 +64,13 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             self.set_step(step)
         return True
 
+    async def rpc_download_state(
+        self, request: averaging_pb2.DownloadRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.DownloadData]:
+        """Give the state at the rate that this peer may send."""
+        async for message in self._traffic.sending(super().rpc_download_state(request, context)):
+            yield message
+
     async def _load_state_from_peers(self, future: Any, timeout: float | None = None) -> None:
         """Ask the donors in turn; the future receives (metadata, tensors), or None if nobody had a usable state."""
         try:
@@ -73,17 +83,21 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             if not future.done():
                 future.set_result(None)
 
+    def _most_bytes(self) -> int:
+        """What a state may have, over the wire."""
+        own_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
+        return 4 * own_bytes + STATE_OVERHEAD_BYTES
+
     async def _download_from(self, donor: PeerID, timeout: float | None) -> tuple[Any, list[torch.Tensor]] | None:
         """One donor's state, or None; never more bytes than this peer's own state has."""
-        limit = 4 * sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
-        limit += STATE_OVERHEAD_BYTES
+        limit = self._most_bytes()
         metadata, received = None, 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
         try:
             stub = self.get_stub(self._p2p, donor, namespace=self.prefix)
             stream = await stub.rpc_download_state(averaging_pb2.DownloadRequest())
-            async for message in aiter_with_timeout(stream, timeout=timeout):
+            async for message in self._traffic.receiving(aiter_with_timeout(stream, timeout=timeout)):
                 received += message.ByteSize()
                 if received > limit:
                     raise ValueError(f"the state of {donor} is larger than {limit} bytes")

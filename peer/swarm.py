@@ -23,6 +23,7 @@ from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
 from peer.averaging import AveragedGroup
+from peer.guest.traffic import Traffic
 from peer.run_config import RunConfig
 from peer.swarm_optimizer import SwarmOptimizer
 
@@ -81,6 +82,7 @@ class Swarm:
         host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
         announce_maddrs: Sequence[str] | None = None,
         client_mode: bool = False,
+        traffic: Traffic | None = None,
         clock: Clock = time.time,
     ) -> Swarm:
         """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
@@ -117,7 +119,14 @@ class Swarm:
         donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
         access = SwarmAccess(credentials, config.run.name, donors, clock)
         optimizer = SwarmOptimizer(
-            access=access, key=key, role=token.role, config=config, model=model, dht=dht, keeper_ids=keeper_ids
+            access=access,
+            key=key,
+            role=token.role,
+            config=config,
+            model=model,
+            dht=dht,
+            keeper_ids=keeper_ids,
+            traffic=traffic or Traffic(),
         )
         optimizer.restore(0)
         optimizer.tracker.publish()

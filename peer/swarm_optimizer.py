@@ -23,6 +23,7 @@ from hivemind.p2p import PeerID
 from auth.swarm_auth import RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.compression import compression_of
+from peer.guest.traffic import Traffic
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.progress import StepTracker
 from peer.run_config import RunConfig
@@ -59,7 +60,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         model: torch.nn.Module,
         dht: hivemind.DHT,
         keeper_ids: Sequence[PeerID],
+        traffic: Traffic,
     ) -> None:
+        self._traffic = traffic
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         self._config = config
         averaging = config.averaging
@@ -108,6 +111,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         return SwarmStateAverager(
             dht=self.dht,
             access=self._access,
+            traffic=self._traffic,
             prefix=f"{self.run_id}_state_averager",
             min_matchmaking_time=self.matchmaking_time,
             allreduce_timeout=self.allreduce_timeout,
@@ -124,6 +128,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         return SwarmGradientAverager(
             dht=self.dht,
             access=self._access,
+            traffic=self._traffic,
             prefix=f"{self.run_id}_grad_averager",
             parameters=self.state_averager.main_parameters,
             min_matchmaking_time=self.matchmaking_time,

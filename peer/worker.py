@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,14 +29,16 @@ from peer.backends.choice import choose_backend
 from peer.backends.memory import FoundSizes
 from peer.compilation import compile_if_it_pays
 from peer.compile_choice import Stay
+from peer.compression import VALUE_BYTES
 from peer.data.batches import Batch, BatchStream, open_batches
 from peer.data.phased import PhasedBatches
 from peer.data.special_tokens import SpecialIds
 from peer.data.synthetic import random_batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
+from peer.guest.traffic import Throttle, Traffic, require_rate
 from peer.hardware import find_device, pick_threads
 from peer.local_steps import own_model, with_local_steps
-from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, WorkerEvent, WorkerPlan
+from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, Transferred, WorkerMessage, WorkerPlan
 from peer.microbatch import describe_work, fitting_microbatch_size
 from peer.models import build_model
 from peer.phases import phase_at
@@ -49,6 +52,7 @@ from peer.trainer import train
 SIZES_FILE = "microbatch.json"
 MAX_LOG_BYTES = 5_000_000
 STATE_RETRY_S = 2.0
+TRAFFIC_EVERY_S = 2.0
 STATE_NOTICE_EVERY = 15  # retries
 
 
@@ -72,8 +76,9 @@ def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
 class Worker:
     """One stay in the swarm."""
 
-    def __init__(self, plan: WorkerPlan, send: Callable[[WorkerEvent], None]) -> None:
+    def __init__(self, plan: WorkerPlan, send: Callable[[WorkerMessage], None]) -> None:
         self._plan = plan
+        self._traffic = Traffic(Throttle(plan.upload_rate), Throttle(plan.download_rate))
         self._send = send
         self._sending = threading.Lock()
         self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
@@ -90,6 +95,7 @@ class Worker:
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
         assists = credentials.access_token(time.time()).role == "auxiliary"
+        self._require_rates(config, model)
         take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
         self._swarm = swarm = Swarm.join(
             config=config,
@@ -98,12 +104,15 @@ class Worker:
             initial_peers=plan.initial_peers,
             host_maddrs=plan.host_maddrs,
             client_mode=plan.client_mode,
+            traffic=self._traffic,
         )
+        threading.Thread(target=self._tell_traffic, daemon=True).start()
         try:
             if self._take_state(swarm):
                 take_part(swarm, credentials.device_key.peer_id)
         finally:
             swarm.leave()
+        self._tell(self._transferred())
         self._tell(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
 
     def _assist(self, swarm: Swarm, peer_id: str) -> None:
@@ -172,9 +181,30 @@ class Worker:
             microbatch_size,
             report=self._report,
             stage=stage,
+            reserve=self._traffic.down.reserve,
         )
 
-    def _tell(self, event: WorkerEvent) -> None:
+    def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
+        """Raise `ConfigError` if the others would wait in vain for a peer as slow as its volunteer allows."""
+        averaging = config.averaging
+        size_bytes = VALUE_BYTES[averaging.compression] * sum(p.numel() for p in model.parameters() if p.requires_grad)
+        for option, rate in (
+            ("--max-upload-rate", self._plan.upload_rate),
+            ("--max-download-rate", self._plan.download_rate),
+        ):
+            require_rate(option, rate, round(size_bytes), averaging.averaging_timeout_s)
+
+    def _tell_traffic(self) -> None:
+        """Now and then, as long as the process lives, in a thread of its own."""
+        with suppress(OSError):  # the agent is gone
+            while True:
+                self._tell(self._transferred())
+                time.sleep(TRAFFIC_EVERY_S)
+
+    def _transferred(self) -> Transferred:
+        return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes)
+
+    def _tell(self, event: WorkerMessage) -> None:
         """Send from any thread: a pipe takes one message at a time."""
         with self._sending:
             self._send(event)

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from peer.macos import prepare_children
-from peer.messages import Stop, WorkerEvent, WorkerPlan
+from peer.messages import Ready, Stop, Transferred, WorkerMessage, WorkerPlan
 from peer.supervision import end_group, has_ended
 
 POLL_S = 0.1
@@ -25,12 +25,39 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
     run_worker(plan, pipe, parent_pid)
 
 
+class Watchdog:
+    """How long a worker may still be silent before it is taken to hang.
+
+    That bytes come and go is a sign of life only until it is ready: later its averagers answer others by themselves.
+    """
+
+    def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
+        self._patience_s, self._clock = patience_s, clock
+        self._heard_at, self._ready, self._bytes = clock(), False, Transferred(0, 0)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds, not below 0."""
+        return max(0.0, self._heard_at + self._patience_s - self._clock())
+
+    def hear(self, message: WorkerMessage) -> None:
+        """Take it for a sign of life, if it is one."""
+        self._ready = self._ready or isinstance(message, Ready)
+        if isinstance(message, Transferred):
+            alive = not self._ready and message != self._bytes
+            self._bytes = message
+        else:
+            alive = True
+        if alive:
+            self._heard_at = self._clock()
+
+
 class WorkerProcess:
     """One spawned worker; its events arrive in order, then None when it has ended."""
 
     def __init__(self, plan: WorkerPlan, main: WorkerMain = default_worker_main) -> None:
         self._plan, self._main = plan, main
-        self._events: asyncio.Queue[WorkerEvent | None] = asyncio.Queue()
+        self._events: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
@@ -46,7 +73,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, args=(loop, self._pipe, self.pid), daemon=True).start()
 
-    async def next_event(self) -> WorkerEvent | None:
+    async def next_event(self) -> WorkerMessage | None:
         """The next event; None once the worker has ended and everything it said was read."""
         return await self._events.get()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordinator.presence import online_sessions
 from peer.agent import Agent, AgentOptions
-from peer.guest.events import Paused, Resumed
+from peer.guest.events import Leaving, Paused, Resumed
 from peer.guest.limits import Limits, parse_windows
 from peer.guest.readings import Readings
 from peer.messages import Notice, Ready, Stopped
@@ -90,6 +90,7 @@ async def test_it_leaves_in_order_when_its_hours_are_over(tmp_path: Path) -> Non
         guest.read(elapsed_s=3600.0)
         await asyncio.wait_for(running, TIMEOUT_S)
         assert guest.count(Stopped) == 1
+        assert Leaving("the hours are over") in guest.shown.events
 
 
 async def test_what_polite_does_not_know_is_said_once(tmp_path: Path) -> None:
@@ -103,4 +104,6 @@ async def test_what_polite_does_not_know_is_said_once(tmp_path: Path) -> None:
         guest.agent.stop("test")
         await asyncio.wait_for(running, TIMEOUT_S)
         notices = [event.text for event in guest.shown.events if isinstance(event, Notice)]
-        assert notices == ["`--polite`: this system does not tell whether somebody is at the keyboard."]
+        assert [text for text in notices if "polite" in text] == [
+            "`--polite`: this system does not tell whether somebody is at the keyboard."
+        ]

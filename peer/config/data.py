@@ -85,6 +85,11 @@ class Source(Section):
             raise ValueError("a source of kind `hub` has one `path`: name each dataset in a source of its own")
         return self
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its text comes over a network."""
+        return self.kind == "hub" or any(SCHEME.match(path) for path in self.paths)
+
     @model_validator(mode="after")
     def _addresses_are_of_files(self) -> Source:
         for path in self.paths:

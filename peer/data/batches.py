@@ -24,6 +24,7 @@ from peer.data.labels import Labelled, next_tokens
 from peer.data.masking import Masker
 from peer.data.prefetch import Prefetched
 from peer.data.samples import Samples, join_samples, open_packer
+from peer.data.source_reader import Reserve, no_wait
 from peer.data.special_tokens import SpecialIds
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.data.word_starts import WordStarts
@@ -124,9 +125,11 @@ def open_batches(
     clock: Callable[[], float] = time.monotonic,
     report: Report = logger.warning,
     stage: Callable[[Batch], Batch] = lambda batch: batch,
+    reserve: Reserve = no_wait,
 ) -> BatchStream:
     """The run's batches in this device's order, from where it left off; `stage` is done to each in the thread.
 
+    `reserve` is told how many bytes of text came from elsewhere, and says how long to wait before more are read.
     What is wrong with the run's sources is raised as `ConfigError` when the first batch is asked for. It starts
     threads, and so does the tokenizer: open it after the process has forked whatever it forks.
     """
@@ -137,7 +140,12 @@ def open_batches(
     rng = np.random.default_rng((config.run.seed, device_number, batches_before))
     maker = SampleMaker(config, tokenizer_dir, rng)
     documents = open_documents(
-        config, device_number, state.documents if state else None, tokenizer_dir=tokenizer_dir, report=report
+        config,
+        device_number,
+        state.documents if state else None,
+        tokenizer_dir=tokenizer_dir,
+        report=report,
+        reserve=reserve,
     )
     made = make_batches(documents, maker, microbatch_size, batches_before)
     batches = ((stage(batch), reached) for batch, reached in made)

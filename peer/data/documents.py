@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from peer.data.faults import Pauses
 from peer.data.file_units import FileUnits
 from peer.data.filters import OpenFilters, build_filters
 from peer.data.held_out import Part, PartFilter
-from peer.data.source_reader import SourcePlan
+from peer.data.source_reader import Reserve, SourcePlan, no_wait
 from peer.data.source_stream import SourceStream
 from peer.data.units import Units
 from peer.run_config import RunConfig
@@ -134,6 +135,7 @@ def open_documents(
     tokenizer_dir: Path | None = None,
     report: Report = logger.warning,
     pauses: Pauses | None = None,
+    reserve: Reserve = no_wait,
 ) -> MixedDocuments:
     """The documents of a run in this device's order, from `position` on.
 
@@ -146,7 +148,13 @@ def open_documents(
     positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
     streams = [
         SourceStream(
-            _plan(config, number, device_number, build_filters(source, division, tokenizer_dir)), place, report, pauses
+            replace(
+                _plan(config, number, device_number, build_filters(source, division, tokenizer_dir)),
+                reserve=reserve if source.is_remote else no_wait,
+            ),
+            place,
+            report,
+            pauses,
         )
         for number, (source, place) in enumerate(zip(sources, positions, strict=True))
     ]

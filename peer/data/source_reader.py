@@ -25,6 +25,13 @@ BARREN_RECORDS = 100_000  # so many with nothing wanted among them are worth a w
 CHECK = "check its `path`, `text_field` and `filters`"
 LATER = f"trying again in {REST_S / 60:.0f} minutes"
 
+Reserve = Callable[[int], float]  # bytes of text that were read -> seconds to wait
+
+
+def no_wait(_: int) -> float:
+    """Of text that came from this machine."""
+    return 0.0
+
 
 @dataclass(frozen=True)
 class SourcePlan:
@@ -36,6 +43,7 @@ class SourcePlan:
     seed: tuple[int, ...]  # the run's and the source's: alike on every device
     device_number: int
     block_documents: int
+    reserve: Reserve = no_wait
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,7 @@ class SourceReader:
                 self._deliver(block)
             else:
                 self._barren_records += len(gathered.records)
+            self._pause(self._plan.reserve(sum(len(record.encode()) for record in gathered.records if record)))
         if gathered.error is not None:
             self._leave_out(blocks, gathered.error, units)
         self._mind_barrenness(units)

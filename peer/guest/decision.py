@@ -42,6 +42,10 @@ def _to_leave(limits: Limits, readings: Readings) -> Iterator[str]:
         yield readings.taken_back
     if limits.max_hours is not None and readings.elapsed_s >= limits.max_hours * 3600:
         yield "the hours are over"
+    if limits.upload_bytes is not None and readings.sent_bytes >= limits.upload_bytes:
+        yield f"the {limits.upload_bytes / 1e6:,.6g} MB that may be sent are used up"
+    if limits.download_bytes is not None and readings.received_bytes >= limits.download_bytes:
+        yield f"the {limits.download_bytes / 1e6:,.6g} MB that may be received are used up"
 
 
 def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str]:

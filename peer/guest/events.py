@@ -44,3 +44,17 @@ class Resumed(GuestEvent):
 
     def on_panel(self) -> dict[str, Any]:
         return {"activity": "starting", "notice": self.line}
+
+
+@dataclass(frozen=True)
+class Leaving(GuestEvent):
+    """This stay is over."""
+
+    reason: str
+
+    @property
+    def line(self) -> str:
+        return f"Leaving: {self.reason}."
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"notice": self.line}

@@ -41,10 +41,10 @@ class Machine:
         """Everything as it is now; it starts programs that may take a second, so call it from a thread."""
         elapsed_s, taken_back = self._clock() - self._began_at, self._cloud.takes_back()
         if not self._limits.polite:
-            return Readings(elapsed_s, taken_back)
+            return Readings(elapsed_s=elapsed_s, taken_back=taken_back)
         return Readings(
-            elapsed_s,
-            taken_back,
+            elapsed_s=elapsed_s,
+            taken_back=taken_back,
             on_battery=on_battery(self._supplies),
             metered=is_metered(self._read_property),
             in_use=self._activity.in_use(),

@@ -10,6 +10,8 @@ class Readings:
     """None is "the system does not tell"; it never stops anything."""
 
     elapsed_s: float = 0.0  # of this stay
+    sent_bytes: int = 0
+    received_bytes: int = 0
     taken_back: str = ""  # why the machine is about to be gone
     on_battery: bool | None = None
     metered: bool | None = None

@@ -5,11 +5,10 @@ Each test starts a coordinator with its keeper and a volunteer, processes that i
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import psutil
 import pytest
 
+from auth.errors import ConfigError
 from tests.metadata_server import metadata_server
 from tests.system.test_recovery import Site, site
 
@@ -27,4 +26,19 @@ def test_a_cloud_takes_the_machine_back(site: Site, monkeypatch: pytest.MonkeyPa
         server.taken_back = True
         assert ada.process.wait(timeout=30) == 0
     assert psutil.wait_procs(family, timeout=10)[1] == []
-    assert "Left the swarm in order" in Path(ada.log_path).read_text()
+    log = ada.log_path.read_text()
+    assert "Leaving: Google Cloud takes this machine back." in log
+    assert "Left the swarm in order" in log
+
+
+def test_what_may_be_sent_is_used_up(site: Site) -> None:
+    """Too low a rate is refused with what would do; at its total the volunteer leaves in order, and is counted."""
+    site.serve()
+    slow = site.join("ada", True, "--max-upload-rate", "0.001")
+    assert slow.process.wait(timeout=60) == ConfigError.exit_code
+    assert "`--max-upload-rate` (0.001 Mbit/s) is too slow for this run" in slow.log_path.read_text()
+
+    ada = site.join("ada", False, "--max-upload", "30KB", "--max-upload-rate", "5", "--max-download-rate", "5")
+    assert ada.process.wait(timeout=120) == 0
+    assert "the 0.03 MB that may be sent are used up" in ada.log_path.read_text()
+    assert site.ledger.last_step() >= 1

@@ -104,9 +104,9 @@ class Site:
         self.wait_until(up)
         return command
 
-    def join(self, name: str, first: bool) -> Command:
+    def join(self, name: str, first: bool, *more: str) -> Command:
         """A volunteer, by invite the first time."""
-        options = ["--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
+        options = [*more, "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         invite = self.membership.invite(name)[0] if first else ""
         state_dir = str(self.base / name)
         return self.start(name, "join", str(self.run.join_link), "--state-dir", state_dir, *options, invite=invite)
