@@ -1,0 +1,136 @@
+"""One peer of compression.py: `python -m benchmarks._compression_worker PLAN` takes part in swarms as it is told.
+
+Each line of its standard input is a task, then (for a trainer) the word to begin, then the word to leave. It says that
+it is ready, then for each task that it has joined, what came of it, and that it has left.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from auth.credentials import Credentials
+from benchmarks.compression import Plan
+from peer.backends.torch_backend import TorchBackend
+from peer.data.batches import Batch, open_batches
+from peer.data.tokenizers import load_special_ids, load_tokenizer
+from peer.data.validation_set import draw_samples
+from peer.evaluation import evaluate
+from peer.local_steps import own_model, with_local_steps
+from peer.messages import Progress, StepReport
+from peer.models import build_model
+from peer.run_config import RunConfig
+from peer.swarm import Swarm
+from peer.trainer import train
+
+POLL_S = 0.03
+
+
+class RepeatedBatches:
+    """A stream that never lets its reader wait."""
+
+    wait_s = 0.0
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return cycle(self._batches)
+
+
+def main() -> None:
+    """Take part in whatever is asked for, until nothing more is."""
+    plan = Plan(**json.loads(sys.argv[1]))
+    logging.basicConfig(level=logging.ERROR)
+    for noisy in ("hivemind", "asyncio"):  # on leaving a swarm, of which this process leaves several
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    config, tokenizer_dir = RunConfig.from_json(plan.config), Path(plan.tokenizer_dir)
+    if plan.role == "keeper":
+        held_out = draw_samples(config, tokenizer_dir)
+        assert held_out is not None
+        batches = [held_out]
+    else:
+        batches = draw_batches(config, tokenizer_dir, plan)
+    _say({"ready": True})
+    for line in iter(sys.stdin.readline, ""):
+        take_part(plan, json.loads(line), batches)
+
+
+def draw_batches(config: RunConfig, tokenizer_dir: Path, plan: Plan) -> list[Batch]:
+    """The trainer's text, read before any swarm is joined."""
+    batches: list[Batch] = []
+    with tempfile.TemporaryDirectory() as state_dir:
+        size = config.data.microbatch_size
+        with open_batches(config, tokenizer_dir, Path(state_dir), plan.device_number, size) as stream:
+            for batch in stream:
+                batches.append(batch)
+                if len(batches) == plan.batches:
+                    break
+    return batches
+
+
+def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
+    """One run, from joining to leaving."""
+    config = RunConfig.from_json(task["config"])
+    tokenizer_dir = Path(plan.tokenizer_dir)
+    model = build_model(config, load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir))
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=Credentials(Path(plan.credentials_dir)),
+        initial_peers=task["initial_peers"],
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+    )
+    if plan.role == "keeper":
+        _say({"addresses": swarm.addresses})
+        averaged_bytes = keep(swarm, task["steps"])
+        evaluation = evaluate(model, batches[0])
+        assert evaluation is not None
+        _say({"averaged_bytes": averaged_bytes, "loss": evaluation.mlm_loss + (evaluation.sop_loss or 0.0)})
+    else:
+        while not swarm.download_state():
+            time.sleep(POLL_S)
+        own = own_model(config, model)
+        backend = with_local_steps(config, TorchBackend(config, own), own, model, lambda: swarm.step)
+        _say({"joined": True})
+        sys.stdin.readline()  # all are there
+        averaged = 0
+
+        def note(message: Progress | StepReport) -> None:
+            nonlocal averaged
+            averaged += message.averaged_bytes if isinstance(message, StepReport) else 0
+
+        last = task["steps"]
+        train(backend, RepeatedBatches(batches), swarm, note, lambda: swarm.step >= last, time.monotonic)
+        _say({"averaged_bytes": averaged})
+    sys.stdin.readline()  # all are done, and nobody needs this one's state any more
+    swarm.leave()
+    _say({"left": True})
+
+
+def keep(swarm: Swarm, steps: int) -> int:
+    """Follow the swarm to the last step without training; the bytes that were averaged for others."""
+    averaged = 0
+    while swarm.step < steps:
+        outcome = swarm.advance()
+        averaged += 0 if outcome is None else outcome.averaged_bytes
+        time.sleep(POLL_S)
+    return averaged
+
+
+def _say(content: object) -> None:
+    print(json.dumps(content), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What slow lines can save, and what it costs: bytes, time and final loss of each way to average, on the same samples.
+
+    python benchmarks/compression.py [--quick] [--json]
+
+Two trainers and a keeper, real peers over the loopback, train a small ALBERT from the same first weights on the same
+text; the loss is the keeper's on held-out text. On the loopback bytes take no time: what is seen of it is what
+compressing, finding a group and waiting cost. The baseline is run twice: differences as large as that between
+the two are noise. With `--quick` some ways are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from auth.credentials import Credentials
+from auth.identity import AuthorityKey
+from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from benchmarks.reporting import Figure, argument_parser, report
+from peer.data.tokenizers import prepare_tokenizer
+from peer.run_config import BUILTIN_RUNS, RunConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+Changes = Mapping[str, Mapping[str, Any]]  # of a run file's sections
+BASELINE = "float16"
+MICROBATCH = 16
+TRAINERS = 2
+LOCAL_BATCH = 4 * MICROBATCH
+EIGHT_BITS: Changes = {"averaging": {"compression": "8bit-blockwise"}}
+LOCAL: Changes = {"optimizer": {"name": "adamw", "learning_rate": 0.005}}
+CHANGES: dict[str, tuple[Changes, ...]] = {
+    BASELINE: (),
+    "none": ({"averaging": {"compression": "none"}},),
+    "8bit-blockwise": (EIGHT_BITS,),
+    "float16, delay": ({"averaging": {"delay": True}},),
+    "float16, local steps": (LOCAL,),
+    "8bit-blockwise, local steps": (LOCAL, EIGHT_BITS),
+    "float16 again": (),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is trained."""
+
+    samples: int  # by all, in each way
+    target_batch_size: int
+    matchmaking_time_s: float
+    rarer: int  # how many target batches are one where peers take local steps
+    ways: tuple[str, ...]  # to average
+
+
+FULL = Scale(samples=12_288, target_batch_size=512, matchmaking_time_s=1.0, rarer=4, ways=tuple(CHANGES))
+QUICK = Scale(256, 64, 0.5, rarer=2, ways=(BASELINE, "8bit-blockwise", "float16, delay", "8bit-blockwise, local steps"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process is."""
+
+    role: Role
+    credentials_dir: str
+    tokenizer_dir: str
+    config: str  # whose data it reads
+    device_number: int
+    batches: int  # to make ahead, and use again and again
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one way."""
+
+    sent_mb: float  # by all peers together, in all steps
+    seconds: float  # from the start to the last step
+    loss: float  # on held-out text
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train once in each way, and compare with gradients in 16 bits."""
+    options = argument_parser("Bytes, time and loss of each way to average less.").parse_args(arguments)
+    scale = QUICK if options.quick else FULL
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        processes = start_peers(Path(directory), scale, stack)
+        outcomes = {name: train(processes, config, scale) for name, config in ways(scale).items()}
+    report(f"{scale.samples:,} samples, {TRAINERS} trainers and a keeper", figures(outcomes), options.json)
+
+
+def ways(scale: Scale) -> dict[str, RunConfig]:
+    """Each way's run, the baseline's first; with local steps the global batch is larger, and divided into them."""
+    rare = scale.target_batch_size * scale.rarer
+    local: Changes = {"averaging": {"target_batch_size": rare, "local_steps": rare // LOCAL_BATCH}}
+    runs = {name: (*CHANGES[name], local) if LOCAL in CHANGES[name] else CHANGES[name] for name in scale.ways}
+    return {name: small_run(scale, changes) for name, changes in runs.items()}
+
+
+def small_run(scale: Scale, changes: Sequence[Changes] = ()) -> RunConfig:
+    """The demo's run, made smaller, with these changes of its sections."""
+    run: dict[str, Any] = yaml.safe_load((BUILTIN_RUNS / "demo.yaml").read_text(encoding="utf-8"))
+    run["model"] |= {"num_hidden_layers": 2, "max_position_embeddings": 64}
+    run["tokenizer"] |= {"vocab_size": 2000}
+    run["data"] |= {"sequence_length": 64, "microbatch_size": MICROBATCH}
+    run["averaging"] |= {
+        "target_batch_size": scale.target_batch_size,
+        "matchmaking_time_s": scale.matchmaking_time_s,
+        "progress_refresh_s": 0.1,
+    }
+    for change in changes:
+        for section, keys in change.items():
+            run[section] |= keys
+    return RunConfig.from_mapping(run)
+
+
+class PeerProcess:
+    """A process that takes part in one swarm after another; it speaks and hears JSON, one object a line."""
+
+    def __init__(self, plan: Plan) -> None:
+        command = [sys.executable, "-m", "benchmarks._compression_worker", json.dumps(asdict(plan))]
+        self.process = subprocess.Popen(  # noqa: S603
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def tell(self, content: object) -> None:
+        """Say something to it."""
+        assert self.process.stdin is not None
+        print(json.dumps(content), file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
+        """What it says next; raises `RuntimeError` if it has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a peer has ended with exit code {self.process.wait()}")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def end(self) -> None:
+        """Let it end; it does when nothing more is said to it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def start_peers(directory: Path, scale: Scale, stack: ExitStack) -> list[PeerProcess]:
+    """The keeper's process and the trainers', ready to take part."""
+    config = small_run(scale)
+    tokenizer_dir = directory / "tokenizer"
+    prepare_tokenizer(config, tokenizer_dir)
+    authority = AuthorityKey.generate()
+    roles: list[Role] = ["keeper", *["trainer" for _ in range(TRAINERS)]]  # type: ignore[list-item]
+    processes = []
+    for number, role in enumerate(roles):
+        credentials_dir = _credentials(directory / f"{role}-{number}", authority, role, config.run.name)
+        batches = 1 + scale.samples // TRAINERS // MICROBATCH
+        plan = Plan(role, credentials_dir, str(tokenizer_dir), config.to_json(), number, batches)
+        processes.append(PeerProcess(plan))
+        stack.callback(processes[-1].end)
+    for process in processes:
+        process.answer()
+    return processes
+
+
+def train(processes: Sequence[PeerProcess], config: RunConfig, scale: Scale) -> Outcome:
+    """A run from first weights, by all processes."""
+    keeper, *trainers = processes
+    task = {"config": config.to_json(), "steps": scale.samples // config.averaging.target_batch_size}
+    keeper.tell(task | {"initial_peers": []})
+    addresses = keeper.answer()["addresses"]
+    for trainer in trainers:
+        trainer.tell(task | {"initial_peers": addresses})
+    for trainer in trainers:
+        trainer.answer()
+    began = time.perf_counter()
+    for trainer in trainers:
+        trainer.tell("begin")
+    trained = [trainer.answer() for trainer in trainers]
+    seconds = time.perf_counter() - began
+    kept = keeper.answer()
+    for process in processes:
+        process.tell("leave")
+        process.answer()
+    averaged = sum(said["averaged_bytes"] for said in [kept, *trained])
+    return Outcome(
+        sent_mb=2 * averaged / 1e6, seconds=seconds, loss=kept["loss"]
+    )  # each part is answered by its average
+
+
+def figures(outcomes: Mapping[str, Outcome]) -> list[Figure]:
+    """Three of each way, beside the baseline's."""
+    baseline = outcomes[BASELINE]
+    rows = []
+    for name, outcome in outcomes.items():
+        if outcome is not baseline:
+            rows += [
+                Figure(f"{name}: sent by all peers", outcome.sent_mb, "MB", baseline.sent_mb, BASELINE),
+                Figure(f"{name}: time", outcome.seconds, "s", baseline.seconds, BASELINE),
+                Figure(f"{name}: loss on held-out text", outcome.loss, "loss", baseline.loss, BASELINE),
+            ]
+    return rows
+
+
+def _credentials(directory: Path, authority: AuthorityKey, role: Role, run: str) -> str:
+    """A device that has joined the run, on this machine."""
+    credentials = Credentials(directory)
+    key, now = credentials.device_key, time.time()
+    name = directory.name
+    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), role, run, now, now + 24 * 3600)
+    revocations = issue_revocations(authority, RevocationList(run, 0, now, frozenset()))
+    credentials.store_grant(run, authority.public_bytes, issue_token(authority, token), revocations)
+    return str(directory)
+
+
+if __name__ == "__main__":
+    main()
