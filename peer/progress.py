@@ -67,6 +67,7 @@ class SwarmView:
     rate: float  # samples per second of all trainers
     keepers: int
     keeper_sketch: Sketch  # the keeper's at `step`; empty if it is elsewhere
+    arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
 
 
 def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
@@ -89,6 +90,7 @@ def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
         rate=sum(record.rate for record in trainers),
         keepers=len(keepers),
         keeper_sketch=() if keeper is None else keeper.sketch,
+        arriving=sum(peer.record.step == step - 1 for peer in active),
     )
 
 

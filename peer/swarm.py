@@ -169,7 +169,7 @@ class Swarm:
         if optimizer.tracker.swarm_step > self.step or optimizer.tracker.has_drifted:
             return self._catch_up()
         optimizer.prepare_averaging()
-        if not optimizer.is_due:
+        if not optimizer.is_due or (optimizer.may_overlap and optimizer.others_arrive):
             return None
         collect()
         if optimizer.may_overlap:

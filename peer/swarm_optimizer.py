@@ -92,6 +92,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             averager_opts={"request_timeout": min(3.0, averaging.matchmaking_time_s / 2)},
         )
         self.attempts = 0  # failed averagings of the current step
+        self._step_began_s = time.monotonic()
         self.interrupted = threading.Event()  # told to leave: wait for nobody any more
 
     def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> StepTracker:
@@ -168,6 +169,14 @@ class SwarmOptimizer(hivemind.Optimizer):
         """Whether this peer may train on while the next step is averaged: no sample passes a phase's boundary."""
         phases = [len(self._config.at_step(step).phases) for step in (self.local_epoch, self.local_epoch + 1)]
         return self._config.averaging.delay and self._role == "trainer" and phases[0] == phases[1]
+
+    @property
+    def others_arrive(self) -> bool:
+        """Whether peers are still to take the step that this one has taken, and may: so long as a group may be sought.
+
+        For who begins with samples that were accumulated beside a round may fill the next batch before they are there.
+        """
+        return self.tracker.view.arriving > 0 and time.monotonic() - self._step_began_s < self.matchmaking_time
 
     def average_when_due(self) -> AveragedGroup | None:
         """Average, again and again if it fails; None if the batch is no longer full, or this peer is to leave.
@@ -275,6 +284,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         """Tell the tracker where the state now stands; its updates must be paused."""
         self.tracker.set_sketch(self.local_epoch, sketch_of(self.state_averager.main_parameters))
         self.tracker.update_epoch(new_epoch=self.local_epoch)
+        self._step_began_s = time.monotonic()
 
     def drop_gradients(self) -> int:
         """Forget what was accumulated towards the next step; returns how many samples that were."""

@@ -64,6 +64,13 @@ def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
     assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
 
 
+def test_peers_one_step_behind_are_arriving() -> None:
+    """Whoever has averaged a step and not taken it yet is seen, keeper and auxiliary peers included; no others are."""
+    others = [*peers(record(step=3), role="auxiliary"), *peers(record(step=4), role="keeper")]
+    view = view_swarm([*peers(record(step=4), record(step=4), record(step=3), record(step=2)), *others])
+    assert (view.step, view.averaging, view.arriving) == (4, 3, 2)
+
+
 def test_peer_that_has_not_begun_is_not_waited_for() -> None:
     """A joining peer, still downloading state, is not part of the next averaging."""
     view = view_swarm(peers(record(samples=4), record(training=False)))

@@ -1,4 +1,8 @@
-"""Ways to average less: real peers in a real swarm that takes local steps, with gradients in 8 bits."""
+"""Ways to average less, each in a real swarm: local steps with gradients in 8 bits, and delayed steps.
+
+Each test starts four or five processes that import torch and hivemind (about five seconds each on a small machine) and
+then trains some global steps of a few seconds; that is why one may take over a minute there.
+"""
 
 from __future__ import annotations
 
