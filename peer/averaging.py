@@ -40,9 +40,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
         self._required_group_size = mp.Value("i", 2)
         self._failed_rounds = mp.Value("i", 0)
         self._averaged_weight, self._received_bytes = 0.0, 0
-        self._held: list[
-            torch.Tensor
-        ] = []  # sums that are being averaged while others accumulate; empty: there are none
+        self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
         super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
 

@@ -11,6 +11,7 @@ import torch
 
 from auth.swarm_auth import SwarmAccess
 from peer.averaging import SwarmGradientAverager
+from peer.guest.traffic import Traffic
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 
@@ -32,7 +33,8 @@ def parameter() -> torch.nn.Parameter:
 @pytest.fixture
 def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter) -> SwarmGradientAverager:
     """An averager that is never started, so that no round begins."""
-    return SwarmGradientAverager([parameter], dht=dht, prefix="test", access=cast(SwarmAccess, None), start=False)
+    access = cast(SwarmAccess, None)  # nobody asks to take part
+    return SwarmGradientAverager([parameter], dht=dht, prefix="test", access=access, traffic=Traffic(), start=False)
 
 
 def accumulate(averager: SwarmGradientAverager, parameter: torch.nn.Parameter, value: float, samples: int) -> None:
