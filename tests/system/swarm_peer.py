@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
-from peer.backends.choice import choose_backend
+from peer.backends.choice import StartBackend, choose_backend
+from peer.backends.replicas import ReplicaBackend
 from peer.data.batches import Batch
 from peer.data.special_tokens import SpecialIds
 from peer.local_steps import own_model, with_local_steps
@@ -47,7 +49,7 @@ class Plan:
     last_step: int | None = None  # say so and wait to be stopped once this step is done
     microbatch_s: float = 0.0  # pretend that each takes so long
     spoil_after_step: int | None = None  # then change the parameters, as a fault would
-    device: str = "cpu"  # or "jax"
+    device: str = "cpu"  # or "jax", or "replicas" on three CPU devices that stand for GPUs
     client_mode: bool = False
     port: int = 0  # to listen on; 0: any
     parameters_file: str = ""  # written on leaving
@@ -86,6 +88,11 @@ def moments(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     return sums
 
 
+def replicas(config: RunConfig, model: PreTrainedModel) -> StartBackend:
+    """As several GPUs would be started, on as many CPU devices."""
+    return lambda threads: ReplicaBackend(config, model, [torch.device("cpu")] * 3)
+
+
 def say(event: str, **facts: Any) -> None:
     """One line for the test."""
     print(json.dumps({"event": event, "time": time.time()} | facts), flush=True)  # noqa: T201
@@ -96,7 +103,9 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
     own = own_model(config, model)
-    start_backend = choose_backend(plan.device, "auto", config, own)
+    start_backend = (
+        replicas(config, own) if plan.device == "replicas" else choose_backend(plan.device, "auto", config, own)
+    )
     swarm = Swarm.join(
         config=config,
         model=model,

@@ -1,4 +1,4 @@
-"""Peers that compute with JAX among peers that compute with PyTorch.
+"""Peers that compute with JAX, or on several devices, among peers that compute with PyTorch on one.
 
 Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
 """
@@ -12,11 +12,11 @@ from tests.system.test_swarm import CONFIG, MICROBATCH, SwarmFactory, relative_d
 __all__ = ["swarm"]  # the fixture
 STEPS = 5
 PARTS = 4  # microbatches of each trainer in a step
-DEVICES = {1: "cpu", 2: "cpu", 3: "jax"}  # by seed
+DEVICES = {1: "cpu", 2: "replicas", 3: "jax"}  # by seed
 
 
 def test_mixed_swarm_equals_one_plain_pytorch_process(swarm: SwarmFactory) -> None:
-    """Two PyTorch peers and one that divides microbatches among eight JAX devices: all samples count, one result."""
+    """One device, replicas on three, and eight of JAX among which microbatches are divided: one result."""
     target = PARTS * MICROBATCH * len(DEVICES)
     config = {**CONFIG, "averaging": {**CONFIG["averaging"], "target_batch_size": target}}
     keeper = swarm.start_keeper(config=config)
