@@ -25,8 +25,7 @@ def fitting_microbatch_size(
 ) -> int:
     """Samples for each microbatch of this configuration; raises `MemoryLimitError` if not even one fits."""
     usual = config.data.microbatch_size
-    averaging = config.averaging
-    limit = max(usual, averaging.target_batch_size // max(MICROBATCHES_A_STEP, averaging.local_steps))
+    limit = most_samples(config)
     key = describe_work(backend.description, config, vocab_size, limit)
     size = found.get(key)
     if size is None:
@@ -35,6 +34,13 @@ def fitting_microbatch_size(
         size = backend.microbatch_size(usual, limit, make_batch)
         found.put(key, size)
     return size
+
+
+def most_samples(config: RunConfig) -> int:
+    """The largest microbatch that is of use in this configuration."""
+    averaging = config.averaging
+    steps = max(MICROBATCHES_A_STEP, averaging.local_steps)
+    return max(config.data.microbatch_size, averaging.target_batch_size // steps)
 
 
 def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -> str:

@@ -182,6 +182,17 @@ def test_a_replica_without_room_for_one_sample_leaves_nothing_half_done(fail_on:
     assert not any(gradient.any() for gradient in gradients(model).values())
 
 
+def test_a_model_that_does_not_fit_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which device has no room for the model itself is said when training begins."""
+
+    def no_room(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("peer.backends.replicas.Passes", no_room)
+    with pytest.raises(MemoryLimitError, match="does not even fit into the memory of cpu"):
+        replicated(exact_config(), 2)
+
+
 def test_replicas_compute_side_by_side() -> None:
     """Each replica's part is begun before any has ended."""
     config = exact_config()

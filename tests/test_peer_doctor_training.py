@@ -121,6 +121,14 @@ def test_every_family_can_be_measured(architecture: str) -> None:
     assert speed.samples_per_second > 0
 
 
+def test_the_microbatch_is_the_one_that_a_worker_would_find() -> None:
+    """Unless a person says another: that of the run on a CPU, and so much for each of several devices."""
+    chosen = compute(question(small_config()), ticking())
+    alone = compute(question(small_config(), microbatch_size=None), ticking())
+    several = compute(question(small_config(), microbatch_size=None, device="jax"), ticking())
+    assert [speed.microbatch_size for speed in (chosen, alone, several)] == [3, 3, 8 * 3]
+
+
 def test_the_rate_is_that_of_the_clock() -> None:
     """Samples over seconds, until the time is over; the warm-up does not count."""
     speed = compute(question(small_config(), seconds=5.0), ticking())  # asks before each microbatch but the first two

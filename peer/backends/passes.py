@@ -208,7 +208,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with its tensors on `device`; from pinned memory the copy runs beside what is being computed."""
     if device.type == "cpu":
         return batch
-    return _with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    beside = device.type == "cuda"  # Apple's GPUs have no pinned memory
+    return _with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=beside))
 
 
 def pin_batch(batch: Batch, pin: Callable[[Tensor], Tensor]) -> Batch:

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from auth.errors import MemoryLimitError
 from peer.backends import MicrobatchResult
 from peer.backends.compiling import CompiledLayers
+from peer.backends.memory import is_out_of_memory
 from peer.backends.passes import Computed, Counts, Passes, add_gradients, pin_batch, result_of
 from peer.data.parts import parts_of
 from peer.hardware import describe_devices
@@ -54,12 +56,12 @@ class ReplicaBackend:
         self._pin = pin
         self._host: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._staging = [_pinned(torch.zeros_like(parameter, requires_grad=False), pin) for parameter in self._host]
-        copies = [copy_model(model) for _ in self._devices]
+        copies: list[PreTrainedModel] = []
         self.layers = CompiledLayers(copies)
-        self._replicas = [
-            _Replica(config, copied, device, precision, self.layers)
-            for copied, device in zip(copies, self._devices, strict=True)
-        ]
+        self._replicas = []
+        for device in self._devices:  # one after another: main memory need not hold all the copies
+            copies.append(copy_model(model))
+            self._replicas.append(_place(config, copies[-1], device, precision, self.layers))
         self._threads = ThreadPoolExecutor(len(self._replicas), thread_name_prefix="replica")
         self._holds_sums = False
 
@@ -122,7 +124,7 @@ class ReplicaBackend:
     @torch.no_grad()
     def synchronize(self) -> None:
         """Copy the host's parameters to the replicas and forget their sums."""
-        torch._foreach_copy_(self._staging, self._host)
+        _copy(self._staging, self._host)
         for replica in self._replicas:
             replica.take_parameters(self._staging)
         for replica in self._replicas:
@@ -176,11 +178,11 @@ class _Replica:
         add_gradients(self._parameters, share.gradients)
 
     def read_sums(self, buffers: list[Tensor]) -> None:
-        torch._foreach_copy_(buffers, self._sums, non_blocking=True)
+        _copy(buffers, self._sums, beside=self._device.type == "cuda")
         self.wait()
 
     def take_parameters(self, buffers: list[Tensor]) -> None:
-        torch._foreach_copy_(self._parameters, buffers, non_blocking=True)
+        _copy(self._parameters, buffers, beside=self._device.type == "cuda")
 
     def clear(self) -> None:
         torch._foreach_zero_(self._sums)
@@ -199,6 +201,26 @@ class _Replica:
     def _here(self) -> AbstractContextManager[object]:
         """Makes the device the thread's current one, as allocations that name none need."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+
+def _place(
+    config: RunConfig, model: PreTrainedModel, device: torch.device, precision: Precision, layers: CompiledLayers
+) -> _Replica:
+    try:
+        return _Replica(config, model, device, precision, layers)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise MemoryLimitError(
+            f"This run's model does not even fit into the memory of {device}: close what else uses it, or join with "
+            "another `--device`."
+        ) from error
+
+
+def _copy(into: Sequence[Tensor], values: Sequence[Tensor], *, beside: bool = False) -> None:
+    """One by one, as they lie on different devices; `beside` whatever else is done, for who waits for it later."""
+    for tensor, value in zip(into, values, strict=True):
+        tensor.copy_(value, non_blocking=beside)
 
 
 def _pinned(tensor: Tensor, pin: Pin | None) -> Tensor:

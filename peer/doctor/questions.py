@@ -62,7 +62,7 @@ class Compute:
     """Train a run's model on random tokens for some seconds."""
 
     config_json: str
-    microbatch_size: int
+    microbatch_size: int | None  # None: as a worker finds it
     device: str
     threads: int | None
     seconds: float
@@ -73,6 +73,7 @@ class Speed:
     """How fast that went."""
 
     samples_per_second: float = 0.0
+    microbatch_size: int = 0
     microbatches: int = 0
     parameters: int = 0
     peak_bytes: int = 0  # main memory of the whole helper

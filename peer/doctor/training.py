@@ -40,8 +40,9 @@ async def check_speed(context: Context) -> Outcome:
     """Some seconds of the run's training (without a run: the demo's), on random tokens."""
     config, whose = _model_to_try(context)
     options = context.options
-    microbatch_size = options.microbatch_size or config.data.microbatch_size
-    question = Compute(config.to_json(), microbatch_size, options.device, options.threads, context.timing.speed_s)
+    question = Compute(
+        config.to_json(), options.microbatch_size, options.device, options.threads, context.timing.speed_s
+    )
     try:
         speed = await _ask(context, question)
     except HelperError as error:  # the kernel kills what asks for too much
@@ -49,6 +50,7 @@ async def check_speed(context: Context) -> Outcome:
     assert isinstance(speed, Speed)
     if not speed.error:
         context.speed = speed
+    microbatch_size = speed.microbatch_size or options.microbatch_size or config.data.microbatch_size
     return judge_speed(speed, microbatch_size, whose, read_memory().total_bytes)
 
 
@@ -64,7 +66,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
             "Join with `--microbatch 1`, or use another machine.",
         )
     needed_bytes = speed.peak_bytes + MODEL_COPIES * BYTES_PER_PARAMETER * speed.parameters
-    data = {**asdict(speed), "microbatch_size": microbatch_size, "needed_bytes": needed_bytes}
+    data = {**asdict(speed), "needed_bytes": needed_bytes}
     found = f"{speed.samples_per_second:,.1f} samples a second, in {of}."
     if needed_bytes > memory_bytes:
         remedy = f"Close what else runs, or use a machine with {needed_bytes / GIB:.0f} GiB of memory."

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from peer.data.synthetic import random_batch
 from peer.devices import JAX_DEVICES
 from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
 from peer.hardware import count_gpus, describe_devices, find_device, pick_threads, torch_devices
+from peer.microbatch import most_samples
 from peer.models import build_model
 from peer.run_config import RunConfig
 
@@ -65,7 +67,11 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     vocabulary = config.tokenizer.vocab_size
     model = build_model(config, vocabulary, SPECIAL)
     backend = choose_backend(find_device(question.device), "auto", config, model)(pick_threads(question.threads))
-    batch = random_batch(config, vocabulary, SPECIAL, question.microbatch_size, np.random.default_rng(0))
+    make_batch = partial(random_batch, config, vocabulary, SPECIAL, rng=np.random.default_rng(0))
+    size = question.microbatch_size or backend.microbatch_size(
+        config.data.microbatch_size, most_samples(config), make_batch
+    )
+    batch = backend.stage(make_batch(size))
     for _ in range(WARM_UP):
         backend.accumulate(batch)
     began, microbatches = stopwatch(), 0
@@ -74,7 +80,8 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
         microbatches += 1
     seconds = stopwatch() - began
     return Speed(
-        samples_per_second=microbatches * question.microbatch_size / seconds,
+        samples_per_second=microbatches * size / seconds,
+        microbatch_size=size,
         microbatches=microbatches,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
