@@ -19,14 +19,15 @@ from typing import Any
 import torch
 
 from auth.credentials import Credentials
-from benchmarks.compression import Plan
+from benchmarks.compression import LINE_MBIT, Plan
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch, open_batches
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.data.validation_set import draw_samples
 from peer.evaluation import evaluate
+from peer.guest.limits import BYTES_PER_S_OF_MBIT
+from peer.guest.traffic import Throttle, Traffic
 from peer.local_steps import own_model, with_local_steps
-from peer.messages import Progress, StepReport
 from peer.models import build_model
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
@@ -84,19 +85,22 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
     config = RunConfig.from_json(task["config"])
     tokenizer_dir = Path(plan.tokenizer_dir)
     model = build_model(config, load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir))
+    rate = LINE_MBIT * BYTES_PER_S_OF_MBIT if plan.role == "trainer" else None
+    traffic = Traffic(up=Throttle(rate), down=Throttle(rate))
     swarm = Swarm.join(
         config=config,
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=task["initial_peers"],
         host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        traffic=traffic,
     )
     if plan.role == "keeper":
         _say({"addresses": swarm.addresses})
-        averaged_bytes = keep(swarm, task["steps"])
+        keep(swarm, task["steps"])
         evaluation = evaluate(model, batches[0])
         assert evaluation is not None
-        _say({"averaged_bytes": averaged_bytes, "loss": evaluation.mlm_loss + (evaluation.sop_loss or 0.0)})
+        _say({"loss": evaluation.mlm_loss + (evaluation.sop_loss or 0.0)})
     else:
         while not swarm.download_state():
             time.sleep(POLL_S)
@@ -104,28 +108,19 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
         backend = with_local_steps(config, TorchBackend(config, own), own, model, lambda: swarm.step)
         _say({"joined": True})
         sys.stdin.readline()  # all are there
-        averaged = 0
-
-        def note(message: Progress | StepReport) -> None:
-            nonlocal averaged
-            averaged += message.averaged_bytes if isinstance(message, StepReport) else 0
-
-        last = task["steps"]
-        train(backend, RepeatedBatches(batches), swarm, note, lambda: swarm.step >= last, time.monotonic)
-        _say({"averaged_bytes": averaged})
+        sent_before, last = traffic.up.total_bytes, task["steps"]
+        train(backend, RepeatedBatches(batches), swarm, lambda _: None, lambda: swarm.step >= last, time.monotonic)
+        _say({"sent_bytes": traffic.up.total_bytes - sent_before})
     sys.stdin.readline()  # all are done, and nobody needs this one's state any more
     swarm.leave()
     _say({"left": True})
 
 
-def keep(swarm: Swarm, steps: int) -> int:
-    """Follow the swarm to the last step without training; the bytes that were averaged for others."""
-    averaged = 0
+def keep(swarm: Swarm, steps: int) -> None:
+    """Follow the swarm to the last step without training."""
     while swarm.step < steps:
-        outcome = swarm.advance()
-        averaged += 0 if outcome is None else outcome.averaged_bytes
+        swarm.advance()
         time.sleep(POLL_S)
-    return averaged
 
 
 def _say(content: object) -> None:

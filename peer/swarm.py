@@ -22,7 +22,7 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
-from peer.averaging import AveragedGroup
+from peer.averaging import GROUP_POLL_S, AveragedGroup
 from peer.guest.traffic import Traffic
 from peer.run_config import RunConfig
 from peer.swarm_optimizer import SwarmOptimizer
@@ -192,6 +192,8 @@ class Swarm:
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
         """Take the step of a round in the background; if it came to nothing, everything is as before it."""
+        while self._optimizer.is_ahead and not (overlapping.done() or self._optimizer.interrupted.is_set()):
+            futures.wait([overlapping], GROUP_POLL_S)
         if not overlapping.done():
             return None
         self._overlapping = None

@@ -178,6 +178,16 @@ class SwarmOptimizer(hivemind.Optimizer):
         """
         return self.tracker.view.arriving > 0 and time.monotonic() - self._step_began_s < self.matchmaking_time
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether this peer has its share, by its speed, of the batch after the one that is being averaged.
+
+        So that the next batch is no larger than the run wants it, however long the round takes.
+        """
+        own, all_rates = float(self.tracker.performance_ema.samples_per_second), self.tracker.view.rate
+        share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
+        return bool(self.grad_averager.local_samples_accumulated >= share * self.target_batch_size)
+
     def average_when_due(self) -> AveragedGroup | None:
         """Average, again and again if it fails; None if the batch is no longer full, or this peer is to leave.
 

@@ -56,3 +56,13 @@ def test_no_peer_makes_a_step_of_few_microbatches(tmp_path: Path) -> None:
     )
     backend = FindingBackend(small, tiny_model(small))
     assert size_of(backend, small, tmp_path) == config.data.microbatch_size
+
+
+def test_no_microbatch_is_larger_than_a_local_step(tmp_path: Path) -> None:
+    """Where peers take local steps, one of them is made of whole microbatches."""
+    config = tiny_config()
+    local = config.model_copy(
+        update={"averaging": config.averaging.model_copy(update={"target_batch_size": 4096, "local_steps": 64})}
+    )
+    backend = FindingBackend(local, tiny_model(local))
+    assert size_of(backend, local, tmp_path) == local.averaging.local_batch_size

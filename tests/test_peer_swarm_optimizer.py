@@ -58,3 +58,14 @@ def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_s
     with pytest.raises(futures.TimeoutError):
         SwarmOptimizer._await_group(slow.optimizer, slow)  # type: ignore[arg-type]
     assert slow.looks == 9
+
+
+@pytest.mark.parametrize(("samples", "own", "all_rates", "ahead"), [(9, 2.0, 8.0, False), (10, 2.0, 8.0, True)])
+def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float, all_rates: float, ahead: bool) -> None:
+    """With a quarter of the swarm's speed, a peer has its part of the next batch of 40 when it has 10 samples of it."""
+    tracker = SimpleNamespace(
+        performance_ema=SimpleNamespace(samples_per_second=own), view=SimpleNamespace(rate=all_rates)
+    )
+    averager = SimpleNamespace(local_samples_accumulated=samples)
+    optimizer = SimpleNamespace(tracker=tracker, grad_averager=averager, target_batch_size=40)
+    assert SwarmOptimizer.is_ahead.fget(optimizer) is ahead  # type: ignore[attr-defined]
