@@ -14,20 +14,21 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 from auth.credentials import Credentials
-from auth.errors import ConfigError, ManyhandsError, StorageError, WorkerError
+from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, StorageError, WorkerError
 from auth.join_link import JoinLink
 from peer.compile_choice import CompileMode
 from peer.control_client import ControlClient
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
-from peer.guest.account import Account
+from peer.guest.account import Account, used_of
 from peer.guest.cloud import Cloud
 from peer.guest.decision import Action, Decision
+from peer.guest.disk_use import DATA_FOLDER
 from peer.guest.events import Leaving, Paused, Resumed
 from peer.guest.limits import NO_LIMITS, Limits
 from peer.guest.machine import Machine
@@ -37,6 +38,7 @@ from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, 
 from peer.outbox import Outbox
 from peer.precision import Wanted
 from peer.protocol import control_pb2
+from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
 from peer.session_stream import unless_stopped
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess, default_worker_main
@@ -47,6 +49,7 @@ FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
 RESTART_DELAY_S = 2.0
 FAREWELL_S = 4.0
+USED_EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,16 @@ class AgentOptions:
 def restart_allowed(failures: list[float], now: float) -> bool:
     """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
+
+
+def halved(plan: WorkerPlan) -> WorkerPlan:
+    """A plan for a worker that needs less memory; raises `MemoryLimitError` if there is none."""
+    size = plan.microbatch_size or RunConfig.from_json(plan.run_config_json).data.microbatch_size
+    if size == 1:
+        raise MemoryLimitError(
+            "`--max-memory` is not enough for one sample at a time: allow more, or help a run with a smaller model."
+        )
+    return replace(plan, microbatch_size=size // 2)
 
 
 def software_version() -> str:
@@ -112,7 +125,7 @@ class Agent:
     ) -> None:
         self._options, self._open_display, self._clock, self._worker_main = options, open_display, clock, worker_main
         self._account = Account(options.limits)
-        read_machine = read_machine or Machine(options.limits, options.cloud, time.monotonic).read
+        read_machine = read_machine or Machine(options.limits, options.cloud, options.state_dir, time.monotonic).read
         self._watch = Watch(
             options.limits,
             lambda: self._account.on(read_machine()),
@@ -126,6 +139,9 @@ class Agent:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._told_unknown = False
+        self._readings = Readings()  # the last ones
+        self._used_due_s = 0.0
+        self._halted_by = Action.GO
         self._presence = control_pb2.Presence(state="starting")
         self._doing = "assisting" if options.role == "auxiliary" else "training"
         self._era = 0
@@ -165,7 +181,7 @@ class Agent:
             run_config_json=reply.run_config_json,
             credentials_dir=str(options.state_dir),
             tokenizer_dir=str(tokenizer_dir),
-            data_dir=str(options.state_dir / "data"),
+            data_dir=str(options.state_dir / DATA_FOLDER),
             initial_peers=tuple(reply.initial_peers),
             device_number=reply.device_number,
             device=options.device,
@@ -175,6 +191,7 @@ class Agent:
             compile=options.compile,
             max_hours=options.limits.max_hours,
             client_mode=options.client_mode,
+            max_memory_bytes=options.limits.memory_bytes,
             upload_rate=options.limits.upload_rate,
             download_rate=options.limits.download_rate,
             host_maddrs=options.listen,
@@ -205,11 +222,16 @@ class Agent:
             for task in talking, training, watching:
                 task.cancel()
             results = await asyncio.gather(talking, training, watching, return_exceptions=True)
+            self._show(used_of(self._account.on(self._readings), at_end=True))
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
     def _on_reading(self, readings: Readings) -> None:
+        self._readings = readings
+        if readings.elapsed_s >= self._used_due_s:
+            self._used_due_s = readings.elapsed_s + USED_EVERY_S
+            self._show(used_of(readings))
         unknown = unknown_to_polite(readings) if self._options.limits.polite else ()
         if unknown and not self._told_unknown:
             self._told_unknown = True
@@ -221,6 +243,8 @@ class Agent:
             self._stop_reason = decision.reason
             self._show(Leaving(decision.reason))
             self._stop.set()
+        elif decision.action is Action.SHRINK:
+            self._show(Notice("warning", f"Starting again with half the microbatch: {decision.reason}."))
         elif decision.action is Action.PAUSE:
             self._presence = control_pb2.Presence(step=self._presence.step, state="paused")
             self._show(Paused(decision.reason))
@@ -234,7 +258,8 @@ class Agent:
         while await unless_stopped(self._stop, self._watch.may_go()):
             worker = WorkerProcess(plan, self._worker_main)
             failure = await self._run_worker(worker)
-            if worker.asked_to_stop and not self._stop.is_set():  # a pause
+            if worker.asked_to_stop and not self._stop.is_set():  # a pause, or too much memory
+                plan = halved(plan) if self._halted_by is Action.SHRINK else plan
                 continue
             if failure is None or self._stop.is_set():
                 return
@@ -248,6 +273,7 @@ class Agent:
     async def _run_worker(self, worker: WorkerProcess) -> Failed | None:
         """One worker from start to end; None if it ended in order."""
         worker.start()
+        self._account.worker_started(worker.pid)
         stopping = asyncio.create_task(self._stop_worker(worker))
         last: WorkerEvent | None = None
         watchdog = Watchdog(WATCHDOG_S, time.monotonic)
@@ -277,6 +303,7 @@ class Agent:
         await unless_stopped(self._stop, self._watch.must_halt())
         if self._stop.is_set():
             self._presence = control_pb2.Presence(step=self._presence.step, state="stopping")
+        self._halted_by = self._watch.decision.action
         worker.ask_to_stop(self._stop_reason or self._watch.decision.reason)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(worker.ended(), STOP_GRACE_S)

@@ -49,6 +49,8 @@ MaxUploadRate = Annotated[float | None, Rate(help="Send no faster than so many M
 MaxDownloadRate = Annotated[float | None, Rate(help="Receive no faster than so many Mbit/s.")]
 MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was sent, e.g. 10GB.")]
 MaxDownload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was received, e.g. 10GB.")]
+MaxMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory that training may use, e.g. 4GB.")]
+MaxDisk = Annotated[str | None, typer.Option(metavar="SIZE", help="Disk that this device's files may take, e.g. 2GB.")]
 Polite = Annotated[
     bool, typer.Option("--polite", help="Pause on battery, on a metered network, while somebody uses the machine.")
 ]
@@ -100,6 +102,8 @@ def join(
     polite: Polite = False,
     max_upload_rate: MaxUploadRate = None,
     max_download_rate: MaxDownloadRate = None,
+    max_memory: MaxMemory = None,
+    max_disk: MaxDisk = None,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     state_dir: StateDir = None,
@@ -111,7 +115,13 @@ def join(
     """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
     if listen and client_mode:
         raise ConfigError("`--listen` and `--client-mode` exclude each other: give one of them.")
-    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), (max_upload, max_download))
+    sizes = {
+        "--max-memory": max_memory,
+        "--max-disk": max_disk,
+        "--max-upload": max_upload,
+        "--max-download": max_download,
+    }
+    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
     options = _options(link, state_dir, listen)
     options = replace(
         options,
@@ -136,6 +146,8 @@ def assist(
     polite: Polite = False,
     max_upload_rate: MaxUploadRate = None,
     max_download_rate: MaxDownloadRate = None,
+    max_memory: MaxMemory = None,
+    max_disk: MaxDisk = None,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     state_dir: StateDir = None,
@@ -145,7 +157,13 @@ def assist(
 ) -> None:
     """Average for a run's trainers without training: for machines with a good line that others can reach."""
     options = _options(link, state_dir, listen)
-    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), (max_upload, max_download))
+    sizes = {
+        "--max-memory": max_memory,
+        "--max-disk": max_disk,
+        "--max-upload": max_upload,
+        "--max-download": max_download,
+    }
+    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
     options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
     _take_part(options, invite, log_format, no_panel)
 
@@ -155,17 +173,20 @@ def _limits(
     hours: list[str] | None,
     polite: bool,
     rates: tuple[float | None, float | None],
-    totals: tuple[str | None, str | None],
+    sizes: dict[str, str | None],
 ) -> Limits:
-    """Rates and totals of what is sent and received."""
+    """Rates of what is sent and received; sizes by their options."""
+    allowed = {option: parse_size(option, text) for option, text in sizes.items()}
     return Limits(
         hours=parse_windows(hours or ()),
         polite=polite,
         max_hours=max_hours,
+        memory_bytes=allowed["--max-memory"],
+        disk_bytes=allowed["--max-disk"],
         upload_rate=parse_rate("--max-upload-rate", rates[0]),
         download_rate=parse_rate("--max-download-rate", rates[1]),
-        upload_bytes=parse_size("--max-upload", totals[0]),
-        download_bytes=parse_size("--max-download", totals[1]),
+        upload_bytes=allowed["--max-upload"],
+        download_bytes=allowed["--max-download"],
     )
 
 

@@ -69,6 +69,7 @@ class PanelState:
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
+    used: str = ""  # traffic and energy of this stay
     notice: str = ""
 
 
@@ -260,6 +261,7 @@ def render(state: PanelState) -> Panel:
         ("averaged here", megabytes(state.averaged_bytes)),
         ("peers", str(state.peers)),
         ("last averaging", averaging),
+        *([("used", state.used)] if state.used else []),
         ("coordinator", "connected" if state.connected else "not answering; reports are kept"),
         ("", state.notice),
     ]

@@ -118,6 +118,7 @@ class WorkerPlan:
     compile: CompileMode = "auto"
     max_hours: float | None = None
     client_mode: bool = False
+    max_memory_bytes: int | None = None  # that the volunteer allows
     upload_rate: float | None = None  # bytes a second
     download_rate: float | None = None
     host_maddrs: tuple[str, ...] = field(default=("/ip4/0.0.0.0/tcp/0",))

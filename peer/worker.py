@@ -35,6 +35,7 @@ from peer.data.phased import PhasedBatches
 from peer.data.special_tokens import SpecialIds
 from peer.data.synthetic import random_batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
+from peer.guest.memory_use import require_memory
 from peer.guest.traffic import Throttle, Traffic, require_rate
 from peer.hardware import find_device, pick_threads
 from peer.local_steps import own_model, with_local_steps
@@ -96,6 +97,7 @@ class Worker:
         model = build_model(config, vocabulary, special)
         assists = credentials.access_token(time.time()).role == "auxiliary"
         self._require_rates(config, model)
+        require_memory(plan.max_memory_bytes, sum(parameter.numel() for parameter in model.parameters()))
         take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
         self._swarm = swarm = Swarm.join(
             config=config,

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
+from peer.guest.disk_use import cache_within
 from peer.macos import prepare_children
 from peer.messages import Ready, Stop, Transferred, WorkerMessage, WorkerPlan
 from peer.supervision import end_group, has_ended
@@ -20,6 +22,7 @@ WorkerMain = Callable[[WorkerPlan, Connection, int], None]
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     """The real worker."""
+    cache_within(Path(plan.data_dir), os.environ)
     from peer.worker import run_worker  # torch and hivemind: in the spawned process only
 
     run_worker(plan, pipe, parent_pid)

@@ -7,12 +7,18 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
+from auth.errors import MemoryLimitError
 from coordinator.presence import online_sessions
-from peer.agent import Agent, AgentOptions
-from peer.guest.events import Leaving, Paused, Resumed
+from peer.agent import Agent, AgentOptions, halved
+from peer.guest.energy import Energy
+from peer.guest.events import Leaving, Paused, Resumed, Used
 from peer.guest.limits import Limits, parse_windows
 from peer.guest.readings import Readings
-from peer.messages import Notice, Ready, Stopped
+from peer.messages import Notice, Ready, Stopped, WorkerPlan
+from peer.run_config import RunConfig
+from peer.worker_process import WorkerMain
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, serving
 from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually
@@ -36,19 +42,22 @@ class Guest:
 
 
 def make_guest(
-    coordinator: TestCoordinator, directory: Path, limits: Limits, readings: Readings | None = None
+    coordinator: TestCoordinator,
+    directory: Path,
+    limits: Limits,
+    readings: Readings | None = None,
+    main: WorkerMain = worker_mains.trains_until_stopped,
 ) -> Guest:
     """Not yet running."""
     options = AgentOptions(coordinator.link, directory, invite=coordinator.invite("ada"), limits=limits)
     shown, said = Recorder(), [readings or Readings()]
-    main = worker_mains.trains_until_stopped
     return Guest(Agent(options, shown.open, time.time, main, lambda: said[-1], poll_s=0.05), shown, said)
 
 
 async def test_a_pause_ends_the_worker_in_order_and_keeps_the_session(tmp_path: Path) -> None:
     """On battery the worker leaves; back on mains another starts; the coordinator sees one stay, paused meanwhile."""
     async with serving(tmp_path) as coordinator:
-        guest = make_guest(coordinator, tmp_path / "ada", Limits(polite=True), Readings(0.0, False, False, False))
+        guest = make_guest(coordinator, tmp_path / "ada", Limits(polite=True), Readings(on_battery=False))
         running = asyncio.create_task(guest.agent.run())
         await eventually(lambda: guest.count(Ready) == 1)
         guest.read(on_battery=True)
@@ -107,3 +116,41 @@ async def test_what_polite_does_not_know_is_said_once(tmp_path: Path) -> None:
         assert [text for text in notices if "polite" in text] == [
             "`--polite`: this system does not tell whether somebody is at the keyboard."
         ]
+
+
+async def test_a_worker_that_needs_too_much_memory_gets_half_the_microbatch(tmp_path: Path) -> None:
+    """Until it keeps to the limit: four samples of 200 megabytes, then two, then one."""
+    async with serving(tmp_path) as coordinator:
+        limits = Limits(memory_bytes=390_000_000)
+        guest = make_guest(coordinator, tmp_path / "ada", limits, main=worker_mains.needs_memory)
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: any(isinstance(e, Ready) and e.device == "device 1" for e in guest.shown.events))
+        guest.agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        sizes = [event.device for event in guest.shown.events if isinstance(event, Ready)]
+        assert sizes == ["device 4", "device 2", "device 1"]
+
+
+def test_below_one_sample_there_is_nothing_to_halve() -> None:
+    """Then the limit is too low for this run, in one sentence."""
+    plan = WorkerPlan(RunConfig().to_json(), "", "", "", ())
+    assert halved(plan).microbatch_size == RunConfig().data.microbatch_size // 2
+    assert halved(replace(plan, microbatch_size=3)).microbatch_size == 1
+    with pytest.raises(MemoryLimitError, match="`--max-memory` is not enough"):
+        halved(replace(plan, microbatch_size=1))
+
+
+async def test_what_was_used_is_told_at_the_end(tmp_path: Path) -> None:
+    """Energy and traffic of the stay, once; in between only the panel is told."""
+    async with serving(tmp_path) as coordinator:
+        readings = Readings(energy=Energy(gpu_wh=2.0))
+        guest = make_guest(coordinator, tmp_path / "ada", Limits(), readings)
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: guest.count(Ready) == 1)
+        guest.read(energy=Energy(gpu_wh=5.0))
+        await eventually(lambda: guest.agent._readings.energy == Energy(gpu_wh=3.0))
+        guest.agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        lines = [event.line for event in guest.shown.events if isinstance(event, Used) and event.line]
+        assert len(lines) == 1
+        assert lines[0].endswith("MB received, 3.0 Wh by GPU.")

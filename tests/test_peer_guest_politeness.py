@@ -144,12 +144,13 @@ def test_only_what_was_asked_for_is_read(tmp_path: Path) -> None:
     """Without `--polite` no command is started; with it everything is known that the system tells."""
     supplies = make_supplies(tmp_path / "supplies", EMPTYING)
     read = partial(read_property, command=make_busctl(tmp_path, "echo u 1"))
-    times = iter([10.0, 25.0])
-    assert (
-        Machine(NO_LIMITS, Cloud(), lambda: next(times), supplies=supplies, read_property=read).read().elapsed_s == 15.0
-    )
+    now = [10.0]
+    where = {"supplies": supplies, "read_property": read}
+    machine = Machine(NO_LIMITS, Cloud(), tmp_path, lambda: now[0], **where)  # type: ignore[arg-type]
+    now.insert(0, 25.0)
+    assert machine.read().elapsed_s == 15.0
     assert not (tmp_path / "asked").exists()
-    readings = Machine(Limits(polite=True), Cloud(), time.monotonic, supplies=supplies, read_property=read).read()
+    readings = Machine(Limits(polite=True), Cloud(), tmp_path, time.monotonic, **where).read()  # type: ignore[arg-type]
     assert (readings.on_battery, readings.metered, readings.in_use) == (True, True, None)
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -72,3 +73,10 @@ def ignores_stop(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     pipe.send(Ready("Qm", 0, "cpu (1 thread)"))
     while True:
         time.sleep(60)
+
+
+def needs_memory(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """200 megabytes for each sample that is computed at once."""
+    block = b"x" * (200_000_000 * (plan.microbatch_size or 4))
+    trains_until_stopped(replace(plan, device_number=plan.microbatch_size or 4), pipe, parent_pid)
+    del block

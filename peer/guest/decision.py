@@ -17,6 +17,7 @@ class Action(Enum):
 
     GO = "go"
     PAUSE = "pause"  # the worker leaves the swarm in order; the session with the coordinator stays
+    SHRINK = "shrink"  # a worker with half the microbatch takes this one's place
     LEAVE = "leave"
 
 
@@ -34,6 +35,8 @@ def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
         return Decision(Action.LEAVE, reason)
     for reason in _to_pause(now, limits, readings):
         return Decision(Action.PAUSE, reason)
+    if limits.memory_bytes is not None and readings.memory_bytes > limits.memory_bytes:
+        return Decision(Action.SHRINK, f"the worker uses more than {limits.memory_bytes / 1e9:,.6g} GB of memory")
     return Decision(Action.GO)
 
 
@@ -46,6 +49,8 @@ def _to_leave(limits: Limits, readings: Readings) -> Iterator[str]:
         yield f"the {limits.upload_bytes / 1e6:,.6g} MB that may be sent are used up"
     if limits.download_bytes is not None and readings.received_bytes >= limits.download_bytes:
         yield f"the {limits.download_bytes / 1e6:,.6g} MB that may be received are used up"
+    if limits.disk_bytes is not None and readings.disk_bytes > limits.disk_bytes:
+        yield f"this device's files take more than {limits.disk_bytes / 1e9:,.6g} GB"
 
 
 def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str]:

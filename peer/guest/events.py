@@ -58,3 +58,28 @@ class Leaving(GuestEvent):
 
     def on_panel(self) -> dict[str, Any]:
         return {"notice": self.line}
+
+
+@dataclass(frozen=True)
+class Used(GuestEvent):
+    """What this stay has used; energy is None where the machine does not tell."""
+
+    sent_bytes: int
+    received_bytes: int
+    processor_wh: float | None
+    gpu_wh: float | None
+    at_end: bool = False
+
+    @property
+    def line(self) -> str | None:
+        return f"Used in this stay: {self._text}." if self.at_end else None
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"used": self._text}
+
+    @property
+    def _text(self) -> str:
+        parts = {"processor": self.processor_wh, "GPU": self.gpu_wh}
+        known = {name: energy_wh for name, energy_wh in parts.items() if energy_wh is not None}
+        energy = f"{sum(known.values()):,.1f} Wh by {' and '.join(known)}" if known else "energy not known"
+        return f"{self.sent_bytes / 1e6:,.1f} MB sent, {self.received_bytes / 1e6:,.1f} MB received, {energy}"

@@ -23,6 +23,8 @@ class Limits:
     hours: tuple[TimeWindow, ...] = ()  # only within one of these
     polite: bool = False  # not on battery, not over a metered network, not while somebody uses the machine
     max_hours: float | None = None  # of one stay, pauses included
+    memory_bytes: int | None = None  # of the worker
+    disk_bytes: int | None = None  # of all files of this device
     upload_rate: float | None = None  # bytes a second
     download_rate: float | None = None
     upload_bytes: int | None = None  # of one stay

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from peer.guest.energy import NOT_KNOWN, Energy
+
 
 @dataclass(frozen=True)
 class Readings:
@@ -12,6 +14,9 @@ class Readings:
     elapsed_s: float = 0.0  # of this stay
     sent_bytes: int = 0
     received_bytes: int = 0
+    memory_bytes: int = 0  # that the worker uses
+    disk_bytes: int = 0  # that this device's files take, after the cache was cleaned
+    energy: Energy = NOT_KNOWN
     taken_back: str = ""  # why the machine is about to be gone
     on_battery: bool | None = None
     metered: bool | None = None
