@@ -21,6 +21,7 @@ from coordinator.run_files import RunFile
 from coordinator.run_services import RunServices
 from coordinator.session_stream import SessionServer
 from coordinator.visitors import Visitors
+from peer.guest.versions import software_version
 from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 
 MAX_INVITE_CHARS = 64
@@ -46,13 +47,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             if request.protocol_version != PROTOCOL_VERSION:
                 raise VersionError(
                     f"The coordinator speaks protocol version {PROTOCOL_VERSION}, this program "
-                    f"{request.protocol_version}; install the version of manyhands that the operator names."
+                    f"{request.protocol_version}; update to manyhands {software_version()}, which the coordinator runs."
                 )
             return control_pb2.ChallengeReply(
                 nonce=self._nonces.issue(),
                 server_time=self._services.clock(),
                 run_name=self._run,
                 protocol_version=PROTOCOL_VERSION,
+                software_version=software_version(),
             )
 
     async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.JoinReply:  # noqa: N802

@@ -20,6 +20,7 @@ from coordinator.pace import Pace
 from coordinator.presence import close_session, open_session, touch_session
 from coordinator.run_services import RunServices
 from coordinator.session_hub import End, LiveSession, SessionHub
+from peer.guest.versions import software_version
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
 from peer.protocol.wire import report_from_wire
 
@@ -106,7 +107,9 @@ class _Conversation:
 
     async def _queue_welcome(self) -> None:
         session = self._session
-        welcome = control_pb2.Welcome(session_id=session.id, member=session.token.member)
+        welcome = control_pb2.Welcome(
+            session_id=session.id, member=session.token.member, software_version=software_version()
+        )
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
         session.push(control_pb2.CoordinatorMessage(revocations=revocations))

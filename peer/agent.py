@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +32,7 @@ from peer.guest.events import Leaving, Paused, Resumed
 from peer.guest.limits import NO_LIMITS, Limits
 from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
+from peer.guest.versions import require_understood, software_version, update_notice
 from peer.guest.watch import POLL_S, Watch, local_time
 from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, Transferred, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
@@ -86,14 +86,6 @@ def halved(plan: WorkerPlan) -> WorkerPlan:
     return replace(plan, microbatch_size=size // 2)
 
 
-def software_version() -> str:
-    """This program's version, as the coordinator is told."""
-    try:
-        return version("manyhands")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 @contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
     """Hold the device's directory: two agents with one identity would spoil each other's connections."""
@@ -139,6 +131,7 @@ class Agent:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._told_unknown = False
+        self._newer = ""  # what was told of the coordinator's version, if it is newer
         self._readings = Readings()  # the last ones
         self._used_due_s = 0.0
         self._halted_by = Action.GO
@@ -163,6 +156,7 @@ class Agent:
             key = self._credentials.device_key
             reply = await client.join(key, options.invite, role=options.role, software=software_version())
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
+            require_understood(reply.run_config_json, client.software_version)
             self._era = reply.era
             tokenizer_dir = options.state_dir / "tokenizer"
             await client.fetch_files(reply, tokenizer_dir, self._account.fetching)
@@ -333,6 +327,13 @@ class Agent:
         if up or not self._stop.is_set():  # the goodbye closes the line, too
             self._show(Connected(up))
 
+    def _on_version(self, version: str) -> None:
+        """Tell of a newer version once; it is never installed from here."""
+        notice = update_notice(version, software_version())
+        if notice is not None and notice != self._newer:
+            self._newer = notice
+            self._show(Notice("warning", notice))
+
     def _handlers(self) -> SessionHandlers:
         return SessionHandlers(
             on_token=self._credentials.store_token,
@@ -341,6 +342,7 @@ class Agent:
             on_standing=lambda standing: self._show(Standing(standing.own_samples, standing.rank, standing.members)),
             on_revoked=lambda reason: self._show(Notice("error", f"This device was revoked: {reason}")),
             on_connected=self._on_connected,
+            on_version=self._on_version,
         )
 
 

@@ -44,6 +44,7 @@ class ControlClient:
 
     def __init__(self, link: JoinLink, channel: grpc.aio.Channel) -> None:
         self.link = link
+        self.software_version = ""  # that the coordinator runs, once it has been connected to
         self._channel = channel
         self._stub: Any = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
 
@@ -55,6 +56,7 @@ class ControlClient:
         client = cls.open(link, certificate)
         try:
             greeting = await client.greet()
+            client.software_version = greeting.software_version
             check_version(greeting)
             check_run(link, greeting)
             check_clock(greeting, now=clock())

@@ -12,7 +12,7 @@ import ssl
 from auth.errors import ClockError, FingerprintError, LinkError, UnreachableError, VersionError
 from auth.identity import TLS_NAME, certificate_fingerprint
 from auth.join_link import JoinLink
-from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION, control_pb2
+from peer.protocol import MAX_CLOCK_SKEW_S, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -57,7 +57,7 @@ def check_version(greeting: control_pb2.ChallengeReply) -> None:
     if greeting.protocol_version != PROTOCOL_VERSION:
         raise VersionError(
             f"The coordinator speaks protocol version {greeting.protocol_version}, this program {PROTOCOL_VERSION}; "
-            "install the version of manyhands that the operator names."
+            f"install {_named(greeting.software_version)}."
         )
 
 
@@ -75,3 +75,9 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
             f"This machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the coordinator's; "
             f"set it right (at most {MAX_CLOCK_SKEW_S:.0f} s are allowed)."
         )
+
+
+def _named(software_version: str) -> str:
+    """The coordinator's version, if it is one that can be shown."""
+    known = software_version.isascii() and software_version.replace(".", "").isalnum()
+    return f"manyhands {software_version:.{MAX_VERSION_CHARS}}" if known else "the version that the operator names"

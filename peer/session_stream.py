@@ -48,6 +48,7 @@ class SessionHandlers:
     on_standing: Callable[[control_pb2.Standing], None]
     on_revoked: Callable[[str], None]  # the reason; `RevokedError` follows
     on_connected: Callable[[bool], None]  # the line is up, or lost
+    on_version: Callable[[str], None] = lambda _: None  # what the coordinator runs, at the beginning of each stay
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class SessionStream:
         welcome = await self._read()
         if welcome is None or welcome.WhichOneof("body") != "welcome":
             raise RequestError("The coordinator did not welcome the session.")
+        self._handlers.on_version(welcome.welcome.software_version)
         return welcome.welcome
 
     async def _listen(self) -> None:

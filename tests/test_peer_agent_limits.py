@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from auth.errors import MemoryLimitError
+from coordinator import session_stream
 from coordinator.presence import online_sessions
 from peer.agent import Agent, AgentOptions, halved
+from peer.display import Connected
 from peer.guest.energy import Energy
 from peer.guest.events import Leaving, Paused, Resumed, Used
 from peer.guest.limits import Limits, parse_windows
@@ -154,3 +156,23 @@ async def test_what_was_used_is_told_at_the_end(tmp_path: Path) -> None:
         lines = [event.line for event in guest.shown.events if isinstance(event, Used) and event.line]
         assert len(lines) == 1
         assert lines[0].endswith("MB received, 3.0 Wh by GPU.")
+
+
+async def test_a_newer_version_is_told_once_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the coordinator was updated during the stay; however often the session begins anew."""
+    async with serving(tmp_path) as coordinator:
+        guest = make_guest(coordinator, tmp_path / "ada", Limits())
+        running = asyncio.create_task(guest.agent.run())
+        await eventually(lambda: guest.count(Ready) == 1 and guest.count(Connected) == 1)
+        monkeypatch.setattr(session_stream, "software_version", lambda: "99.0")
+        for connections in (3, 5):  # up, then lost and up again
+            port = coordinator.server.port
+            await coordinator.server.stop()
+            await coordinator.serve_again(port)
+            await eventually(lambda connections=connections: guest.count(Connected) >= connections)
+        guest.agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        told = [e.text for e in guest.shown.events if isinstance(e, Notice) and "manyhands 99.0" in e.text]
+        assert len(told) == 1

@@ -13,16 +13,18 @@ class ChallengeRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class ChallengeReply(_message.Message):
-    __slots__ = ("nonce", "server_time", "run_name", "protocol_version")
+    __slots__ = ("nonce", "server_time", "run_name", "protocol_version", "software_version")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     SERVER_TIME_FIELD_NUMBER: _ClassVar[int]
     RUN_NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     server_time: float
     run_name: str
     protocol_version: int
-    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    software_version: str
+    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("nonce", "public_key", "signature", "invite_code", "role", "software_version")
@@ -191,12 +193,14 @@ class SessionChallenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session_id", "member")
+    __slots__ = ("session_id", "member", "software_version")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     member: str
-    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ...) -> None: ...
+    software_version: str
+    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class ReportAck(_message.Message):
     __slots__ = ("seq", "accepted", "reason")

@@ -1,0 +1,48 @@
+"""Which version of manyhands this is, and what a person is told where the coordinator runs a newer one.
+
+Nothing here, nor anywhere else, ever installs anything: whoever lends a machine decides what runs on it.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import InvalidVersion, Version
+
+from auth.errors import ConfigError, VersionError
+from peer.run_config import RunConfig
+
+MAX_SHOWN_CHARS = 32
+
+
+def software_version() -> str:
+    """This program's version, as both ends tell each other."""
+    try:
+        return version("manyhands")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def update_notice(theirs: str, ours: str) -> str | None:
+    """One line if the coordinator's version is newer than ours; None too if one of them is no version at all."""
+    try:
+        newer = len(theirs) <= MAX_SHOWN_CHARS and Version(theirs) > Version(ours)
+    except InvalidVersion:
+        return None
+    if not newer:
+        return None
+    return f"This run's coordinator runs manyhands {Version(theirs)}, and you have {ours}: update when you can."
+
+
+def require_understood(run_config_json: str, theirs: str) -> None:
+    """Raise `VersionError` if the run has settings that only the coordinator's newer version knows, else `ConfigError`.
+
+    Only the newer program can tell what they mean, and to leave them out would train something else than the others.
+    """
+    try:
+        RunConfig.from_json(run_config_json)
+    except ConfigError as error:
+        notice = update_notice(theirs, software_version())
+        if notice is None:
+            raise
+        raise VersionError(f"This run needs a newer version. {notice} ({error})") from error

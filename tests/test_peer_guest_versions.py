@@ -1,0 +1,47 @@
+"""What a person is told of versions."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+
+from auth.errors import ConfigError, VersionError
+from peer.guest.versions import require_understood, software_version, update_notice
+from peer.run_config import RunConfig
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "told"),
+    [
+        ("0.2.0", "0.1.0", True),
+        ("0.10.0", "0.9.0", True),
+        ("0.1.0", "0.1.0", False),
+        ("0.1.0", "0.2.0", False),
+        ("", "0.1.0", False),
+        ("unknown", "0.1.0", False),
+        ("0.2.0", "unknown", False),
+        ("9" * 40, "0.1.0", False),
+        ("1.0\x1b[2J", "0.1.0", False),
+    ],
+)
+def test_a_newer_version_is_told_and_nothing_else(theirs: str, ours: str, told: bool) -> None:
+    """What a coordinator says is compared as a version, and not shown if it is none."""
+    notice = update_notice(theirs, ours)
+    assert (notice is not None) is told
+    assert notice is None or (f"manyhands {theirs}" in notice and f"you have {ours}" in notice)
+
+
+def test_this_program_knows_its_version() -> None:
+    """The one that is installed."""
+    assert software_version() == version("manyhands")
+
+
+def test_a_run_that_needs_the_newer_version_says_so() -> None:
+    """A setting that this program does not know is the coordinator's newer version, if it has one, else a mistake."""
+    require_understood(RunConfig().to_json(), "99.0")
+    strange = '{"run": {"surprise": 1}}'
+    with pytest.raises(VersionError, match=r"needs a newer version.*manyhands 99\.0.*run\.surprise"):
+        require_understood(strange, "99.0")
+    with pytest.raises(ConfigError, match=r"run\.surprise"):
+        require_understood(strange, software_version())
