@@ -183,3 +183,28 @@ def test_of_a_packed_file_that_breaks_off_all_before_the_break_is_read(tmp_path:
         assert len(list(islice(unit, 1900))) == 1900
         with pytest.raises(EOFError):
             list(unit)
+
+
+def test_text_from_elsewhere_is_counted_and_waited_for(web: WebFiles, tmp_path: Path) -> None:
+    """Each block's bytes are told, and the thread waits as long as it is told; text from this machine costs nothing."""
+    told: list[int] = []
+
+    def reserve(size_bytes: int) -> float:
+        told.append(size_bytes)
+        return 77.0
+
+    here = tmp_path / "here.jsonl"
+    here.write_bytes(lines(0))
+    for path, counted in ((web.url("0.jsonl"), True), (str(here), False)):
+        told.clear()
+        source = {"kind": "jsonl", "path": path}
+        config = RunConfig.from_mapping(
+            {"data": {"sources": [source], "shuffle_buffer": LINES, "validation": {"share": 0.0}}}
+        )
+        pauses = ShortPauses()
+        with closing(open_documents(config, 0, pauses=pauses, reserve=reserve)) as documents:
+            size_bytes = sum(len(next(documents).encode()) for _ in range(LINES))
+            for _ in range(2 * LINES):
+                next(documents)
+        assert sum(told[:1]) == (size_bytes if counted else 0)
+        assert (pauses.asked[77.0] > 0) is counted

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.messages import Ready, StepReport, Stopped, WorkerEvent, WorkerPlan
-from peer.worker_process import WorkerMain, WorkerProcess
+from peer.messages import Notice, Ready, StepReport, Stopped, Transferred, WorkerMessage, WorkerPlan
+from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 from tests import worker_mains
 
 
@@ -18,7 +18,7 @@ def plan_in(directory: Path) -> WorkerPlan:
     return WorkerPlan("{}", str(directory), str(directory), str(directory / "data"), ())
 
 
-async def events_of(worker: WorkerProcess) -> list[WorkerEvent]:
+async def events_of(worker: WorkerProcess) -> list[WorkerMessage]:
     """Everything until the end."""
     events = []
     while (event := await worker.next_event()) is not None:
@@ -65,3 +65,23 @@ async def test_ending_twice_is_fine(tmp_path: Path) -> None:
     worker.end()
     worker.end()
     worker.ask_to_stop("again")
+
+
+def test_bytes_are_a_sign_of_life_until_the_worker_is_ready() -> None:
+    """A slow download of the state is no hanging; later, averagers answer others though the training hangs."""
+    now = [0.0]
+    watchdog = Watchdog(900.0, lambda: now[0])
+    left = []
+    for at, message in (
+        (800.0, Transferred(0, 10)),
+        (1600.0, Transferred(0, 20)),
+        (1700.0, Transferred(0, 20)),  # nothing has come since
+        (2000.0, Ready("Qm", 0, "cpu")),
+        (2100.0, Transferred(0, 30)),
+        (2200.0, Notice("info", "alive")),
+        (9999.0, Transferred(0, 40)),
+    ):
+        now[0] = at
+        watchdog.hear(message)
+        left.append(watchdog.left_s)
+    assert left == [900.0, 900.0, 800.0, 900.0, 800.0, 900.0, 0.0]
