@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from auth.credentials import Credentials
-from benchmarks.compression import LINE_MBIT, Plan
+from benchmarks.compression import Plan
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch, open_batches
 from peer.data.tokenizers import load_special_ids, load_tokenizer
@@ -85,7 +85,7 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
     config = RunConfig.from_json(task["config"])
     tokenizer_dir = Path(plan.tokenizer_dir)
     model = build_model(config, load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir))
-    rate = LINE_MBIT * BYTES_PER_S_OF_MBIT if plan.role == "trainer" else None
+    rate = plan.line_mbit * BYTES_PER_S_OF_MBIT if plan.role == "trainer" else None
     traffic = Traffic(up=Throttle(rate), down=Throttle(rate))
     swarm = Swarm.join(
         config=config,

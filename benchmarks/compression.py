@@ -34,7 +34,6 @@ Changes = Mapping[str, Mapping[str, Any]]  # of a run file's sections
 BASELINE = "float16"
 MICROBATCH = 16
 TRAINERS = 2
-LINE_MBIT = 4.0  # a trainer's, in each direction
 LOCAL_BATCH = 4 * MICROBATCH
 EIGHT_BITS: Changes = {"averaging": {"compression": "8bit-blockwise"}}
 LOCAL: Changes = {"optimizer": {"name": "adamw", "learning_rate": 0.005}}
@@ -56,12 +55,13 @@ class Scale:
     samples: int  # by all, in each way
     target_batch_size: int
     matchmaking_time_s: float
+    line_mbit: float  # of each trainer's line, in each direction
     rarer: int  # how many target batches are one where peers take local steps
     ways: tuple[str, ...]  # to average
 
 
-FULL = Scale(samples=8192, target_batch_size=512, matchmaking_time_s=1.0, rarer=4, ways=tuple(CHANGES))
-QUICK = Scale(256, 64, 0.5, rarer=2, ways=(BASELINE, "8bit-blockwise", "float16, delay", "8bit-blockwise, local steps"))
+FULL = Scale(8192, 512, matchmaking_time_s=1.0, line_mbit=4.0, rarer=4, ways=tuple(CHANGES))
+QUICK = Scale(192, 64, 1.0, 40.0, rarer=3, ways=(BASELINE, "8bit-blockwise", "8bit-blockwise, local steps"))
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Plan:
     config: str  # whose data it reads
     device_number: int
     batches: int  # to make ahead, and use again and again
+    line_mbit: float  # in each direction; a keeper's is as fast as it can be
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         processes = start_peers(Path(directory), scale, stack)
         outcomes = {name: train(processes, config, scale) for name, config in ways(scale).items()}
     report(
-        f"{scale.samples:,} samples, {TRAINERS} trainers on lines of {LINE_MBIT:g} Mbit/s",
+        f"{scale.samples:,} samples, {TRAINERS} trainers on lines of {scale.line_mbit:g} Mbit/s",
         figures(outcomes),
         options.json,
     )
@@ -165,7 +166,7 @@ def start_peers(directory: Path, scale: Scale, stack: ExitStack) -> list[PeerPro
     for number, role in enumerate(roles):
         credentials_dir = _credentials(directory / f"{role}-{number}", authority, role, config.run.name)
         batches = 1 + scale.samples // TRAINERS // MICROBATCH
-        plan = Plan(role, credentials_dir, str(tokenizer_dir), config.to_json(), number, batches)
+        plan = Plan(role, credentials_dir, str(tokenizer_dir), config.to_json(), number, batches, scale.line_mbit)
         processes.append(PeerProcess(plan))
         stack.callback(processes[-1].end)
     for process in processes:
@@ -191,6 +192,7 @@ def train(processes: Sequence[PeerProcess], config: RunConfig, scale: Scale) -> 
     kept = keeper.answer()
     for process in processes:
         process.tell("leave")
+    for process in processes:
         process.answer()
     return Outcome(sum(said["sent_bytes"] for said in trained) / 1e6, seconds, kept["loss"])
 
