@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing as mp
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
-from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.allreduce import AllreduceException, AveragingMode
 from hivemind.averaging.group_info import GroupInfo
+from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext
 from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import enter_asynchronously
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import ExactAllReduce, take_averages
 from peer.guest.traffic import Traffic
+from peer.load_balancing import believed, part_size, reduction_shares
 
 GROUP_POLL_S = 0.2
 
@@ -30,16 +34,43 @@ class AveragedGroup:
     size: int  # peers in the group
     samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
     averaged_bytes: int  # that others sent to this peer to be averaged
+    seconds: float = 0.0  # from the group's forming until every average was here
 
 
-class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
+class BalancedRounds:
+    """Mixin before a hivemind averager: who reduces how much follows the lines that the group's peers declare.
+
+    hivemind's own solver needs a method that SciPy no longer has, and different solvers would give different shares.
+    """
+
+    async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
+        """Average with this group; raises `MatchmakingException`, after which hivemind looks for another."""
+        del kwargs["min_vector_size"]  # for hivemind's own balancing
+        kwargs["part_size_bytes"] = part_size(2 * self.total_size, group_info.group_size)
+        try:
+            lines = [_declared_line(self.serializer.loads(gathered)) for gathered in group_info.gathered]
+            shares = reduction_shares(self.total_size, *zip(*lines, strict=True))
+            async with enter_asynchronously(self.get_tensors()) as tensors:
+                return await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
+        except BaseException as error:
+            raise MatchmakingException(f"the round failed: {error!r}") from error
+
+
+def _declared_line(gathered: Any) -> tuple[float | None, bool]:
+    """What a peer said when it joined the group: bytes per second of its line, and whether it may reduce."""
+    if not isinstance(gathered, list | tuple) or len(gathered) != 3:
+        raise ValueError("a peer of the group does not say how it takes part")
+    bandwidth, mode, _ = gathered
+    return believed(bandwidth), mode == AveragingMode.NODE.value
+
+
+class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager):
     """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
 
     def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
         self.access, self._traffic = access, traffic
         self._required_group_size = mp.Value("i", 2)
         self._failed_rounds = mp.Value("i", 0)
-        self._averaged_weight, self._received_bytes = 0.0, 0
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
         super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
@@ -123,12 +154,6 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
         finally:
             follower.cancel()
 
-    async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> AveragedGroup:
-        await super()._aggregate_with_group(group_info, *args, **kwargs)
-        return AveragedGroup(
-            size=group_info.group_size, samples=round(self._averaged_weight), averaged_bytes=self._received_bytes
-        )
-
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -138,7 +163,7 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
-    ) -> None:
+    ) -> AveragedGroup:
         """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
         group_id = group_info.group_id if group_id is None else group_id
         runner = ExactAllReduce(
@@ -152,9 +177,15 @@ class SwarmGradientAverager(AuthorizedAverager, GradientAverager):
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
+        began = time.perf_counter()
         try:
             await take_averages(runner, tensors)
         except AllreduceException:
             self._failed_rounds.value += 1
             raise
-        self._averaged_weight, self._received_bytes = runner.least_weight, runner.received_bytes
+        return AveragedGroup(
+            size=group_info.group_size,
+            samples=round(runner.least_weight),
+            averaged_bytes=runner.received_bytes,
+            seconds=time.perf_counter() - began,
+        )

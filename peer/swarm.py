@@ -5,29 +5,25 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import hivemind
 import torch
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.errors import SwarmError
-from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAccess, SwarmAuthorizer
+from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
+from peer.dht import start_dht
 from peer.guest.traffic import Traffic
 from peer.run_config import RunConfig
 from peer.swarm_optimizer import SwarmOptimizer
 
-DAEMON_START_TIMEOUT_S = 60.0
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
 
@@ -89,32 +85,16 @@ class Swarm:
 
         Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
         """
-        mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
-        token = credentials.access_token(clock())
-        key = RecordKey(credentials.device_key.private_der)
-        try:
-            dht = hivemind.DHT(
-                initial_peers=list(initial_peers),
-                start=True,
-                host_maddrs=list(host_maddrs),
-                announce_maddrs=None if announce_maddrs is None else list(announce_maddrs),
-                identity_path=str(Path(credentials.directory) / "device.key"),
-                check_if_identity_free=False,
-                client_mode=client_mode,
-                startup_timeout=DAEMON_START_TIMEOUT_S,
-                use_ipfs=False,
-                nat_port_map=False,
-                authorizer=SwarmAuthorizer(credentials, key, clock),
-                record_validators=[
-                    RSASignatureValidator(key),
-                    PeerRecordValidator(credentials, config.run.name, clock),
-                ],
-            )
-        except Exception as error:
-            raise SwarmError(
-                f"The swarm cannot be joined ({error}): check that this machine may open connections to "
-                f"{', '.join(initial_peers) or 'others'} and that the run is being served."
-            ) from error
+        dht = start_dht(
+            config.run.name,
+            credentials,
+            initial_peers,
+            host_maddrs,
+            announce_maddrs,
+            client_mode=client_mode,
+            clock=clock,
+        )
+        token, key = credentials.access_token(clock()), RecordKey(credentials.device_key.private_der)
         keeper_ids = [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers]
         donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
         access = SwarmAccess(credentials, config.run.name, donors, clock)

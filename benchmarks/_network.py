@@ -1,0 +1,143 @@
+"""Hosts with links of their own rates, on this machine: network namespaces joined by a bridge, shaped by `tc`.
+
+Needs root, iproute2 and nftables. Used by averaging.py and by the system tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+BURST_S = 0.01  # what a link may pass at once, as time at its rate
+LEAST_BURST_BYTES = 16_384
+QUEUE_MS = 200  # how long a packet may wait for its link before it is dropped
+_counter = itertools.count()
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """One host: the rate of its link in both directions, and what stands before it."""
+
+    name: str
+    mbit_per_second: float
+    place: Literal["open", "nat", "firewall"] = "open"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that is up."""
+
+    namespace: str
+    address: str  # its own; behind a router not the one that others see
+
+    def command(self, *command: str) -> list[str]:
+        """The command that runs `command` on this host."""
+        return ["ip", "netns", "exec", self.namespace, *command]
+
+
+def why_impossible() -> str:
+    """Why hosts cannot be made here; "" if they can."""
+    if missing := [tool for tool in ("ip", "tc", "nft") if shutil.which(tool) is None]:
+        return f"{', '.join(missing)} not installed"
+    name = f"mh{os.getpid()}try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)  # noqa: S603, S607
+    if made.returncode:
+        return made.stderr.strip() or "network namespaces cannot be made"
+    _ip("netns", "delete", name)
+    return ""
+
+
+class Network:
+    """A context in which the planned hosts exist; all namespaces are gone at its end."""
+
+    def __init__(self, plans: Sequence[HostPlan]) -> None:
+        self._plans = plans
+        self._stack = ExitStack()
+        self._id = f"mh{os.getpid() % 100_000}n{next(_counter)}"
+
+    def __enter__(self) -> dict[str, Host]:
+        with ExitStack() as stack:
+            hub = self._namespace(stack, "hub")
+            _ip("-n", hub, "link", "add", "name", "br0", "type", "bridge")
+            _ip("-n", hub, "link", "set", "br0", "up")
+            hosts = {
+                plan.name: self._host(stack, hub, plan, f"10.77.0.{number}")
+                for number, plan in enumerate(self._plans, 1)
+            }
+            self._stack = stack.pop_all()
+        return hosts
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _namespace(self, stack: ExitStack, name: str) -> str:
+        namespace = f"{self._id}-{name}"
+        _ip("netns", "add", namespace)
+        stack.callback(_ip, "netns", "delete", namespace)
+        _ip("-n", namespace, "link", "set", "lo", "up")
+        return namespace
+
+    def _host(self, stack: ExitStack, hub: str, plan: HostPlan, address: str) -> Host:
+        namespace = self._namespace(stack, plan.name)
+        outside = namespace if plan.place != "nat" else self._namespace(stack, f"{plan.name}r")
+        _join(outside, "wan", address, hub, f"p{address.rpartition('.')[2]}")
+        _ip("-n", hub, "link", "set", f"p{address.rpartition('.')[2]}", "master", "br0")
+        for inside, device in (outside, "wan"), (hub, f"p{address.rpartition('.')[2]}"):
+            _shape(inside, device, plan.mbit_per_second)
+        if plan.place == "nat":
+            _join(namespace, "lan", "192.168.7.2", outside, "lan", "192.168.7.1")
+            _ip("-n", namespace, "route", "add", "default", "via", "192.168.7.1")
+            _run("ip", "netns", "exec", outside, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            _filter(outside, "add chain inet f nat { type nat hook postrouting priority 100; }")
+            _filter(outside, 'add rule inet f nat oifname "wan" masquerade')
+            _refuse_new(outside, "forward")
+            return Host(namespace, "192.168.7.2")
+        _ip("-n", namespace, "route", "add", "default", "dev", "wan")
+        if plan.place == "firewall":
+            _refuse_new(namespace, "input")
+        return Host(namespace, address)
+
+
+def _join(
+    left: str, left_device: str, left_address: str, right: str, right_device: str, right_address: str = ""
+) -> None:
+    """A cable between two namespaces."""
+    cable = ["name", left_device, "netns", left, "type", "veth", "peer", "name", right_device, "netns", right]
+    _ip("link", "add", *cable)
+    for namespace, device, address in (left, left_device, left_address), (right, right_device, right_address):
+        if address:
+            _ip("-n", namespace, "address", "add", f"{address}/24", "dev", device)
+        _ip("-n", namespace, "link", "set", device, "up")
+
+
+def _shape(namespace: str, device: str, mbit_per_second: float) -> None:
+    """Let no more than this rate leave by the device."""
+    burst = max(LEAST_BURST_BYTES, int(mbit_per_second * 1e6 / 8 * BURST_S))
+    options = ["rate", f"{mbit_per_second}mbit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
+    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *options)
+
+
+def _refuse_new(namespace: str, hook: str) -> None:
+    """Drop connections that come from outside; answers to one's own pass."""
+    _filter(namespace, f"add chain inet f {hook} {{ type filter hook {hook} priority 0; }}")
+    _filter(namespace, f"add rule inet f {hook} ct state established,related accept")
+    _filter(namespace, f'add rule inet f {hook} iifname "wan" drop')
+
+
+def _filter(namespace: str, command: str) -> None:
+    _run("ip", "netns", "exec", namespace, "nft", "add", "table", "inet", "f")
+    _run("ip", "netns", "exec", namespace, "nft", command)
+
+
+def _ip(*arguments: str) -> None:
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)  # noqa: S603

@@ -1,0 +1,169 @@
+"""How long one round of averaging takes on unequal links, by who reduces how much.
+
+    python benchmarks/averaging.py [--quick] [--json]
+
+Real peers (the product's averager over libp2p) in network namespaces whose links `tc` shapes (_network.py). `adaptive`
+is what the product does; equal shares, one server and a ring (ring.py) are what it is compared with. Beside them stands
+the least time that the links' rates allow, and what plain TCP (plain_tcp.py) makes of it. Needs root and iproute2.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from auth.credentials import Credentials
+from auth.identity import AuthorityKey
+from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from benchmarks._network import Host, HostPlan, Network, why_impossible
+from benchmarks.reporting import Figure, argument_parser, report
+from peer.load_balancing import reduction_shares, round_time
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = "averaging"
+BYTES_PER_VALUE = 2  # fp16
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Which links, how many values, how often."""
+
+    mbit_per_second: tuple[float, ...]
+    values: int
+    rounds: int
+
+
+# All share this machine's processor, so both are an eighth of 200, 100 and 50 Mbit/s and of 17.8 million values.
+FULL = Setting((25, 25, 12.5, 12.5, 12.5, 12.5, 6.25, 6.25), 2_225_000, 3)
+QUICK = Setting((25, 12.5, 12.5, 6.25), 600_000, 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process of _averaging_peer.py does."""
+
+    place: int
+    peers: int
+    address: str
+    values: int
+    credentials_dir: str = ""
+    initial_peers: tuple[str, ...] = ()
+    everybody: tuple[str, ...] = ()  # all addresses: average in a ring, or only
+    exchange: tuple[int, ...] = ()  # send each of them so many bytes
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each way on the same links."""
+    options = argument_parser("The time of one averaging round on unequal links.").parse_args(arguments)
+    if reason := why_impossible():
+        sys.exit(f"Hosts with links of their own cannot be made here: {reason}. Run this as root, with iproute2.")
+    setting = QUICK if options.quick else FULL
+    report("averaging on unequal links", measure(setting), options.json)
+
+
+def measure(setting: Setting) -> list[Figure]:
+    """The time of a round in each way, beside the least that the links allow."""
+    rates = [rate * 1e6 / 8 for rate in setting.mbit_per_second]
+    everybody = [True] * len(rates)
+    size_bytes = BYTES_PER_VALUE * setting.values
+    least = round_time(size_bytes, reduction_shares(setting.values, rates, everybody), rates)
+    ways: dict[str, list[float | None]] = {
+        "adaptive": list(rates),
+        "equal shares": [None] * len(rates),
+        "one server": [rates[0], *[0.0] * (len(rates) - 1)],
+    }
+    links = [HostPlan(f"h{place}", rate) for place, rate in enumerate(setting.mbit_per_second)]
+    with Network(links) as network, tempfile.TemporaryDirectory() as directory:
+        hosts = list(network.values())
+        with _started(hosts, _swarm_plans(Path(directory), setting, len(hosts))) as peers:
+            times = {way: _time_rounds(peers, setting, declared) for way, declared in ways.items()}
+        addresses = tuple(host.address for host in hosts)
+        ring = [
+            Plan(place, len(hosts), address, setting.values, everybody=addresses)
+            for place, address in enumerate(addresses)
+        ]
+        shares = reduction_shares(setting.values, rates, everybody)
+        plain = [
+            replace(plan, exchange=tuple(BYTES_PER_VALUE * (shares[plan.place] + share) for share in shares))
+            for plan in ring
+        ]
+        for way, plans in ("ring", ring), ("plain TCP, nothing computed", plain):
+            with _started(hosts, plans) as peers:
+                times[way] = _time_rounds(peers, setting, [None] * len(hosts))
+    return [Figure(f"{way}: time of a round", taken, "s", least, "least by the links") for way, taken in times.items()]
+
+
+def _swarm_plans(directory: Path, setting: Setting, peers: int) -> list[Plan]:
+    authority = AuthorityKey.generate()
+    return [
+        Plan(place, peers, "", setting.values, _credentials(directory / f"peer-{place}", authority))
+        for place in range(peers)
+    ]
+
+
+@contextmanager
+def _started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subprocess.Popen[str]]]:
+    """A process for each plan; all but the first begin with its addresses. They leave at the end."""
+    with ExitStack() as stack:
+        addresses: tuple[str, ...] = ()
+        peers = []
+        for host, plan in zip(hosts, plans, strict=True):
+            process = stack.enter_context(_start(host, replace(plan, address=host.address, initial_peers=addresses)))
+            peers.append(process)
+            addresses = addresses or tuple(_hear(process))
+        for process in peers[1:]:
+            _hear(process)
+        yield peers
+        for process in peers:
+            process.communicate()  # ends its input
+
+
+def _time_rounds(peers: Sequence[subprocess.Popen[str]], setting: Setting, declared: Sequence[float | None]) -> float:
+    """The median over rounds of the time that the slowest peer's round took, in seconds; `declared`: their lines."""
+    taken = []
+    for _ in range(setting.rounds):
+        for process, bandwidth in zip(peers, declared, strict=True):
+            assert process.stdin is not None
+            process.stdin.write(f"{json.dumps(bandwidth)}\n")
+            process.stdin.flush()
+        taken.append(max(float(_hear(process)) for process in peers))
+    return statistics.median(taken)
+
+
+def _start(host: Host, plan: Plan) -> subprocess.Popen[str]:
+    module = "_tcp_peer" if plan.everybody else "_averaging_peer"
+    command = host.command(sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(plan)))
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+
+
+def _hear(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError("a peer has ended; what it says is above")
+    return json.loads(line)
+
+
+def _credentials(directory: Path, authority: AuthorityKey) -> str:
+    """A device that has joined the run."""
+    credentials = Credentials(directory)
+    key, now = credentials.device_key, time.time()
+    token = AccessToken(
+        directory.name, directory.name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 7200
+    )
+    revocations = issue_revocations(authority, RevocationList(RUN, 0, now, frozenset()))
+    credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
+    return str(directory)
+
+
+if __name__ == "__main__":
+    main()
