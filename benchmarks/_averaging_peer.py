@@ -22,6 +22,7 @@ from benchmarks.averaging import RUN, Plan
 from peer.averaging import SwarmGradientAverager
 from peer.dht import start_dht
 from peer.guest.traffic import Traffic
+from peer.place import Place
 
 MATCHMAKING_S = 4.0
 ROUND_TIMEOUT_S = 300.0
@@ -34,8 +35,7 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
-    listen = [f"/ip4/{plan.address}/tcp/0"]
-    dht = start_dht(RUN, credentials, plan.initial_peers, listen)
+    dht = start_dht(RUN, credentials, plan.initial_peers, Place(host_maddrs=(f"/ip4/{plan.address}/tcp/0",)))
     owner = RSASignatureValidator(RecordKey(credentials.device_key.private_der)).local_public_key
     dht.store(peers_key(RUN), {"token": credentials.token_jwt}, get_dht_time() + LIFETIME_S, owner)
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))

@@ -29,6 +29,7 @@ from peer.guest.limits import BYTES_PER_S_OF_MBIT
 from peer.guest.traffic import Throttle, Traffic
 from peer.local_steps import own_model, with_local_steps
 from peer.models import build_model
+from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 from peer.trainer import train
@@ -92,7 +93,7 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=task["initial_peers"],
-        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        place=Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",)),
         traffic=traffic,
     )
     if plan.role == "keeper":

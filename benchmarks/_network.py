@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
+NETWORK = "45.77.0"  # as on the internet: libp2p relays for no private addresses; nothing of it leaves the namespaces
 BURST_S = 0.01  # what a link may pass at once, as time at its rate
 LEAST_BURST_BYTES = 16_384
 QUEUE_MS = 200  # how long a packet may wait for its link before it is dropped
@@ -63,11 +64,11 @@ class Network:
 
     def __enter__(self) -> dict[str, Host]:
         with ExitStack() as stack:
-            hub = self._namespace(stack, "hub")
+            hub = self._namespace(stack, "-switch")
             _ip("-n", hub, "link", "add", "name", "br0", "type", "bridge")
             _ip("-n", hub, "link", "set", "br0", "up")
             hosts = {
-                plan.name: self._host(stack, hub, plan, f"10.77.0.{number}")
+                plan.name: self._host(stack, hub, plan, f"{NETWORK}.{number}")
                 for number, plan in enumerate(self._plans, 1)
             }
             self._stack = stack.pop_all()

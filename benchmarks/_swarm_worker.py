@@ -26,6 +26,7 @@ from peer.data.batches import Batch
 from peer.messages import Progress, StepReport
 from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups
+from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 from peer.trainer import train
@@ -139,7 +140,7 @@ def join(plan: Plan, config: RunConfig) -> tuple[Swarm, TorchBackend]:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        place=Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",)),
     )
     return swarm, TorchBackend(config, model)
 

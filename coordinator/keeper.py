@@ -41,6 +41,7 @@ from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model, checkpoint_config
 from peer.phases import phase_at
+from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 
@@ -192,8 +193,7 @@ def open_keeper(run_dir: Path) -> Keeper:
         model=model,
         credentials=credentials,
         initial_peers=(),
-        host_maddrs=settings.swarm_host_maddrs,
-        announce_maddrs=settings.swarm_announce_maddrs,
+        place=Place(host_maddrs=settings.swarm_host_maddrs, announce_maddrs=settings.swarm_announce_maddrs),
         clock=clock,
     )
     if checkpoint is not None:

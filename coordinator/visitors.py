@@ -20,8 +20,8 @@ from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTE
 from peer.run_summary import public_part
 
 DESCRIPTIONS_PER_MINUTE = 30
-PROBES_PER_MINUTE = 6
-DIALS_PER_MINUTE = 6
+PROBES_PER_MINUTE = 20  # a household or a school joins from one address
+DIALS_PER_MINUTE = 20
 PROBES_AT_ONCE = 4
 DIALS_AT_ONCE = 16
 PROBE_TIMEOUT_S = 60.0

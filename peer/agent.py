@@ -36,6 +36,8 @@ from peer.guest.versions import require_understood, software_version, update_not
 from peer.guest.watch import POLL_S, Watch, local_time
 from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, Transferred, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
+from peer.place import ANY_PORT, Place, describe
+from peer.place_finding import find_place
 from peer.precision import Wanted
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
@@ -68,7 +70,7 @@ class AgentOptions:
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    listen: tuple[str, ...] = ANY_PORT
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
@@ -162,14 +164,17 @@ class Agent:
             await client.fetch_files(reply, tokenizer_dir, self._account.fetching)
             self._display = self._open_display(PanelState(run=options.link.run, member=reply.member))
             try:
-                await self._take_part(client, self._plan(reply, tokenizer_dir))
+                place = await find_place(client, options.listen, options.client_mode)
+                place = place.within(options.limits.upload_rate, options.limits.download_rate)
+                self._show(Notice("info", describe(place)))
+                await self._take_part(client, self._plan(reply, tokenizer_dir, place))
             finally:
                 self._display.close()
         finally:
             await client.close()
             self._outbox.close()
 
-    def _plan(self, reply: control_pb2.JoinReply, tokenizer_dir: Path) -> WorkerPlan:
+    def _plan(self, reply: control_pb2.JoinReply, tokenizer_dir: Path, place: Place) -> WorkerPlan:
         options = self._options
         return WorkerPlan(
             run_config_json=reply.run_config_json,
@@ -184,11 +189,10 @@ class Agent:
             microbatch_size=options.microbatch_size,
             compile=options.compile,
             max_hours=options.limits.max_hours,
-            client_mode=options.client_mode,
             max_memory_bytes=options.limits.memory_bytes,
             upload_rate=options.limits.upload_rate,
             download_rate=options.limits.download_rate,
-            host_maddrs=options.listen,
+            place=place,
         )
 
     async def _take_part(self, client: ControlClient, plan: WorkerPlan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing as mp
 import time
 from collections.abc import Sequence
@@ -9,22 +10,26 @@ from pathlib import Path
 
 import hivemind
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.p2p import P2P
 
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAuthorizer
+from peer.place import Place
 
+logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
+RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
+REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
+# hivemind knows no name for: relays are those that are named, at once, instead of any that are found in minutes
+P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
 
 
 def start_dht(
     run: str,
     credentials: Credentials,
     initial_peers: Sequence[str],
-    host_maddrs: Sequence[str],
-    announce_maddrs: Sequence[str] | None = None,
-    *,
-    client_mode: bool = False,
+    place: Place,
     clock: Clock = time.time,
 ) -> hivemind.DHT:
     """Start the p2p daemon and the DHT's process, which this forks; raises `SwarmError`."""
@@ -34,11 +39,14 @@ def start_dht(
         return hivemind.DHT(
             initial_peers=list(initial_peers),
             start=True,
-            host_maddrs=list(host_maddrs),
-            announce_maddrs=None if announce_maddrs is None else list(announce_maddrs),
+            host_maddrs=list(place.host_maddrs),
+            announce_maddrs=None if place.announce_maddrs is None else list(place.announce_maddrs),
             identity_path=str(Path(credentials.directory) / "device.key"),
             check_if_identity_free=False,
-            client_mode=client_mode,
+            client_mode=place.reach != "direct",  # only who can be reached directly holds the DHT's records
+            use_auto_relay=place.reach == "relayed",
+            trusted_relays=list(initial_peers) if place.reach == "relayed" else None,
+            force_reachability=REACHABILITY[place.reach],  # what libp2p would find out in minutes
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
             nat_port_map=False,
@@ -50,3 +58,15 @@ def start_dht(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
             f"{', '.join(initial_peers) or 'others'} and that the run is being served."
         ) from error
+
+
+def waits_at_relay(dht: hivemind.DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
+    """Whether a relay lets others reach this peer through it; waits for it as long as that may take."""
+    deadline = time.monotonic() + timeout_s
+    while not any("p2p-circuit" in str(address) for address in dht.get_visible_maddrs(latest=True)):
+        if time.monotonic() > deadline:
+            logger.warning("no relay lets others reach this peer: it takes part as a client")
+            return False
+        time.sleep(RELAY_POLL_S)
+    logger.info("a relay lets others reach this peer")
+    return True

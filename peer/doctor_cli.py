@@ -14,10 +14,11 @@ from auth.join_link import JoinLink
 from peer.cli import STATE_DIR_VARIABLE, Device, default_state_dir
 from peer.devices import check_device_name
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
-from peer.doctor.context import ANY_PORT, Context, Options
+from peer.doctor.context import Context, Options
 from peer.doctor.display import Display, open_display
 from peer.doctor.stages import run_stages
 from peer.doctor.verdict import conclude
+from peer.place import ANY_PORT
 
 app = typer.Typer(pretty_exceptions_enable=False)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from peer.compile_choice import CompileMode
 from peer.phases import PhaseFacts
+from peer.place import Place
 from peer.precision import Wanted
 
 
@@ -117,11 +118,10 @@ class WorkerPlan:
     microbatch_size: int | None = None
     compile: CompileMode = "auto"
     max_hours: float | None = None
-    client_mode: bool = False
     max_memory_bytes: int | None = None  # that the volunteer allows
     upload_rate: float | None = None  # bytes a second
     download_rate: float | None = None
-    host_maddrs: tuple[str, ...] = field(default=("/ip4/0.0.0.0/tcp/0",))
+    place: Place = field(default=Place())
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed

@@ -19,11 +19,13 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
-from peer.dht import start_dht
+from peer.dht import start_dht, waits_at_relay
 from peer.guest.traffic import Traffic
+from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm_optimizer import SwarmOptimizer
 
+ANYWHERE = Place()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
 
@@ -75,9 +77,7 @@ class Swarm:
         model: torch.nn.Module,
         credentials: Credentials,
         initial_peers: Sequence[str],
-        host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
-        announce_maddrs: Sequence[str] | None = None,
-        client_mode: bool = False,
+        place: Place = ANYWHERE,
         traffic: Traffic | None = None,
         clock: Clock = time.time,
     ) -> Swarm:
@@ -85,15 +85,7 @@ class Swarm:
 
         Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
         """
-        dht = start_dht(
-            config.run.name,
-            credentials,
-            initial_peers,
-            host_maddrs,
-            announce_maddrs,
-            client_mode=client_mode,
-            clock=clock,
-        )
+        dht = start_dht(config.run.name, credentials, initial_peers, place, clock)
         token, key = credentials.access_token(clock()), RecordKey(credentials.device_key.private_der)
         keeper_ids = [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers]
         donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
@@ -107,6 +99,8 @@ class Swarm:
             dht=dht,
             keeper_ids=keeper_ids,
             traffic=traffic or Traffic(),
+            bandwidth=place.declared_bandwidth,
+            client_mode=place.reach == "client" or (place.reach == "relayed" and not waits_at_relay(dht)),
         )
         optimizer.restore(0)
         optimizer.tracker.publish()

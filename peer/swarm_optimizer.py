@@ -61,8 +61,10 @@ class SwarmOptimizer(hivemind.Optimizer):
         dht: hivemind.DHT,
         keeper_ids: Sequence[PeerID],
         traffic: Traffic,
+        bandwidth: float | None,
+        client_mode: bool,
     ) -> None:
-        self._traffic = traffic
+        self._traffic, self._bandwidth = traffic, bandwidth
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         self._config = config
         averaging = config.averaging
@@ -81,7 +83,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             delay_state_averaging=False,
             average_state_every=NEVER,
             shutdown_timeout=2.0,
-            client_mode=dht.client_mode,
+            client_mode=client_mode,
             grad_compression=compression_of(averaging.compression),
             reuse_grad_buffers=True,
             tracker_opts={
@@ -131,6 +133,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             access=self._access,
             traffic=self._traffic,
             prefix=f"{self.run_id}_grad_averager",
+            bandwidth=self._bandwidth,
             parameters=self.state_averager.main_parameters,
             min_matchmaking_time=self.matchmaking_time,
             request_timeout=min(3.0, self.matchmaking_time / 2),

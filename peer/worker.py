@@ -104,8 +104,7 @@ class Worker:
             model=model,
             credentials=credentials,
             initial_peers=plan.initial_peers,
-            host_maddrs=plan.host_maddrs,
-            client_mode=plan.client_mode,
+            place=plan.place,
             traffic=self._traffic,
         )
         threading.Thread(target=self._tell_traffic, daemon=True).start()

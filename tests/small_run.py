@@ -61,11 +61,14 @@ def small_config(
 
 
 def make_small_run(
-    directory: Path, phases: Sequence[dict[str, Any]] = (), validation: Mapping[str, Any] = NO_VALIDATION
+    directory: Path,
+    phases: Sequence[dict[str, Any]] = (),
+    validation: Mapping[str, Any] = NO_VALIDATION,
+    host: str = HOST,
 ) -> RunDirectory:
-    """Make it in `directory`/run, to be served to this machine only."""
+    """Make it in `directory`/run, to be served at one address: unless said otherwise, to this machine only."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     settings = make_settings(
-        public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+        public_host=host, bind_host=host, control_port=control_port, web_port=web_port, swarm_port=swarm_port
     )
     return create_run(directory / "run", small_config(directory, phases, validation), settings)

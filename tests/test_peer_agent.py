@@ -123,7 +123,7 @@ async def test_gives_up_on_a_worker_that_keeps_failing(
         agent, shown = make_agent(coordinator, tmp_path / "ada", main)
         with pytest.raises(error):
             await asyncio.wait_for(agent.run(), TIMEOUT_S)
-        assert sum(isinstance(event, Notice) for event in shown.events) == MAX_FAILURES - 1
+        assert sum(isinstance(event, Notice) and event.level == "warning" for event in shown.events) == MAX_FAILURES - 1
 
 
 async def test_hanging_worker_does_not_hold_the_agent_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

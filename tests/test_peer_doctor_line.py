@@ -15,7 +15,8 @@ from coordinator.visitors import PROBES_PER_MINUTE
 from peer.control_client import ControlClient
 from peer.doctor.context import Context, Options
 from peer.doctor.findings import Verdict
-from peer.doctor.line import SLOW_BYTES_PER_SECOND, LineSpeed, check_bandwidth, judge_line, measure_line, rate
+from peer.doctor.line import SLOW_BYTES_PER_SECOND, check_bandwidth, judge_line
+from peer.line import LineSpeed, measure_line, rate
 from tests.control_plane import connected, serving
 from tests.strange_coordinators import SilentCoordinator, strange_coordinator
 

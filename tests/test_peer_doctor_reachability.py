@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from peer.control_client import ControlClient
-from peer.doctor.context import ANY_PORT, Context, Options, Timing
+from peer.dial_back import listening_port, own_addresses
+from peer.doctor.context import Context, Options, Timing
 from peer.doctor.description import read_description
 from peer.doctor.findings import Verdict
 from peer.doctor.reachability import (
     Position,
     check_reachability,
     judge_position,
-    listening_port,
-    own_addresses,
     position_of,
 )
+from peer.place import ANY_PORT
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from tests.control_plane import connected, serving
@@ -60,7 +60,7 @@ async def test_a_machine_that_is_not_dialled_is_not(tmp_path: Path) -> None:
         await client.close()
     assert outcome.verdict is Verdict.WARNING
     assert context.reachable is False
-    assert "--client-mode" in outcome.remedy
+    assert "through a relay" in outcome.remedy
 
 
 async def test_a_port_that_is_taken_fails(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_what_stands_before_the_machine(
     assert position_of(dialled, observed, own) is position  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("own", "word"), [(OWN, "Forward"), ({PUBLIC}, "firewall"), (BEHIND_CARRIER, "provider")])
+@pytest.mark.parametrize(("own", "word"), [(OWN, "forward"), ({PUBLIC}, "firewall"), (BEHIND_CARRIER, "provider")])
 def test_each_obstacle_has_its_remedy(own: frozenset[object], word: str) -> None:
     """A router's port is forwarded, a firewall's opened; with a provider's router nothing helps."""
     outcome = judge_position(False, PUBLIC, own, 31337)  # type: ignore[arg-type]
     assert word in outcome.remedy
-    assert "--client-mode" in outcome.remedy
+    assert "through a relay" in outcome.remedy
 
 
 def test_the_port_is_the_one_to_listen_on() -> None:

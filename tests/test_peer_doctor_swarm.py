@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from peer.doctor.checkup import BEYOND_TCP, DAEMON, KEEPER
-from peer.doctor.context import ANY_PORT, Context, Options, Timing
+from peer.doctor.context import Context, Options, Timing
 from peer.doctor.description import RunDescription
 from peer.doctor.findings import Finding, Outcome, Verdict, ok
 from peer.doctor.helper import HelperMain
 from peer.doctor.stages import Stage, run_stages
 from peer.doctor.swarm import check_daemon
+from peer.place import ANY_PORT
 from peer.run_config import RunConfig
 from tests import doctor_mains
 

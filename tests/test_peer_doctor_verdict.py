@@ -36,11 +36,14 @@ def test_failures_are_counted_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reachable", "words"), [(True, "directly reachable"), (False, "--client-mode"), (None, "only")]
+    ("reachable", "relays", "words"),
+    [(True, True, "directly reachable"), (False, True, "as a relayed peer"), (False, False, "as a client")],
 )
-def test_a_fit_machine_hears_what_it_would_add(reachable: bool | None, words: str) -> None:
+def test_a_fit_machine_hears_what_it_would_add(reachable: bool, relays: bool, words: str) -> None:
     """Its share of a step beside those who train now, and as what kind of peer."""
-    conclusion = conclude(GOOD, context_with(10.0, reachable, 30.0))
+    context = context_with(10.0, reachable, 30.0)
+    context.relays = relays
+    conclusion = conclude(GOOD, context)
     assert conclusion.fit
     assert "about 1,024 samples a step" in conclusion.text
     assert conclusion.samples_per_step == 1024

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from auth.join_link import JoinLink
+from peer.place import ANY_PORT
 
 if TYPE_CHECKING:
     from peer.control_client import ControlClient
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from peer.doctor.helper import Helper, HelperMain
     from peer.doctor.questions import Speed
     from peer.protocol import control_pb2
-
-ANY_PORT = ("/ip4/0.0.0.0/tcp/0",)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from auth.errors import RequestError
+from peer.place import IPAddress
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 
@@ -15,7 +16,6 @@ MAX_JSON_CHARS = 64 * 1024
 MAX_ADDRESSES = 16
 _HOST = r"/(?:ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{1,253}"
 _SWARM_ADDRESS = re.compile(rf"{_HOST}/(?:tcp/\d{{1,5}}|udp/\d{{1,5}}/quic(?:-v1)?)/p2p/[A-Za-z0-9]{{20,100}}")
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True)

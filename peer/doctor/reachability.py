@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import re
-import socket
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from enum import Enum
 
-import psutil
-
 from auth.errors import ManyhandsError
-from peer.control_client import ControlClient
+from peer.dial_back import is_dialled, listening, listening_port, own_addresses
 from peer.doctor.context import Context
-from peer.doctor.description import IPAddress
 from peer.doctor.findings import Outcome, failed, ok, skipped, warning
-from peer.protocol import WORD_BYTES
+from peer.place import IPAddress
 
-_TCP_PORT = re.compile(r"/tcp/(\d+)")
-READ_TIMEOUT_S = 3.0
 CARRIER_NETWORK = ipaddress.ip_network("100.64.0.0/10")
 
 
@@ -44,8 +36,8 @@ async def check_reachability(context: Context) -> Outcome:
     port = listening_port(context.options.listen)
     words: asyncio.Queue[bytes] = asyncio.Queue()
     try:
-        async with _listening(port, words) as bound_port:
-            dialled = await _is_dialled(context.client, bound_port, words, context.timing.dial_back_s)
+        async with listening(port, words) as bound_port:
+            dialled = await is_dialled(context.client, bound_port, words, context.timing.dial_back_s)
     except OSError as error:
         return failed(
             f"Port {port} cannot be listened on ({error.strerror}).", "Stop what uses it, or --listen elsewhere."
@@ -78,62 +70,6 @@ def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) 
 
 def _remedy(position: Position) -> str:
     if position is Position.CARRIER_NAT:
-        return "Join with `--client-mode`: your provider shares one address among many customers."
-    opened = "Allow a TCP port in the firewall" if position is Position.FIREWALL else "Forward a TCP port in the router"
-    return f"Join with `--client-mode`, or: {opened} and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
-
-
-def listening_port(listen: Sequence[str]) -> int:
-    """The TCP port of the first of these libp2p addresses that has one; 0 for any."""
-    ports = [int(match.group(1)) for address in listen if (match := _TCP_PORT.search(address))]
-    return ports[0] if ports else 0
-
-
-def own_addresses() -> frozenset[IPAddress]:
-    """The IP addresses of this machine's interfaces."""
-    entries = [entry for found in psutil.net_if_addrs().values() for entry in found]
-    families = (socket.AF_INET, socket.AF_INET6)
-    texts = (entry.address.partition("%")[0] for entry in entries if entry.family in families)
-    return frozenset(ipaddress.ip_address(text) for text in texts)
-
-
-@asynccontextmanager
-async def _listening(port: int, words: asyncio.Queue[bytes]) -> AsyncIterator[int]:
-    """Put what is said on connections to `port` (0: any) into the queue; yields the port."""
-
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            words.put_nowait(await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S))
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
-            pass  # a stranger who knocks at the port
-        finally:
-            writer.close()
-
-    listener = _bind(port)
-    server = await asyncio.start_server(hear, sock=listener)
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.close()
-
-
-def _bind(port: int) -> socket.socket:
-    """A socket on all addresses, of both families where the system has both."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
-
-
-async def _is_dialled(client: ControlClient, port: int, words: asyncio.Queue[bytes], timeout_s: float) -> bool:
-    """Whether the coordinator's word arrives; strangers may knock meanwhile."""
-    expected = await client.dial_back(port)
-
-    async def hear_it() -> None:
-        while await words.get() != expected:
-            pass
-
-    try:
-        await asyncio.wait_for(hear_it(), timeout_s)
-    except asyncio.TimeoutError:
-        return False
-    return True
+        return "It joins through a relay: your provider shares one address among many customers."
+    opened = "allow a TCP port in the firewall" if position is Position.FIREWALL else "forward a TCP port in the router"
+    return f"It joins through a relay. To be reached directly: {opened} and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."

@@ -75,7 +75,7 @@ async def check_relay(context: Context) -> Outcome:
         return ok("The keeper relays for peers that cannot be reached.", offered=True)
     if context.reachable:
         return ok("The keeper relays for nobody; this machine needs no relay.", offered=False)
-    return warning("The keeper relays for nobody.", "Join with `--client-mode`.", offered=False)
+    return warning("The keeper relays for nobody.", "It joins as a client; nothing need be done.", offered=False)
 
 
 async def _dial_all(context: Context, addresses: tuple[str, ...]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from peer.doctor.context import Context
 from peer.doctor.findings import Finding, Verdict
 
-DIRECT, OUTGOING = "a directly reachable peer", "a peer that opens connections only (`--client-mode`)"
+DIRECT, RELAYED = "a directly reachable peer", "a relayed peer"
+OUTGOING = "a client, which opens connections and takes none"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def conclude(findings: Sequence[Finding], context: Context) -> Conclusion:
     samples = samples_per_step(
         speed.samples_per_second, description.samples_per_second, description.config.averaging.target_batch_size
     )
-    joins_as = DIRECT if context.reachable else OUTGOING
+    joins_as = DIRECT if context.reachable else RELAYED if context.relays else OUTGOING
     text = f"This machine would add about {samples:,} samples a step as {joins_as}."
     return Conclusion(True, text, samples, joins_as)
 

@@ -27,6 +27,7 @@ from peer.data.batches import Batch
 from peer.data.special_tokens import SpecialIds
 from peer.local_steps import own_model, with_local_steps
 from peer.models import build_model
+from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 
@@ -111,8 +112,7 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        host_maddrs=[f"/ip4/127.0.0.1/tcp/{plan.port}"],
-        client_mode=plan.client_mode,
+        place=Place("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
     )
     downloaded = plan.role != "keeper" and swarm.download_state()
     if plan.role == "auxiliary":

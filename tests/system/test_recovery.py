@@ -39,11 +39,11 @@ NAMES = ("ada", "grace")
 class Command:
     """A running `manyhands` command and everything that it has started."""
 
-    def __init__(self, log_path: Path, *arguments: str, invite: str = "") -> None:
+    def __init__(self, log_path: Path, *arguments: str, invite: str = "", prefix: Sequence[str] = ()) -> None:
         self.log_path = log_path
         with log_path.open("a") as log:
             self.process = psutil.Popen(
-                [sys.executable, "-m", "manyhands", *arguments],
+                [*prefix, sys.executable, "-m", "manyhands", *arguments],
                 env=os.environ | {"MANYHANDS_INVITE": invite},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -77,25 +77,25 @@ class Command:
 class Site:
     """The run's directory, its coordinator and its volunteers on this machine."""
 
-    def __init__(self, base: Path, phases: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, base: Path, phases: Sequence[dict[str, Any]] = (), host: str = HOST) -> None:
         self.base = base
-        self.run: RunDirectory = make_small_run(base, phases)
+        self.run: RunDirectory = make_small_run(base, phases, host=host)
         sessions = Sessions(open_engine(self.run.database_url))
         self.sessions = sessions
         self.ledger = Ledger(sessions, self.run.config)
         self.membership = Membership(sessions, self.run.authority, self.run.config.run.name, 3600, time.time)
         self.commands: list[Command] = []
 
-    def start(self, name: str, *arguments: str, invite: str = "") -> Command:
-        """Start a command that is ended with the test."""
-        command = Command(self.base / f"{name}.log", *arguments, invite=invite)
+    def start(self, name: str, *arguments: str, invite: str = "", prefix: Sequence[str] = ()) -> Command:
+        """Start a command that is ended with the test; `prefix` starts it on another host."""
+        command = Command(self.base / f"{name}.log", *arguments, invite=invite, prefix=prefix)
         self.commands.append(command)
         return command
 
-    def serve(self) -> Command:
+    def serve(self, prefix: Sequence[str] = ()) -> Command:
         """The coordinator; returns once the keeper has said where the swarm stands."""
         began = time.time()
-        command = self.start("serve", "coordinator", "serve", str(self.run.path))
+        command = self.start("serve", "coordinator", "serve", str(self.run.path), prefix=prefix)
 
         def up() -> bool:
             status = read_swarm_status(self.sessions)

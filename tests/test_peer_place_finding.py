@@ -1,0 +1,63 @@
+"""Finding a machine's place, against a real coordinator and strange ones."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from coordinator.visitors import DIALS_PER_MINUTE, PROBES_PER_MINUTE
+from peer.control_client import ControlClient
+from peer.place import ANY_PORT, UNMEASURED, Place
+from peer.place_finding import Patience, find_place
+from peer.protocol import control_pb2
+from peer.run_config import RunConfig
+from tests.control_plane import connected, serving
+from tests.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
+
+QUICK = Patience(probe_s=0.1, dial_back_s=0.2)
+
+
+async def test_a_machine_that_the_coordinator_reaches_is_direct(tmp_path: Path) -> None:
+    """With the port that was tried, and a measured line."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        place = await find_place(client, ANY_PORT, client_mode=False)
+    assert place.reach == "direct"
+    assert re.fullmatch(r"/ip4/0\.0\.0\.0/tcp/[1-9]\d+", place.host_maddrs[0])
+    assert place.bandwidth is not None
+    assert place.bandwidth not in (0.0, UNMEASURED)
+
+
+async def test_who_wants_to_be_a_client_is_one(tmp_path: Path) -> None:
+    """Nothing is dialled for it, but its line is measured."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        place = await find_place(client, ANY_PORT, client_mode=True)
+    assert (place.reach, place.host_maddrs) == ("client", ANY_PORT)
+    assert place.bandwidth != UNMEASURED
+
+
+async def test_a_connection_that_never_arrives_means_relayed(tmp_path: Path) -> None:
+    """As behind a firewall; a line that cannot be measured is taken for a slow one."""
+    description = control_pb2.DescribeReply(run_config_json=RunConfig().to_json(), observed_address="127.0.0.1")
+    async with strange_coordinator(tmp_path, SilentCoordinator(description)) as link:
+        client = await ControlClient.connect(link, time.time)
+        place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
+        await client.close()
+    assert place == Place("relayed", ANY_PORT, None, UNMEASURED)
+
+
+async def test_an_older_coordinator_tells_nothing(tmp_path: Path) -> None:
+    """Then the machine joins as one that others cannot reach, which works everywhere."""
+    async with strange_coordinator(tmp_path, OldCoordinator()) as link:
+        client = await ControlClient.connect(link, time.time)
+        place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
+        await client.close()
+    assert place == Place("relayed", ANY_PORT, None, UNMEASURED)
+
+
+async def test_when_too_many_ask_from_one_address_its_own_address_decides(tmp_path: Path) -> None:
+    """A class that joins at once is not turned away."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        for _ in range(max(DIALS_PER_MINUTE, PROBES_PER_MINUTE) + 1):
+            place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
+    assert place == Place("direct", ANY_PORT, None, UNMEASURED)
