@@ -10,7 +10,7 @@ import scipy.optimize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.load_balancing import MAX_BANDWIDTH, believed, part_size, reduction_shares, round_time
+from peer.load_balancing import FASTEST, MAX_BANDWIDTH, believed, part_size, reduction_shares, round_time
 
 VALUES = 17_800_000
 
@@ -86,6 +86,11 @@ def test_a_plain_claim_is_taken() -> None:
     """Whole numbers too, and zero, which means: leave me out."""
     assert believed(0) == 0.0
     assert believed(12_500_000) == 12.5e6
+
+
+def test_lines_faster_than_processors_count_alike() -> None:
+    """Whatever a measurement within one machine room says: all of them reduce."""
+    assert believed(1e9) == believed(5e7) == FASTEST
 
 
 def test_the_time_of_a_round_counts_the_lines_whose_rate_is_known() -> None:
