@@ -21,6 +21,7 @@ from hivemind.utils.asyncio import enter_asynchronously
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import ExactAllReduce, take_averages
+from peer.deadlines import RoundDeadline
 from peer.guest.traffic import Traffic
 from peer.load_balancing import believed, part_size, reduction_shares
 
@@ -41,6 +42,7 @@ class BalancedRounds:
     """Mixin before a hivemind averager: who reduces how much follows the lines that the group's peers declare.
 
     hivemind's own solver needs a method that SciPy no longer has, and different solvers would give different shares.
+    How long a round may take follows the rounds before it.
     """
 
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
@@ -51,9 +53,15 @@ class BalancedRounds:
             lines = [_declared_line(self.serializer.loads(gathered)) for gathered in group_info.gathered]
             shares = reduction_shares(self.total_size, *zip(*lines, strict=True))
             async with enter_asynchronously(self.get_tensors()) as tensors:
-                return await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
+                group = await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
         except BaseException as error:
+            self._deadline.failed()
             raise MatchmakingException(f"the round failed: {error!r}") from error
+        else:
+            self._deadline.succeeded(group.seconds)
+            return group
+        finally:
+            self._allreduce_timeout = self._deadline.seconds  # of the next round
 
 
 def _declared_line(gathered: Any) -> tuple[float | None, bool]:
@@ -67,13 +75,18 @@ def _declared_line(gathered: Any) -> tuple[float | None, bool]:
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager):
     """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
 
-    def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, access: SwarmAccess, traffic: Traffic, allreduce_timeout: float, **kwargs: Any
+    ) -> None:
         self.access, self._traffic = access, traffic
         self._required_group_size = mp.Value("i", 2)
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
-        super().__init__(*args, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs)
+        self._deadline = RoundDeadline(allreduce_timeout)
+        super().__init__(
+            *args, allreduce_timeout=allreduce_timeout, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs
+        )
 
     @property
     def required_group_size(self) -> int:

@@ -34,7 +34,9 @@ def parameter() -> torch.nn.Parameter:
 def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter) -> SwarmGradientAverager:
     """An averager that is never started, so that no round begins."""
     access = cast(SwarmAccess, None)  # nobody asks to take part
-    return SwarmGradientAverager([parameter], dht=dht, prefix="test", access=access, traffic=Traffic(), start=False)
+    return SwarmGradientAverager(
+        [parameter], dht=dht, prefix="test", access=access, traffic=Traffic(), allreduce_timeout=60.0, start=False
+    )
 
 
 def accumulate(averager: SwarmGradientAverager, parameter: torch.nn.Parameter, value: float, samples: int) -> None:
