@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from peer.config.addresses import check_address, is_remote
 from peer.config.base import Positive, PositiveFloat, Section, WholeNumber
 from peer.config.sampling import Duplicates, Sampling
 from peer.config.validation import Validation
 
-SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-# What a volunteer's machine opens on an operator's word: stores of files, nothing that runs, caches or logs in.
-SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
 # Keys that mean something for some kinds of sources only.
 KINDS_WITH = {
     "storage_options": {"text", "jsonl", "parquet"},
@@ -88,14 +85,12 @@ class Source(Section):
     @property
     def is_remote(self) -> bool:
         """Whether its text comes over a network."""
-        return self.kind == "hub" or any(SCHEME.match(path) for path in self.paths)
+        return self.kind == "hub" or any(map(is_remote, self.paths))
 
     @model_validator(mode="after")
     def _addresses_are_of_files(self) -> Source:
         for path in self.paths:
-            scheme = SCHEME.match(path)
-            if "::" in path or (scheme and scheme.group(1) not in SCHEMES):
-                raise ValueError(f"`path` ({path}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
+            check_address("path", path)
         return self
 
     @model_validator(mode="after")

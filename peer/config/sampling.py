@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from peer.config.addresses import check_address
 from peer.config.base import PositiveFloat, Section
 
 Duplicates = Literal["none", "exact", "near"]
 Method = Literal["random", "stepwise", "gaussian"]
 Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Address = Annotated[str, Field(min_length=1, max_length=1000)]
-SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-# What a volunteer's machine opens on an operator's word: stores of files, nothing that runs or logs in.
-SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
 
 
 class Scorer(Section):
@@ -38,9 +35,8 @@ class Scorer(Section):
 
     @model_validator(mode="after")
     def _address_is_of_a_file(self) -> Scorer:
-        scheme = SCHEME.match(self.model or "")
-        if "::" in (self.model or "") or (scheme and scheme.group(1) not in SCHEMES):
-            raise ValueError(f"`model` ({self.model}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
+        if self.model is not None:
+            check_address("model", self.model)
         return self
 
 

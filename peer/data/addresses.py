@@ -11,7 +11,8 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from auth.errors import ConfigError
-from peer.config.data import SCHEME, Source
+from peer.config.addresses import is_remote
+from peer.config.data import Source
 
 ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -53,7 +54,7 @@ def find_files(source: Source) -> list[Address]:
         filesystem, inner = _open_filesystem(path, source)
         files = _matches(filesystem, inner, ENDINGS[source.kind])
         if not files:
-            where = "" if SCHEME.match(path) else " on this machine"
+            where = "" if is_remote(path) else " on this machine"
             raise ConfigError(f"No file{where} matches the data source `{path}`: check its `path`.")
         found.update((Address(filesystem, file), None) for file in sorted(files))
     return list(found)

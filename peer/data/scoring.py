@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auth.errors import ConfigError
-from peer.config.sampling import SCHEME
+from peer.config.addresses import is_remote
 from peer.config.sampling import Scorer as ScorerConfig
 
 
@@ -43,7 +43,7 @@ def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
 
 def local_copy(address: str) -> Path:
     """The file at a path, or a copy of what is at an address, which lasts as long as this process."""
-    if not SCHEME.match(address):
+    if not is_remote(address):
         return Path(address)
     import fsspec
 
