@@ -35,7 +35,6 @@ def test_both_ways_find_the_same_perplexities_and_the_path_keeps_its_share(tmp_p
 
 def test_the_made_up_model_tells_documents_apart(tmp_path: Path) -> None:
     """A model that finds all alike would look up no context, and leave nothing to sample by."""
-    pytest.importorskip("kenlm")
     documents = list(made_up_documents(400, np.random.default_rng(0)))
     write_arpa(documents[:200], tmp_path / "model.arpa")
     scorer = open_scorer(Scorer(kind="kenlm", model=str(tmp_path / "model.arpa")), None)

@@ -104,7 +104,6 @@ def test_duplicates_are_dropped_before_the_target_is_reckoned(corpus: Path, tmp_
 
 def test_a_given_model_scores(corpus: Path, tmp_path: Path) -> None:
     """KenLM's, raw or on normalized text."""
-    pytest.importorskip("kenlm")
     arpa = write_arpa(tmp_path / "model.arpa")
     facts = read(
         str(corpus), "--out", str(tmp_path / "out"), "--target", "0.5", "--kenlm", str(arpa), "--normalize",
@@ -113,17 +112,22 @@ def test_a_given_model_scores(corpus: Path, tmp_path: Path) -> None:
     assert facts["sampling"]["scorer"] == {"kind": "kenlm", "model": str(arpa), "text": "words"}
 
 
-def test_a_model_is_trained_on_clean_text_if_its_program_is_there(corpus: Path, tmp_path: Path) -> None:
-    """Else one sentence says so, and nothing is left behind."""
-    pytest.importorskip("kenlm")
-    arguments = (str(corpus), "--out", str(tmp_path / "out"), "--target", "0.5", "--clean", str(corpus))
-    if shutil.which("lmplz") is None:
-        assert "`lmplz`" in str(fail(*arguments))
-        assert list(tmp_path.iterdir()) == []
-        return
-    facts = read(*arguments, "--order", "3")
+@pytest.mark.skipif(shutil.which("lmplz") is None, reason="KenLM's lmplz is not installed")
+def test_a_model_is_trained_on_clean_text(corpus: Path, tmp_path: Path) -> None:
+    """By KenLM's own program; the model lies beside what it chose."""
+    facts = read(str(corpus), "--out", str(tmp_path / "out"), "--target", "0.5", "--clean", str(corpus), "--order", "3")
     assert facts["sampling"]["scorer"]["model"] == str(tmp_path / "out" / "model.arpa")
     assert (tmp_path / "out" / "model.arpa").is_file()
+
+
+def test_without_the_program_that_trains_models_nothing_is_left_behind(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence names it."""
+    monkeypatch.setenv("PATH", "")
+    error = fail(str(corpus), "--out", str(tmp_path / "out"), "--target", "0.5", "--clean", str(corpus))
+    assert "`lmplz`" in str(error)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from peer.data import kenlm_scoring
 from peer.data.kenlm_scoring import KenlmScorer, train_kenlm, words_of
 from tests.small_scorers import write_arpa
 
-pytest.importorskip("kenlm")
-
 
 def test_the_perplexity_is_that_of_the_mean_word_with_line_ends(tmp_path: Path) -> None:
     """As CCNet and BERTIN reckon; empty lines do not count, and nothing scores infinite."""
