@@ -47,6 +47,14 @@ def test_sizes_are_remembered(tmp_path: Path) -> None:
     assert [FoundSizes(path).get(key) for key in "abc"] == [32, 8, None]
 
 
+def test_a_size_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    """Training goes on where the disk is full; here a file stands where the folder would be."""
+    (tmp_path / "file").write_text("")
+    sizes = FoundSizes(tmp_path / "file" / "sizes.json")
+    sizes.put("a", 32)
+    assert sizes.get("a") is None
+
+
 @pytest.mark.parametrize("content", ["", "[1]", "{broken", '{"a": "many"}', '{"a": -1}'])
 def test_damaged_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     """What cannot be read is found anew and written over."""

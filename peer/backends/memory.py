@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from auth.errors import StorageError
 from auth.files import write_private
 
+logger = logging.getLogger(__name__)
 # What RuntimeErrors say: of PyTorch's CPU allocator, of oneDNN, which gives no reason, and of Apple's GPUs.
 PHRASES = ("can't allocate memory", "not enough memory", "could not create a primitive", "MPS backend out of memory")
 
@@ -42,8 +45,11 @@ class FoundSizes:
         return size if isinstance(size, int) and size >= 0 else None
 
     def put(self, key: str, size: int) -> None:
-        """Remember it."""
-        write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
+        """Remember it; where the disk is full, it is found again next time."""
+        try:
+            write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
+        except StorageError as error:
+            logger.warning("the microbatch that fits is not remembered: %s", error)
 
     def _read(self) -> dict[str, object]:
         try:
