@@ -16,6 +16,7 @@ from auth.credentials import Credentials
 from auth.join_link import JoinLink
 from coordinator.control_server import ControlServer, TlsFiles
 from coordinator.directory import RunDirectory, Settings
+from coordinator.presence import write_swarm_status
 from coordinator.run_services import RunServices, open_run_services
 from coordinator.store.models import Refusal
 from peer.control_client import ControlClient
@@ -106,6 +107,21 @@ async def connected(coordinator: TestCoordinator) -> AsyncIterator[ControlClient
         yield client
     finally:
         await client.close()
+
+
+def write_status(coordinator: TestCoordinator, keeper: str) -> None:
+    """As the keeper at this address does: after step 3, at 7.5 samples a second."""
+    write_swarm_status(
+        coordinator.services.sessions,
+        step=3,
+        samples_accumulated=0,
+        target_batch_size=4096,
+        peers=1,
+        samples_per_second=7.5,
+        eta_s=None,
+        addresses=[keeper],
+        now=coordinator.clock(),
+    )
 
 
 async def join_as(coordinator: TestCoordinator, client: ControlClient, directory: Path, name: str) -> Credentials:

@@ -22,12 +22,11 @@ from auth.errors import (
 )
 from auth.identity import DeviceKey, challenge_bytes
 from auth.tokens import verify_token
-from coordinator.presence import write_swarm_status
 from peer.control_client import ControlClient
 from peer.protocol import control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
-from tests.control_plane import TOKENIZER, connected, serving
+from tests.control_plane import TOKENIZER, connected, serving, write_status
 
 
 async def call(client: ControlClient, method: str, request: Any) -> Any:
@@ -69,17 +68,7 @@ def other_key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
 async def test_a_join_hands_out_everything_a_peer_needs(tmp_path: Path, key: DeviceKey) -> None:
     """An invited device receives a token in its member's name, the run, the keeper's addresses and the files."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        write_swarm_status(
-            coordinator.services.sessions,
-            step=3,
-            samples_accumulated=0,
-            target_batch_size=4096,
-            peers=1,
-            samples_per_second=0.0,
-            eta_s=None,
-            addresses=["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"],
-            now=time.time(),
-        )
+        write_status(coordinator, "/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper")
         reply = await client.join(key, coordinator.invite("Ada"))
         token = verify_token(reply.token, reply.authority_key, "test", time.time())
         assert (token.member, token.peer_id, token.role) == ("Ada", key.peer_id, "trainer")

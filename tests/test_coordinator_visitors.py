@@ -13,13 +13,12 @@ import grpc
 import pytest
 
 from auth.errors import RequestError
-from coordinator.presence import write_swarm_status
 from coordinator.visitors import DIALS_PER_MINUTE, PROBES_AT_ONCE, PROBES_PER_MINUTE, Visitors
 from peer.control_client import ControlClient
 from peer.protocol import MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
-from tests.control_plane import TestCoordinator, connected, serving
+from tests.control_plane import connected, serving, write_status
 
 TIMEOUT_S = 20.0
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"
@@ -47,24 +46,10 @@ async def probe(client: ControlClient, up_bytes: int, down_bytes: int) -> tuple[
     return replies[1].received_bytes, sum(len(reply.data) for reply in replies)
 
 
-def write_status(coordinator: TestCoordinator) -> None:
-    write_swarm_status(
-        coordinator.services.sessions,
-        step=3,
-        samples_accumulated=0,
-        target_batch_size=4096,
-        peers=1,
-        samples_per_second=7.5,
-        eta_s=None,
-        addresses=[KEEPER],
-        now=coordinator.clock(),
-    )
-
-
 async def test_a_stranger_learns_what_the_run_needs(tmp_path: Path) -> None:
     """Sizes, the swarm's address and speed, and its own address, without an account."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        write_status(coordinator)
+        write_status(coordinator, KEEPER)
         reply = await ask(client, "Describe", control_pb2.DescribeRequest())
         assert RunConfig.from_json(reply.run_config_json).run.name == "test"
         assert list(reply.swarm_addresses) == [KEEPER]

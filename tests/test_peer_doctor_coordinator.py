@@ -12,7 +12,6 @@ import pytest
 
 from auth.errors import ManyhandsError
 from auth.join_link import JoinLink
-from coordinator.presence import write_swarm_status
 from peer import control_client
 from peer.doctor.checkup import CONTACT, REQUIREMENTS
 from peer.doctor.context import Context, Options
@@ -21,7 +20,7 @@ from peer.doctor.findings import Finding, Verdict
 from peer.doctor.stages import run_stages
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from tests.control_plane import TestCoordinator, serving
+from tests.control_plane import serving, write_status
 from tests.strange_coordinators import OldCoordinator, strange_coordinator
 
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
@@ -39,24 +38,10 @@ def verdicts(findings: dict[str, Finding]) -> dict[str, Verdict]:
     return {name: finding.verdict for name, finding in findings.items()}
 
 
-def write_status(coordinator: TestCoordinator) -> None:
-    write_swarm_status(
-        coordinator.services.sessions,
-        step=3,
-        samples_accumulated=0,
-        target_batch_size=4096,
-        peers=1,
-        samples_per_second=7.5,
-        eta_s=None,
-        addresses=[KEEPER],
-        now=coordinator.clock(),
-    )
-
-
 async def test_a_real_coordinator_passes_every_stage(tmp_path: Path) -> None:
     """From the name to what the run requires, without an account, and nothing is refused or remembered."""
     async with serving(tmp_path) as coordinator:
-        write_status(coordinator)
+        write_status(coordinator, KEEPER)
         found = await examine(coordinator.link)
         assert set(verdicts(found).values()) == {OK}
         assert "4,096 samples of 512 tokens" in found["requirements"].outcome.found
