@@ -135,6 +135,7 @@ class StepTracker(ProgressTracker):
         self._sketch: tuple[int, Sketch] = (-1, ())
         self._keeper_ids = tuple(keeper_ids)
         self._greeted_at = float("-inf")
+        self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
         self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
         super().__init__(dht, private_key=key, start=False, **kwargs)
         self.training_progress_key = peers_key(access.run)
@@ -151,6 +152,11 @@ class StepTracker(ProgressTracker):
     def swarm_step(self) -> int:
         """The swarm's step as far as this peer knows."""
         return int(self.global_progress.epoch)
+
+    @property
+    def keeper_may_be_late(self) -> bool:
+        """Whether the keeper was there a short while ago: its record, or the look at it, may only be delayed."""
+        return get_dht_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
         """The sketch of this peer's parameters after `step`; goes out with the reports of that step."""
@@ -225,6 +231,8 @@ class StepTracker(ProgressTracker):
         now = get_dht_time()
         own = self.local_progress
         self.view = view = view_swarm(self._with_own(read_records(metadata, self._check)))
+        if view.keepers:
+            self._keeper_seen_at = now
         samples = view.samples
         remaining_s = max(0, self.target_batch_size - samples) / view.rate if view.rate > 0 else float("inf")
         return GlobalTrainingProgress(

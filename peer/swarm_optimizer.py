@@ -213,6 +213,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             samples = self.grad_averager.due_samples
             if samples < self.target_batch_size:  # the others have just moved on, or this is the keeper
                 return None
+            if self.tracker.keeper_may_be_late:  # on a busy machine; a step without it would leave it behind
+                return None
             self._cancel_scheduled()
             self.grad_averager.load_accumulators_into_averager_()
             return AveragedGroup(size=1, samples=samples, averaged_bytes=0)

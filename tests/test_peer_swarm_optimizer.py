@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from peer.averaging import AveragedGroup
 from peer.swarm_optimizer import FULL_GROUP_ATTEMPTS, SwarmOptimizer, required_group_size
 
 
@@ -69,3 +70,15 @@ def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float,
     averager = SimpleNamespace(local_samples_accumulated=samples)
     optimizer = SimpleNamespace(tracker=tracker, grad_averager=averager, target_batch_size=40)
     assert SwarmOptimizer.is_ahead.fget(optimizer) is ahead  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_nobody_goes_on_alone_while_the_keeper_may_only_be_late(late: bool) -> None:
+    """A record that is missing for a moment is no reason to take a step that the keeper does not see."""
+    averager = SimpleNamespace(due_samples=64, load_accumulators_into_averager_=lambda: None)
+    tracker = SimpleNamespace(view=SimpleNamespace(averaging=1), keeper_may_be_late=late)
+    optimizer = SimpleNamespace(
+        tracker=tracker, grad_averager=averager, target_batch_size=64, _cancel_scheduled=lambda: None
+    )
+    group = SwarmOptimizer.average(optimizer)  # type: ignore[arg-type]
+    assert group == (None if late else AveragedGroup(size=1, samples=64, averaged_bytes=0))
