@@ -1,7 +1,8 @@
 """One peer of averaging.py: `python -m benchmarks._averaging_peer PLAN` averages with the others, round after round.
 
 It prints its addresses. Each line of standard input is the rate that it declares (bytes per second, or null) for one
-round; it answers with the seconds that the round took here.
+round; it answers with the seconds that the round took here, or null if it failed. To "memory" it answers with the
+bytes that it holds with all that it has forked.
 """
 
 from __future__ import annotations
@@ -10,29 +11,62 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
+import psutil
 import torch
+from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.compression import Float16Compression
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.p2p import P2PContext
+from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm_auth import RecordKey, SwarmAccess, peers_key
 from benchmarks.averaging import RUN, Plan
-from peer.averaging import SwarmGradientAverager
+from peer.averaging import AveragedGroup, SwarmGradientAverager
 from peer.dht import start_dht
 from peer.guest.traffic import Traffic
 from peer.place import Place
 
-MATCHMAKING_S = 4.0
 ROUND_TIMEOUT_S = 300.0
 LIFETIME_S = 3600.0
+
+
+class FailingAverager(SwarmGradientAverager):
+    """Breaks off in the middle of every second round."""
+
+    rounds = 0
+
+    async def _run_allreduce_inplace_(self, *args: Any, **kwargs: Any) -> AveragedGroup:
+        self.rounds += 1
+        return await super()._run_allreduce_inplace_(*args, **kwargs)
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Answer, but in every second round only the first part."""
+        async for message in super().rpc_aggregate_part(stream, context):
+            yield message
+            if self.rounds % 2:
+                return
+
+
+FailingAverager.__name__ = SwarmGradientAverager.__name__  # by which hivemind's peers call each other
+
+
+def held_bytes() -> int:
+    """The memory of this process and those that it has forked, what they share counted once (proportional set size)."""
+    here = psutil.Process()
+    return sum(process.memory_full_info().pss for process in [here, *here.children(recursive=True)])
 
 
 def main() -> None:
     """Do what the plan says."""
     plan = Plan(**json.loads(sys.argv[1]))
-    logging.basicConfig(level=logging.ERROR)
+    logging.basicConfig(level=logging.CRITICAL)
+    logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # its traces of rounds that are meant to fail
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
     dht = start_dht(RUN, credentials, plan.initial_peers, Place(host_maddrs=(f"/ip4/{plan.address}/tcp/0",)))
@@ -41,28 +75,35 @@ def main() -> None:
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))
     gradient = torch.nn.Parameter(torch.zeros(plan.values))
     gradient.grad = torch.full((plan.values,), float(plan.place))
-    averager = SwarmGradientAverager(
+    averager = (FailingAverager if plan.fails else SwarmGradientAverager)(
         traffic=Traffic(),
         dht=dht,
         access=access,
         prefix=f"{RUN}_averager",
         parameters=[gradient],
         compression=Float16Compression(),
-        min_matchmaking_time=MATCHMAKING_S,
-        request_timeout=2.0,
+        min_matchmaking_time=plan.matchmaking_s,
+        request_timeout=plan.matchmaking_s / 2,
         allreduce_timeout=ROUND_TIMEOUT_S,
-        next_chunk_timeout=ROUND_TIMEOUT_S / 3,
+        next_chunk_timeout=plan.patience_s,
         start=True,
         warn=False,
     )
     averager.required_group_size = plan.peers
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
-        averager.bandwidth = json.loads(line)
+        if (asked := json.loads(line)) == "memory":
+            print(json.dumps(held_bytes()), flush=True)
+            continue
+        averager.bandwidth = asked
         averager.local_samples_accumulated = 1
-        control = averager.schedule_step(timeout=ROUND_TIMEOUT_S)
+        control = averager.schedule_step(timeout=ROUND_TIMEOUT_S, allow_retries=False)
         averager.step(control=control, reset_accumulators=False, wait=False)
-        print(json.dumps(control.result(ROUND_TIMEOUT_S).seconds), flush=True)
+        try:
+            seconds = control.result(ROUND_TIMEOUT_S).seconds
+        except MatchmakingException:
+            seconds = None
+        print(json.dumps(seconds), flush=True)
     averager.shutdown()
     dht.shutdown()
 

@@ -56,6 +56,9 @@ class Plan:
     address: str
     values: int
     credentials_dir: str = ""
+    matchmaking_s: float = 4.0
+    patience_s: float = 100.0  # with a peer that sends nothing
+    fails: bool = False  # every second round, as a reducer that goes away in the middle
     initial_peers: tuple[str, ...] = ()
     everybody: tuple[str, ...] = ()  # all addresses: average in a ring, or only
     exchange: tuple[int, ...] = ()  # send each of them so many bytes
@@ -84,7 +87,7 @@ def measure(setting: Setting) -> list[Figure]:
     links = [HostPlan(f"h{place}", rate) for place, rate in enumerate(setting.mbit_per_second)]
     with Network(links) as network, tempfile.TemporaryDirectory() as directory:
         hosts = list(network.values())
-        with _started(hosts, _swarm_plans(Path(directory), setting, len(hosts))) as peers:
+        with _started(hosts, swarm_plans(Path(directory), setting.values, len(hosts))) as peers:
             times = {way: _time_rounds(peers, setting, declared) for way, declared in ways.items()}
         addresses = tuple(host.address for host in hosts)
         ring = [
@@ -102,11 +105,11 @@ def measure(setting: Setting) -> list[Figure]:
     return [Figure(f"{way}: time of a round", taken, "s", least, "least by the links") for way, taken in times.items()]
 
 
-def _swarm_plans(directory: Path, setting: Setting, peers: int) -> list[Plan]:
+def swarm_plans(directory: Path, values: int, peers: int) -> list[Plan]:
+    """Peers that have joined one run, without their addresses."""
     authority = AuthorityKey.generate()
     return [
-        Plan(place, peers, "", setting.values, _credentials(directory / f"peer-{place}", authority))
-        for place in range(peers)
+        Plan(place, peers, "", values, _credentials(directory / f"peer-{place}", authority)) for place in range(peers)
     ]
 
 
@@ -119,9 +122,9 @@ def _started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subp
         for host, plan in zip(hosts, plans, strict=True):
             process = stack.enter_context(_start(host, replace(plan, address=host.address, initial_peers=addresses)))
             peers.append(process)
-            addresses = addresses or tuple(_hear(process))
+            addresses = addresses or tuple(hear(process))
         for process in peers[1:]:
-            _hear(process)
+            hear(process)
         yield peers
         for process in peers:
             process.communicate()  # ends its input
@@ -132,10 +135,8 @@ def _time_rounds(peers: Sequence[subprocess.Popen[str]], setting: Setting, decla
     taken = []
     for _ in range(setting.rounds):
         for process, bandwidth in zip(peers, declared, strict=True):
-            assert process.stdin is not None
-            process.stdin.write(f"{json.dumps(bandwidth)}\n")
-            process.stdin.flush()
-        taken.append(max(float(_hear(process)) for process in peers))
+            tell(process, bandwidth)
+        taken.append(max(float(hear(process)) for process in peers))
     return statistics.median(taken)
 
 
@@ -145,7 +146,15 @@ def _start(host: Host, plan: Plan) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
 
 
-def _hear(process: subprocess.Popen[str]) -> Any:
+def tell(process: subprocess.Popen[str], content: object) -> None:
+    """Say something to a peer."""
+    assert process.stdin is not None
+    process.stdin.write(f"{json.dumps(content)}\n")
+    process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[str]) -> Any:
+    """What a peer says next."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
