@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
-class GuestEvent:
+class GuestEvent(ABC):
     """Base of the others."""
 
     @property
+    @abstractmethod
     def line(self) -> str | None:
         """For plain output; None for what is only on the panel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_panel(self) -> dict[str, Any]:
         """Fields of `peer.display.PanelState`, and their new values."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
