@@ -1,108 +1,43 @@
 """The agent: a volunteer's side of the control plane, and the keeper of the worker that trains.
 
-It joins, fetches what the run needs, starts the worker, sends its reports, renews the token and shows what happens. A
-worker that dies or hangs is ended with all its processes and started again; the session goes on meanwhile.
+It joins, fetches what the run needs, keeps a worker running (`peer.workers`), sends its reports, renews the token and
+shows what happens.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from auth.credentials import Credentials
-from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, StorageError, WorkerError
-from auth.join_link import JoinLink
-from peer.compile_choice import CompileMode
+from peer.agent_options import AgentOptions
 from peer.control_client import ControlClient
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.account import Account, used_of
-from peer.guest.cloud import Cloud
 from peer.guest.decision import Action, Decision
 from peer.guest.disk_use import DATA_FOLDER
 from peer.guest.events import Leaving, Paused, Resumed
-from peer.guest.limits import NO_LIMITS, Limits
 from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
 from peer.guest.versions import require_understood, software_version, update_notice
 from peer.guest.watch import POLL_S, Watch, local_time
-from peer.messages import Failed, Notice, Progress, Ready, StepReport, Stopped, Transferred, WorkerEvent, WorkerPlan
+from peer.messages import Notice, StepReport, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
-from peer.place import ANY_PORT, Place, describe
+from peer.own_presence import OwnPresence
+from peer.place import Place, describe
 from peer.place_finding import find_place
-from peer.precision import Wanted
 from peer.protocol import control_pb2
-from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
-from peer.session_stream import unless_stopped
-from peer.worker_process import Watchdog, WorkerMain, WorkerProcess, default_worker_main
+from peer.worker_process import WorkerMain, default_worker_main
+from peer.workers import StopRequest, Workers
 
-STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
-WATCHDOG_S = 900.0  # a worker that says nothing for so long hangs: longer than a slow download of the state
-FAILURE_WINDOW_S = 300.0
-MAX_FAILURES = 3  # within the window
-RESTART_DELAY_S = 2.0
 FAREWELL_S = 4.0
 USED_EVERY_S = 30.0
-
-
-@dataclass(frozen=True)
-class AgentOptions:
-    """What the person asked for."""
-
-    link: JoinLink
-    state_dir: Path
-    role: Literal["trainer", "auxiliary"] = "trainer"
-    invite: str = ""
-    device: str = "auto"
-    precision: Wanted = "auto"
-    threads: int | None = None
-    microbatch_size: int | None = None
-    compile: CompileMode = "auto"
-    limits: Limits = NO_LIMITS
-    cloud: Cloud = field(default=Cloud())
-    client_mode: bool = False
-    listen: tuple[str, ...] = ANY_PORT
-
-
-def restart_allowed(failures: list[float], now: float) -> bool:
-    """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
-    return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
-
-
-def halved(plan: WorkerPlan) -> WorkerPlan:
-    """A plan for a worker that needs less memory; raises `MemoryLimitError` if there is none."""
-    size = plan.microbatch_size or RunConfig.from_json(plan.run_config_json).data.microbatch_size
-    if size == 1:
-        raise MemoryLimitError(
-            "`--max-memory` is not enough for one sample at a time: allow more, or help a run with a smaller model."
-        )
-    return replace(plan, microbatch_size=size // 2)
-
-
-@contextmanager
-def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (state_dir / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StorageError(
-                    f"Another `manyhands join` uses {state_dir}: stop it, or give this one a --state-dir of its own."
-                ) from error
-            yield
-    except OSError as error:
-        raise StorageError(f"Cannot use the directory {state_dir} ({error.strerror}).") from error
 
 
 class Agent:
@@ -117,7 +52,7 @@ class Agent:
         read_machine: Callable[[], Readings] | None = None,
         poll_s: float = POLL_S,
     ) -> None:
-        self._options, self._open_display, self._clock, self._worker_main = options, open_display, clock, worker_main
+        self._options, self._open_display, self._clock = options, open_display, clock
         self._account = Account(options.limits)
         read_machine = read_machine or Machine(options.limits, options.cloud, options.state_dir, time.monotonic).read
         self._watch = Watch(
@@ -130,24 +65,23 @@ class Agent:
         )
         self._credentials = Credentials(options.state_dir)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
-        self._stop = asyncio.Event()
-        self._stop_reason = ""
+        self._stop = StopRequest()
         self._told_unknown = False
         self._newer = ""  # what was told of the coordinator's version, if it is newer
         self._readings = Readings()  # the last ones
         self._used_due_s = 0.0
-        self._halted_by = Action.GO
-        self._presence = control_pb2.Presence(state="starting")
-        self._doing = "assisting" if options.role == "auxiliary" else "training"
+        self._presence = OwnPresence(options.role)
+        self._workers = Workers(
+            worker_main, self._stop, self._watch, self._account, self._presence, self._on_event, clock
+        )
         self._era = 0
         self._display: Display | None = None
 
     def stop(self, reason: str) -> None:
         """Leave in order; the second time, leave at once."""
-        if self._stop.is_set():
+        if self._stop.asked.is_set():
             os._exit(130)  # the worker's group dies with this process
-        self._stop_reason = reason
-        self._stop.set()
+        self._stop.ask(reason)
         self._show(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
     async def run(self) -> None:
@@ -206,13 +140,15 @@ class Agent:
             software=software_version(),
         )
         session_stop = asyncio.Event()
-        talking = asyncio.create_task(session.run(self._outbox, lambda: self._presence, self._handlers(), session_stop))
-        training = asyncio.create_task(self._keep_training(plan))
+        talking = asyncio.create_task(
+            session.run(self._outbox, lambda: self._presence.now, self._handlers(), session_stop)
+        )
+        training = asyncio.create_task(self._workers.run(plan))
         watching = asyncio.create_task(self._watch.run())
         try:
             await asyncio.wait({talking, training, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not training.done():  # revoked, say: there is nothing more to train for
-                self._stop.set()
+                self._stop.asked.set()
                 await asyncio.wait({training})
             session_stop.set()
             await asyncio.wait({talking}, timeout=FAREWELL_S)
@@ -236,91 +172,22 @@ class Agent:
             self._show(Notice("info", f"`--polite`: this system does not tell {', nor '.join(unknown)}."))
 
     def _on_decision(self, decision: Decision) -> None:
-        """Tell what the limits come to; pausing itself is `_keep_training`'s, leaving in order `_stop_worker`'s."""
+        """Tell what the limits come to; pausing and leaving in order are the workers' part."""
         if decision.action is Action.LEAVE:
-            self._stop_reason = decision.reason
             self._show(Leaving(decision.reason))
-            self._stop.set()
+            self._stop.ask(decision.reason)
         elif decision.action is Action.SHRINK:
             self._show(Notice("warning", f"Starting again with half the microbatch: {decision.reason}."))
         elif decision.action is Action.PAUSE:
-            self._presence = control_pb2.Presence(step=self._presence.step, state="paused")
+            self._presence.paused()
             self._show(Paused(decision.reason))
         else:
-            self._presence = control_pb2.Presence(step=self._presence.step, state="starting")
+            self._presence.starting()
             self._show(Resumed())
 
-    async def _keep_training(self, plan: WorkerPlan) -> None:
-        """Run workers one after another until told to stop; raises what the last one failed with."""
-        failures: list[float] = []
-        while await unless_stopped(self._stop, self._watch.may_go()):
-            worker = WorkerProcess(plan, self._worker_main)
-            failure = await self._run_worker(worker)
-            if worker.asked_to_stop and not self._stop.is_set():  # a pause, or too much memory
-                plan = halved(plan) if self._halted_by is Action.SHRINK else plan
-                continue
-            if failure is None or self._stop.is_set():
-                return
-            failures.append(self._clock())
-            if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
-                raise _error_of(failure)
-            self._show(Notice("warning", f"{failure.text} Starting again."))
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), RESTART_DELAY_S * len(failures))
-
-    async def _run_worker(self, worker: WorkerProcess) -> Failed | None:
-        """One worker from start to end; None if it ended in order."""
-        worker.start()
-        self._account.worker_started(worker.pid)
-        stopping = asyncio.create_task(self._stop_worker(worker))
-        last: WorkerEvent | None = None
-        watchdog = Watchdog(WATCHDOG_S, time.monotonic)
-        try:
-            while True:
-                try:
-                    event = await asyncio.wait_for(worker.next_event(), watchdog.left_s)
-                except asyncio.TimeoutError:
-                    return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
-                if event is None:
-                    break
-                watchdog.hear(event)
-                if isinstance(event, Transferred):
-                    self._account.take(event)
-                else:
-                    last = event
-                    self._handle(event)
-        finally:
-            stopping.cancel()
-            worker.end()
-            self._account.worker_ended()
-        if isinstance(last, Stopped | Failed):
-            return last if isinstance(last, Failed) else None
-        return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
-
-    async def _stop_worker(self, worker: WorkerProcess) -> None:
-        await unless_stopped(self._stop, self._watch.must_halt())
-        if self._stop.is_set():
-            self._presence = control_pb2.Presence(step=self._presence.step, state="stopping")
-        self._halted_by = self._watch.decision.action
-        worker.ask_to_stop(self._stop_reason or self._watch.decision.reason)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
-        worker.end()
-
-    def _handle(self, event: WorkerEvent) -> None:
-        halting = self._stop.is_set() or self._watch.decision.action is not Action.GO
-        match event:
-            case StepReport():
-                self._outbox.put(event, self._era, self._clock())
-            case Ready() if not halting:
-                self._presence = control_pb2.Presence(step=event.step, state=self._doing)
-            case Progress() if not halting:
-                self._presence = control_pb2.Presence(
-                    step=event.step,
-                    own_samples=event.own_samples,
-                    samples_per_second=event.samples_per_second,
-                    state=self._doing,
-                )
+    def _on_event(self, event: WorkerEvent) -> None:
+        if isinstance(event, StepReport):
+            self._outbox.put(event, self._era, self._clock())
         self._show(event)
 
     def _show(self, event: DisplayEvent) -> None:
@@ -328,7 +195,7 @@ class Agent:
             self._display.show(event)
 
     def _on_connected(self, up: bool) -> None:
-        if up or not self._stop.is_set():  # the goodbye closes the line, too
+        if up or not self._stop.asked.is_set():  # the goodbye closes the line, too
             self._show(Connected(up))
 
     def _on_version(self, version: str) -> None:
@@ -348,15 +215,6 @@ class Agent:
             on_connected=self._on_connected,
             on_version=self._on_version,
         )
-
-
-def _error_of(failure: Failed) -> ManyhandsError:
-    """The worker's failure as the error whose exit code it named."""
-    classes: list[type[ManyhandsError]] = [ManyhandsError]
-    for kind in classes:
-        classes += kind.__subclasses__()
-    chosen = next((kind for kind in classes if kind.code == failure.code), WorkerError)
-    return chosen(failure.text)
 
 
 async def run_agent(agent: Agent) -> None:

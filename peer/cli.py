@@ -18,7 +18,8 @@ from rich.console import Console
 
 from auth.errors import ConfigError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
-from peer.agent import Agent, AgentOptions, only_one, run_agent
+from peer.agent import Agent, run_agent
+from peer.agent_options import AgentOptions, only_one
 from peer.compile_choice import CompileMode
 from peer.devices import DEVICES, check_device_name
 from peer.display import Display, PanelState, open_display

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from auth.errors import RevokedError, StorageError, SwarmError, WorkerError
-from peer import agent as agent_module
-from peer.agent import FAILURE_WINDOW_S, MAX_FAILURES, Agent, AgentOptions, only_one, restart_allowed
+from peer import workers
+from peer.agent import Agent
+from peer.agent_options import AgentOptions, only_one
 from peer.display import DisplayEvent, PanelState
 from peer.messages import Notice, Ready, Stopped
 from peer.worker_process import WorkerMain
+from peer.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, serving
 
@@ -100,7 +102,7 @@ async def test_worker_learns_its_devices_number(tmp_path: Path) -> None:
 
 async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that dies without a word is replaced, and the person is told."""
-    monkeypatch.setattr(agent_module, "RESTART_DELAY_S", 0.01)
+    monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_once)
         running = asyncio.create_task(agent.run())
@@ -118,7 +120,7 @@ async def test_gives_up_on_a_worker_that_keeps_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: WorkerMain, error: type[Exception]
 ) -> None:
     """After some failures in a short time the agent ends with the error that the worker named."""
-    monkeypatch.setattr(agent_module, "RESTART_DELAY_S", 0.01)
+    monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", main)
         with pytest.raises(error):
@@ -128,7 +130,7 @@ async def test_gives_up_on_a_worker_that_keeps_failing(
 
 async def test_hanging_worker_does_not_hold_the_agent_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that ignores `Stop` is killed, and the agent leaves all the same."""
-    monkeypatch.setattr(agent_module, "STOP_GRACE_S", 0.5)
+    monkeypatch.setattr(workers, "STOP_GRACE_S", 0.5)
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.ignores_stop)
         running = asyncio.create_task(agent.run())

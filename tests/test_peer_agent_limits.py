@@ -12,7 +12,8 @@ import pytest
 from auth.errors import MemoryLimitError
 from coordinator import session_stream
 from coordinator.presence import online_sessions
-from peer.agent import Agent, AgentOptions, halved
+from peer.agent import Agent
+from peer.agent_options import AgentOptions
 from peer.display import Connected
 from peer.guest.energy import Energy
 from peer.guest.events import Leaving, Paused, Resumed, Used
@@ -21,6 +22,7 @@ from peer.guest.readings import Readings
 from peer.messages import Notice, Ready, Stopped, WorkerPlan
 from peer.run_config import RunConfig
 from peer.worker_process import WorkerMain
+from peer.workers import halved
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, serving
 from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually

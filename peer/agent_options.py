@@ -1,0 +1,54 @@
+"""What a person asked the agent for, and the directory that one agent at a time may use."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from auth.errors import StorageError
+from auth.join_link import JoinLink
+from peer.compile_choice import CompileMode
+from peer.guest.cloud import Cloud
+from peer.guest.limits import NO_LIMITS, Limits
+from peer.place import ANY_PORT
+from peer.precision import Wanted
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What the person asked for."""
+
+    link: JoinLink
+    state_dir: Path
+    role: Literal["trainer", "auxiliary"] = "trainer"
+    invite: str = ""
+    device: str = "auto"
+    precision: Wanted = "auto"
+    threads: int | None = None
+    microbatch_size: int | None = None
+    compile: CompileMode = "auto"
+    limits: Limits = NO_LIMITS
+    cloud: Cloud = field(default=Cloud())
+    client_mode: bool = False
+    listen: tuple[str, ...] = ANY_PORT
+
+
+@contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (state_dir / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"Another `manyhands join` uses {state_dir}: stop it, or give this one a --state-dir of its own."
+                ) from error
+            yield
+    except OSError as error:
+        raise StorageError(f"Cannot use the directory {state_dir} ({error.strerror}).") from error

@@ -1,0 +1,140 @@
+"""Keeps a worker running: one after another, until told to stop or until starting again is of no use."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, WorkerError
+from peer.guest.account import Account
+from peer.guest.decision import Action
+from peer.guest.watch import Watch
+from peer.messages import Failed, Notice, Stopped, Transferred, WorkerEvent, WorkerPlan
+from peer.own_presence import OwnPresence
+from peer.run_config import RunConfig
+from peer.session_stream import unless_stopped
+from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
+
+STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
+WATCHDOG_S = 900.0  # a worker that says nothing for so long hangs: longer than a slow download of the state
+FAILURE_WINDOW_S = 300.0
+MAX_FAILURES = 3  # within the window
+RESTART_DELAY_S = 2.0
+
+
+class StopRequest:
+    """That the stay is to end, and why."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.reason = ""
+
+    def ask(self, reason: str) -> None:
+        """End it; the last reason holds."""
+        self.reason = reason
+        self.asked.set()
+
+
+def restart_allowed(failures: list[float], now: float) -> bool:
+    """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
+    return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
+
+
+def halved(plan: WorkerPlan) -> WorkerPlan:
+    """A plan for a worker that needs less memory; raises `MemoryLimitError` if there is none."""
+    size = plan.microbatch_size or RunConfig.from_json(plan.run_config_json).data.microbatch_size
+    if size == 1:
+        raise MemoryLimitError(
+            "`--max-memory` is not enough for one sample at a time: allow more, or help a run with a smaller model."
+        )
+    return replace(plan, microbatch_size=size // 2)
+
+
+class Workers:
+    """One stay's workers, one at a time; what they say goes to `on_event`."""
+
+    def __init__(
+        self,
+        main: WorkerMain,
+        stop: StopRequest,
+        watch: Watch,
+        account: Account,
+        presence: OwnPresence,
+        on_event: Callable[[WorkerEvent], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._main, self._stop, self._watch, self._account = main, stop, watch, account
+        self._presence, self._on_event, self._clock = presence, on_event, clock
+        self._halted_by = Action.GO
+
+    async def run(self, plan: WorkerPlan) -> None:
+        """Run workers one after another until told to stop; raises what the last one failed with."""
+        failures: list[float] = []
+        while await unless_stopped(self._stop.asked, self._watch.may_go()):
+            worker = WorkerProcess(plan, self._main)
+            failure = await self._run_one(worker)
+            if worker.asked_to_stop and not self._stop.asked.is_set():  # a pause, or too much memory
+                plan = halved(plan) if self._halted_by is Action.SHRINK else plan
+                continue
+            if failure is None or self._stop.asked.is_set():
+                return
+            failures.append(self._clock())
+            if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
+                raise _error_of(failure)
+            self._on_event(Notice("warning", f"{failure.text} Starting again."))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.asked.wait(), RESTART_DELAY_S * len(failures))
+
+    async def _run_one(self, worker: WorkerProcess) -> Failed | None:
+        """One worker from start to end; None if it ended in order."""
+        worker.start()
+        self._account.worker_started(worker.pid)
+        stopping = asyncio.create_task(self._stop_when_told(worker))
+        try:
+            last = await self._listen(worker)
+        except asyncio.TimeoutError:
+            return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
+        finally:
+            stopping.cancel()
+            worker.end()
+            self._account.worker_ended()
+        if isinstance(last, Stopped | Failed):
+            return last if isinstance(last, Failed) else None
+        return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
+
+    async def _listen(self, worker: WorkerProcess) -> WorkerEvent | None:
+        """Pass on what it says until it ends, and return its last word; raises `TimeoutError` if it hangs."""
+        last: WorkerEvent | None = None
+        watchdog = Watchdog(WATCHDOG_S, time.monotonic)
+        while (event := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
+            watchdog.hear(event)
+            if isinstance(event, Transferred):
+                self._account.take(event)
+                continue
+            last = event
+            if not self._stop.asked.is_set() and self._watch.decision.action is Action.GO:
+                self._presence.hear(event)
+            self._on_event(event)
+        return last
+
+    async def _stop_when_told(self, worker: WorkerProcess) -> None:
+        await unless_stopped(self._stop.asked, self._watch.must_halt())
+        if self._stop.asked.is_set():
+            self._presence.stopping()
+        self._halted_by = self._watch.decision.action
+        worker.ask_to_stop(self._stop.reason or self._watch.decision.reason)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
+        worker.end()
+
+
+def _error_of(failure: Failed) -> ManyhandsError:
+    """The worker's failure as the error whose exit code it named."""
+    classes: list[type[ManyhandsError]] = [ManyhandsError]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    chosen = next((kind for kind in classes if kind.code == failure.code), WorkerError)
+    return chosen(failure.text)
