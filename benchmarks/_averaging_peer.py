@@ -2,14 +2,16 @@
 
 It prints its addresses. Each line of standard input is the rate that it declares (bytes per second, or null) for one
 round; it answers with the seconds that the round took here, or null if it failed. To "memory" it answers with the
-bytes that it holds with all that it has forked.
+bytes that each of its processes holds, to "rounds" with the number of rounds that are over and still in its memory.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
@@ -20,21 +22,36 @@ from hivemind.compression import Float16Compression
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.p2p import P2PContext
 from hivemind.proto import averaging_pb2
-from hivemind.utils import get_dht_time
+from hivemind.utils import MPFuture, get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm_auth import RecordKey, SwarmAccess, peers_key
 from benchmarks.averaging import RUN, Plan
+from peer.all_reduce import ExactAllReduce
 from peer.averaging import AveragedGroup, SwarmGradientAverager
 from peer.dht import start_dht
 from peer.guest.traffic import Traffic
 from peer.place import Place
+from peer.round_memory import forget_frames
 
 ROUND_TIMEOUT_S = 300.0
 LIFETIME_S = 3600.0
 
 
-class FailingAverager(SwarmGradientAverager):
+class WatchedAverager(SwarmGradientAverager):
+    """Tells what its process holds."""
+
+    def held_rounds(self) -> int:
+        """How many rounds there are in memory."""
+        answer: MPFuture[int] = MPFuture()
+        self._outer_pipe.send(("_count_rounds", [], {"answer": answer}))
+        return answer.result()
+
+    async def _count_rounds(self, answer: MPFuture[int]) -> None:
+        answer.set_result(sum(type(thing) is ExactAllReduce for thing in gc.get_objects()))
+
+
+class FailingAverager(WatchedAverager):
     """Breaks off in the middle of every second round."""
 
     rounds = 0
@@ -53,13 +70,18 @@ class FailingAverager(SwarmGradientAverager):
                 return
 
 
-FailingAverager.__name__ = SwarmGradientAverager.__name__  # by which hivemind's peers call each other
+for averager_type in WatchedAverager, FailingAverager:
+    averager_type.__name__ = SwarmGradientAverager.__name__  # by which hivemind's peers call each other
 
 
-def held_bytes() -> int:
-    """The memory of this process and those that it has forked, what they share counted once (proportional set size)."""
+def held_bytes(averager: SwarmGradientAverager) -> dict[str, int]:
+    """The memory of this process and those that it has started, each with its share of what they share."""
     here = psutil.Process()
-    return sum(process.memory_full_info().pss for process in [here, *here.children(recursive=True)])
+    names = {here.pid: "worker", averager.pid: "averager", averager.dht.pid: "DHT"}
+    held: Counter[str] = Counter()
+    for process in [here, *here.children(recursive=True)]:
+        held[names.get(process.pid, process.name())] += process.memory_full_info().pss
+    return dict(held)
 
 
 def main() -> None:
@@ -75,7 +97,7 @@ def main() -> None:
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))
     gradient = torch.nn.Parameter(torch.zeros(plan.values))
     gradient.grad = torch.full((plan.values,), float(plan.place))
-    averager = (FailingAverager if plan.fails else SwarmGradientAverager)(
+    averager = (FailingAverager if plan.fails else WatchedAverager)(
         traffic=Traffic(),
         dht=dht,
         access=access,
@@ -93,7 +115,10 @@ def main() -> None:
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "memory":
-            print(json.dumps(held_bytes()), flush=True)
+            print(json.dumps(held_bytes(averager)), flush=True)
+            continue
+        if asked == "rounds":
+            print(json.dumps(averager.held_rounds()), flush=True)
             continue
         averager.bandwidth = asked
         averager.local_samples_accumulated = 1
@@ -101,7 +126,8 @@ def main() -> None:
         averager.step(control=control, reset_accumulators=False, wait=False)
         try:
             seconds = control.result(ROUND_TIMEOUT_S).seconds
-        except MatchmakingException:
+        except MatchmakingException as error:
+            forget_frames(error)
             seconds = None
         print(json.dumps(seconds), flush=True)
     averager.shutdown()

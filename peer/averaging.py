@@ -12,6 +12,7 @@ from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annota
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AveragingMode
+from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
@@ -24,8 +25,10 @@ from peer.all_reduce import ExactAllReduce, take_averages
 from peer.deadlines import RoundDeadline
 from peer.guest.traffic import Traffic
 from peer.load_balancing import believed, part_size, reduction_shares
+from peer.round_memory import forget_frames, freeze_imported, give_back
 
 GROUP_POLL_S = 0.2
+SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class BalancedRounds:
             return group
         finally:
             self._allreduce_timeout = self._deadline.seconds  # of the next round
+            asyncio.get_running_loop().call_later(SETTLE_S, give_back)
 
 
 def _declared_line(gathered: Any) -> tuple[float | None, bool]:
@@ -155,7 +159,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             for gradient, target in zip(self._held or self._grad_accumulators(), averaged, strict=True):
                 target.copy_(gradient).mul_(scale)
 
-    async def _step(self, **kwargs: Any) -> None:
+    def run(self) -> None:
+        """What the forked process does."""
+        freeze_imported()
+        super().run()
+
+    async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
         async def follow_required_size() -> None:
             while True:
                 self._matchmaking.min_group_size = self.required_group_size
@@ -163,9 +172,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
 
         follower = asyncio.create_task(follow_required_size())
         try:
-            await super()._step(**kwargs)
+            await super()._step(step=step, **kwargs)
         finally:
             follower.cancel()
+            if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
+                forget_frames(step.exception())
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext

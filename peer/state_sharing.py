@@ -19,6 +19,7 @@ from hivemind.utils.streaming import combine_from_streaming
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import is_finite
 from peer.guest.traffic import Traffic
+from peer.round_memory import freeze_imported
 
 logger = logging.getLogger(__name__)
 STATE_OVERHEAD_BYTES = 1 << 20
@@ -31,6 +32,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.access, self._traffic = access, traffic
         self.state_lock = threading.RLock()  # held while a global step changes the state
         super().__init__(*args, **kwargs)
+
+    def run(self) -> None:
+        """What the forked process does."""
+        freeze_imported()
+        super().run()
 
     def get_current_state(self) -> Any:
         """A consistent copy of the state between two global steps (hivemind's shares the live tensors)."""

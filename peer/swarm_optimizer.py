@@ -26,6 +26,7 @@ from peer.compression import compression_of
 from peer.guest.traffic import Traffic
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.progress import StepTracker
+from peer.round_memory import forget_frames
 from peer.run_config import RunConfig
 from peer.sketch import sketch_of
 from peer.state_sharing import SwarmStateAverager
@@ -230,6 +231,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
             if control is not None and not control.done():
                 control.cancel()
+            forget_frames(error)  # these hold `control`, which holds the error
             return None
         if group.samples < self.target_batch_size:  # a peer was lost on the way; the others make the batch up
             logger.warning("only %d samples were averaged for step %d", group.samples, self.local_epoch + 1)

@@ -1,0 +1,72 @@
+"""What outlives a round of averaging; the rounds are real ones, of two peers in processes of their own."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+
+from benchmarks.averaging import hear, tell
+from benchmarks.averaging_memory import Peer, run_round, started
+from peer.round_memory import forget_frames, give_back
+
+PATIENCE_S = 30.0
+
+
+class Gradients:
+    """Something large that a round holds."""
+
+
+def failed_round() -> tuple[weakref.ref[Gradients], BaseException]:
+    """A round that fails while it holds gradients; returns them, and the exception, caused by another."""
+    gradients = Gradients()
+    try:
+        try:
+            raise ConnectionError
+        except ConnectionError as error:
+            raise TimeoutError from error
+    except TimeoutError as error:
+        return weakref.ref(gradients), error
+
+
+def test_a_forgotten_failure_holds_no_gradients() -> None:
+    """Who keeps the exception keeps nothing of the frames that it and its cause passed."""
+    gradients, error = failed_round()
+    assert gradients() is not None
+    forget_frames(error)
+    give_back()
+    assert gradients() is None
+    assert isinstance(error.__cause__, ConnectionError)
+
+
+def test_objects_in_a_circle_are_freed() -> None:
+    """What only holds itself is gone at once, not when Python would look for it."""
+    gc.disable()
+    try:
+        gradients = Gradients()
+        gradients.round = {"holds": gradients}  # type: ignore[attr-defined]
+        held = weakref.ref(gradients)
+        del gradients
+        assert held() is not None
+        give_back()
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def held_rounds(peer: Peer) -> int:
+    """How many rounds the peer has in memory; waits until there are none, for as long as that may take."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        tell(peer, "rounds")
+        held = int(hear(peer))
+        if held == 0 or time.monotonic() > deadline:
+            return held
+        time.sleep(0.1)
+
+
+def test_no_round_outlives_its_end() -> None:
+    """Neither rounds that succeeded nor those that failed stay in the averager's memory until the next one."""
+    with started() as (peer, failing):
+        assert False in [run_round(peer, failing) for _ in range(3)]
+        assert held_rounds(peer) == 0
