@@ -1,10 +1,11 @@
 """What slow lines can save, and what it costs: bytes, time and final loss of each way to average, on the same samples.
 
-    python benchmarks/compression.py [--quick] [--json]
+    python benchmarks/compression.py [--quick] [--json] [--only TEXT]
 
 Two trainers and a keeper, real peers, train a small ALBERT from the same first weights on the same text; the loss is
 the keeper's on held-out text. The trainers' lines are held below a rate, as a volunteer may hold them. The baseline is
-run twice: differences as large as that between the two are noise. With `--quick` some ways are left out.
+run twice: differences as large as that between the two are noise. With `--quick` some ways are left out, with `--only`
+all but the baseline and those with this text in their name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ CHANGES: dict[str, tuple[Changes, ...]] = {
     BASELINE: (),
     "none": ({"averaging": {"compression": "none"}},),
     "8bit-blockwise": (EIGHT_BITS,),
+    "float16, PowerSGD rank 4": ({"averaging": {"powersgd_rank": 4}},),
+    "float16, PowerSGD rank 16": ({"averaging": {"powersgd_rank": 16}},),
     "float16, delay": ({"averaging": {"delay": True}},),
     "float16, local steps": (LOCAL,),
     "8bit-blockwise, local steps": (LOCAL, EIGHT_BITS),
@@ -61,7 +64,8 @@ class Scale:
 
 
 FULL = Scale(8192, 512, matchmaking_time_s=1.0, line_mbit=4.0, rarer=4, ways=tuple(CHANGES))
-QUICK = Scale(192, 64, 1.0, 40.0, rarer=3, ways=(BASELINE, "8bit-blockwise", "8bit-blockwise, local steps"))
+QUICK_WAYS = (BASELINE, "8bit-blockwise", "float16, PowerSGD rank 4", "8bit-blockwise, local steps")
+QUICK = Scale(192, 64, 1.0, 40.0, rarer=3, ways=QUICK_WAYS)
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,10 @@ class Outcome:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train once in each way, and compare with gradients in 16 bits."""
-    options = argument_parser("Bytes, time and loss of each way to average less.").parse_args(arguments)
-    scale = QUICK if options.quick else FULL
+    parser = argument_parser("Bytes, time and loss of each way to average less.")
+    parser.add_argument("--only", default="", metavar="TEXT", help="ways with this in their name, and the baseline")
+    options = parser.parse_args(arguments)
+    scale = only(QUICK if options.quick else FULL, options.only)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         processes = start_peers(Path(directory), scale, stack)
         outcomes = {name: train(processes, config, scale) for name, config in ways(scale).items()}
@@ -98,6 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures(outcomes),
         options.json,
     )
+
+
+def only(scale: Scale, text: str) -> Scale:
+    """The baseline, and those ways that have this text in their name."""
+    return replace(scale, ways=tuple(name for name in scale.ways if name == BASELINE or text in name))
 
 
 def ways(scale: Scale) -> dict[str, RunConfig]:

@@ -25,6 +25,7 @@ from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.compression import compression_of
 from peer.guest.traffic import Traffic
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
+from peer.power_sgd import PowerSGDAverager
 from peer.progress import StepTracker
 from peer.round_memory import forget_frames
 from peer.run_config import RunConfig
@@ -129,7 +130,9 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _make_gradient_averager(self, factory: Any, reuse_grad_buffers: bool, **kwargs: Any) -> SwarmGradientAverager:
         assert factory is None
         assert reuse_grad_buffers
-        return SwarmGradientAverager(
+        rank = self._config.averaging.powersgd_rank
+        kind = partial(PowerSGDAverager, rank=rank) if rank else SwarmGradientAverager
+        return kind(
             dht=self.dht,
             access=self._access,
             traffic=self._traffic,

@@ -39,6 +39,7 @@ from peer.guest.memory_use import require_memory
 from peer.guest.traffic import Throttle, Traffic, require_rate
 from peer.hardware import find_device, pick_threads
 from peer.local_steps import own_model, with_local_steps
+from peer.low_rank import values_sent
 from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, Transferred, WorkerMessage, WorkerPlan
 from peer.microbatch import describe_work, fitting_microbatch_size
 from peer.models import build_model
@@ -188,7 +189,8 @@ class Worker:
     def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
         """Raise `ConfigError` if the others would wait in vain for a peer as slow as its volunteer allows."""
         averaging = config.averaging
-        size_bytes = VALUE_BYTES[averaging.compression] * sum(p.numel() for p in model.parameters() if p.requires_grad)
+        shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
+        size_bytes = VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank)
         for option, rate in (
             ("--max-upload-rate", self._plan.upload_rate),
             ("--max-download-rate", self._plan.download_rate),

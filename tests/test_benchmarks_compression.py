@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.compression import BASELINE, FULL, QUICK, Outcome, Scale, figures, ways
+from benchmarks.compression import BASELINE, FULL, QUICK, Outcome, Scale, figures, only, ways
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK])
@@ -22,3 +22,9 @@ def test_each_way_is_measured_against_the_baseline() -> None:
     rows = figures(outcomes)
     assert [row.ratio for row in rows] == pytest.approx([0.5, 1.1, 1.1])
     assert all(row.name.startswith("8bit-blockwise") for row in rows)
+
+
+def test_some_ways_alone_are_measured_against_the_baseline() -> None:
+    """What is asked for by a part of its name, after the baseline, which is always there."""
+    assert only(FULL, "PowerSGD").ways == (BASELINE, "float16, PowerSGD rank 4", "float16, PowerSGD rank 16")
+    assert only(FULL, "") == FULL

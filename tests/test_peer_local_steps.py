@@ -220,6 +220,8 @@ def test_nesterov_is_torchs() -> None:
         ({"local_steps": 2, "delay": True}, {}, "`delay` (true)"),
         ({"outer_momentum": 1.0}, {}, "`averaging.outer_momentum` (1.0)"),
         ({"compression": "9bit"}, {}, "`averaging.compression` ('9bit')"),
+        ({"powersgd_rank": -1}, {}, "`averaging.powersgd_rank` (-1)"),
+        ({"powersgd_rank": 2.5}, {}, "`averaging.powersgd_rank` (2.5)"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_sentence(

@@ -45,6 +45,7 @@ class Averaging(Section):
     statistics_expiration_s: PositiveFloat = 120.0
     progress_refresh_s: PositiveFloat = 0.5
     compression: Compression = "float16"
+    powersgd_rank: int = Field(0, ge=0)  # of the factors that large matrices are averaged as; 0: as they are
     local_steps: Positive = 1  # that the target batch is divided into; 1: gradients are averaged, nobody steps alone
     delay: bool = False  # train on while gradients are averaged, with parameters that are one step old
     outer_learning_rate: PositiveFloat = 0.7

@@ -1,4 +1,4 @@
-"""Ways to average less, each in a real swarm: local steps with gradients in 8 bits, and delayed steps.
+"""Ways to average less, each in a real swarm: local steps with gradients in 8 bits; delayed steps, with PowerSGD too.
 
 Each test starts four or five processes that import torch and hivemind (about five seconds each on a small machine) and
 then trains some global steps of a few seconds; that is why one may take over a minute there.
@@ -22,9 +22,8 @@ LOCAL: dict[str, Any] = CONFIG | {
     "averaging": CONFIG["averaging"]
     | {"compression": "8bit-blockwise", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
-
-
 DELAYED: dict[str, Any] = CONFIG | {"averaging": CONFIG["averaging"] | {"delay": True, "compression": "float16"}}
+FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
 
 
 @pytest.fixture
@@ -65,15 +64,16 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
     assert all(equal(keeper, other) for other in peers[1:])
 
 
-def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory) -> None:
+@pytest.mark.parametrize("config", [DELAYED, FACTORED], ids=["whole", "factors"])
+def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[str, Any]) -> None:
     """Peers train on while they average: no sample is lost or counted twice, and all end with the same bits."""
     last = 8
-    keeper = swarm.start_keeper(config=DELAYED, last_step=last)
+    keeper = swarm.start_keeper(config=config, last_step=last)
     first, second = (
-        swarm.start(f"trainer-{seed}", "trainer", DELAYED, seed=seed, microbatch_s=0.2, last_step=last)
+        swarm.start(f"trainer-{seed}", "trainer", config, seed=seed, microbatch_s=0.2, last_step=last)
         for seed in (1, 2)
     )
-    victim = swarm.start("victim", "trainer", DELAYED, seed=3, microbatch_s=0.2)
+    victim = swarm.start("victim", "trainer", config, seed=3, microbatch_s=0.2)
     victim.wait_for_step(2)
     victim.kill()  # it has begun the next step, and may be averaging
     peers = [keeper, first, second]
