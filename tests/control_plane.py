@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,16 +162,6 @@ class Heard:
 def a_report(step: int, samples: int = 32) -> StepReport:
     """A plausible report."""
     return StepReport(step, samples, 7.5, 6.8, 0.7, 2, None, 0.5, 12.0)
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait until `condition` holds; fails after the timeout."""
-
-    async def poll() -> None:
-        while not condition():  # noqa: ASYNC110  what is waited for has no event of its own
-            await asyncio.sleep(0.02)
-
-    await asyncio.wait_for(poll(), timeout_s)
 
 
 class Member:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from coordinator.directory import RunDirectory
 from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine
 from tests.small_run import make_small_run
+from tests.waiting import wait_until
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 TIMEOUT_S = 120.0
@@ -40,14 +40,6 @@ def served_run(directory: Path) -> Iterator[RunDirectory]:
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(timeout=60)
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def sessions_of(run: RunDirectory) -> Sessions:

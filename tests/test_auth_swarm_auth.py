@@ -17,19 +17,10 @@ from auth.credentials import Credentials
 from auth.identity import AuthorityKey
 from auth.swarm_auth import PeerRecordValidator, RecordKey, SwarmAuthorizer, owner_subkey, peers_key
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from tests.clocks import Clock
 
 RUN = "demo"
 NOW = 1_000.0
-
-
-class Clock:
-    """A clock that a test turns."""
-
-    def __init__(self, now: float = NOW) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def member(
@@ -77,7 +68,7 @@ def record(credentials: Credentials, value: Any, key: str = peers_key(RUN)) -> D
 def validator(credentials: Credentials, clock: Clock | None = None) -> CompositeValidator:
     """What a node of the swarm validates records with."""
     key = RecordKey(credentials.device_key.private_der)
-    return CompositeValidator([RSASignatureValidator(key), PeerRecordValidator(credentials, RUN, clock or Clock())])
+    return CompositeValidator([RSASignatureValidator(key), PeerRecordValidator(credentials, RUN, clock or Clock(NOW))])
 
 
 def test_members_record_is_taken(alice: Credentials) -> None:
@@ -137,7 +128,7 @@ def test_revoked_members_record_is_refused(authority: AuthorityKey, alice: Crede
 async def signed_ping(credentials: Credentials) -> dht_pb2.PingRequest:
     """A DHT request of this device."""
     request = dht_pb2.PingRequest()
-    await SwarmAuthorizer(credentials, RecordKey(credentials.device_key.private_der), Clock()).sign_request(
+    await SwarmAuthorizer(credentials, RecordKey(credentials.device_key.private_der), Clock(NOW)).sign_request(
         request, None
     )
     return request
@@ -146,7 +137,7 @@ async def signed_ping(credentials: Credentials) -> dht_pb2.PingRequest:
 async def test_request_of_a_member_is_served(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
     """Another member's node accepts a member's request, once."""
     bob = member(tmp_path / "bob", authority)
-    node = SwarmAuthorizer(bob, RecordKey(bob.device_key.private_der), Clock())
+    node = SwarmAuthorizer(bob, RecordKey(bob.device_key.private_der), Clock(NOW))
     request = await signed_ping(alice)
     replay = dht_pb2.PingRequest.FromString(request.SerializeToString())
     assert await node.validate_request(request)
@@ -155,7 +146,7 @@ async def test_request_of_a_member_is_served(authority: AuthorityKey, alice: Cre
 
 async def test_request_of_a_stranger_is_not_served(alice: Credentials, mallory: Credentials) -> None:
     """A request with another authority's token is refused."""
-    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock())
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
     assert not await node.validate_request(await signed_ping(mallory))
 
 
@@ -163,14 +154,14 @@ async def test_request_with_a_stolen_token_is_not_served(alice: Credentials, mal
     """Alice's token under Mallory's signature is refused."""
     request = await signed_ping(mallory)
     request.auth.client_access_token.signature = alice.token_jwt.encode()
-    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock())
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
     assert not await node.validate_request(request)
 
 
 async def test_renewed_token_is_used_for_the_next_request(authority: AuthorityKey, tmp_path: Path) -> None:
     """When the agent stores a renewed token, requests carry it without a restart."""
     carol = member(tmp_path / "carol", authority)
-    signer = SwarmAuthorizer(carol, RecordKey(carol.device_key.private_der), Clock())
+    signer = SwarmAuthorizer(carol, RecordKey(carol.device_key.private_der), Clock(NOW))
     first, second = dht_pb2.PingRequest(), dht_pb2.PingRequest()
     await signer.sign_request(first, None)
     renewed = issue_token(authority, replace(carol.access_token(NOW), expires_at=NOW + 999))

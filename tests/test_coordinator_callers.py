@@ -8,17 +8,9 @@ import pytest
 
 from auth.errors import RequestError
 from coordinator.callers import CallerPace, caller_address, network_of
+from tests.clocks import Clock
 
 ADA, BOB, EVE = (ip_address(f"192.0.2.{number}") for number in (1, 2, 3))
-
-
-class Clock:
-    """Stands still until moved."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(
@@ -53,7 +45,7 @@ def test_an_ipv6_network_is_one_caller() -> None:
 
 def test_each_caller_has_a_pace_of_its_own() -> None:
     """One too many within a minute is refused, others are not affected, and time makes it good."""
-    clock = Clock()
+    clock = Clock(0.0)
     pace = CallerPace(2, clock)
     for caller in (ADA, ADA, BOB):
         pace.admit(caller)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,13 @@ from coordinator.store.models import Device, Member, Refusal, Report
 from coordinator.validations import record_validation, validations
 from peer.messages import StepReport
 from peer.run_config import RunConfig
+from tests.clocks import Clock
 from tests.served_page import validation_row
 
 TARGET = 100
 CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
 ACCEPTED = Verdict(accepted=True)
 DEVICES = {"ada-1": "Ada", "ada-2": "Ada", "bob-1": "Bob", "keeper-1": "keeper"}
-
-
-@dataclass
-class Clock:
-    now: float = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,18 +28,11 @@ from coordinator.presence import open_session
 from coordinator.refusals import KEPT_REFUSALS, add_refusal
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Device, Invite, Refusal
+from tests.clocks import Clock
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600
 DAY_S = 86_400
-
-
-@dataclass
-class Clock:
-    now: float = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,7 @@ import pytest
 from auth.errors import RequestError
 from coordinator.nonces import NonceStore
 from peer.protocol import NONCE_LIFETIME_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 def test_a_nonce_is_taken_back_once() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 from auth.errors import PortTakenError
 from coordinator.parts import Part, PartProcess
 from tests import part_mains
+from tests.waiting import is_gone, wait_until
 
 TIMEOUT_S = 60.0
 
@@ -29,26 +29,10 @@ def started(directory: Path, main: Callable[..., None]) -> Iterator[PartProcess]
         process.end()
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def is_ready(process: PartProcess) -> bool:
     """Whether it has said so by now."""
     process.read()
     return process.ready
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no process of this id runs any more (a zombie does not)."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_part_says_ready_and_ends_when_asked(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from coordinator import session_stream as server_side
 from peer.protocol import control_pb2
 from peer.protocol.wire import report_to_wire
 from peer.session_stream import Greeting, SessionStream
-from tests.control_plane import QUICK, Heard, Member, a_report, eventually, joined, samples_of, serving
+from tests.control_plane import QUICK, Heard, Member, a_report, joined, samples_of, serving
+from tests.waiting import eventually
 
 
 async def greeted(member: Member, key: DeviceKey | None = None) -> Any:

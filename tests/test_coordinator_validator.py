@@ -6,8 +6,7 @@ import os
 import shutil
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from peer.data.validation_set import open_validation_set
 from tests import part_mains
 from tests.small_checkpoints import add_checkpoint, run_model
 from tests.small_run import make_small_run
+from tests.waiting import wait_until
 
 TIMEOUT_S = 120.0
 VALIDATION = {"share": 0.25, "samples": 16}
@@ -65,14 +65,6 @@ def running(run: OpenRun, part: Part) -> Iterator[PartProcess]:
         yield process
     finally:
         process.end()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_measures_are_those_of_plain_transformers(run: OpenRun, validator: Validator) -> None:

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,8 @@ from coordinator.web import WebState, create_app
 from coordinator.web.api import events
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
+from tests.clocks import Clock
 from tests.served_page import TARGET, FakeRun, fake_run
-
-
-@dataclass
-class Clock:
-    """A clock that a test turns."""
-
-    now: float = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

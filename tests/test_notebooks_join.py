@@ -22,6 +22,7 @@ from coordinator.ledger import Ledger
 from coordinator.membership import Membership
 from coordinator.presence import online_sessions
 from tests.live_notebooks import TIMEOUT_S, open_notebook, outputs, printed, served_run, sessions_of, shown
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 OURS = ("MANYHANDS_", "COLAB_", "KAGGLE_")
@@ -62,20 +63,10 @@ def prepare(run: RunDirectory, code: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MANYHANDS_OPTIONS", "--threads 1 --listen /ip4/127.0.0.1/tcp/0")
 
 
-async def wait_until(true: Callable[[], object]) -> None:
-    """Wait for something that other processes do."""
-
-    async def look() -> None:
-        while not true():  # noqa: ASYNC110 - they cannot set an event of ours
-            await asyncio.sleep(0.2)
-
-    await asyncio.wait_for(look(), TIMEOUT_S)
-
-
 async def run_cell(client: NotebookClient, true: Callable[[], object], *, interrupts: int = 1) -> None:
     """Execute the cell and interrupt it, as the notebook's button does, once something has happened."""
     running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
-    await wait_until(lambda: running.done() or true())
+    await eventually(lambda: running.done() or true())
     assert client.km is not None
     for _ in range(interrupts):
         await client.km.interrupt_kernel()
@@ -118,7 +109,7 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
     assert "Ended at once" in printed(client)
     assert len(shown(client, "text/html")) == 1
     assert [(row.member, row.devices) for row in ledger.contributions() if row.samples] == [("<i>nora</i>", 1)]
-    await wait_until(lambda: nothing_left(tmp_path))
+    await eventually(lambda: nothing_left(tmp_path))
 
 
 async def test_nothing_outlives_the_kernel(
@@ -130,11 +121,11 @@ async def test_nothing_outlives_the_kernel(
     sessions = sessions_of(served)
     async with client.async_setup_kernel():
         running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
-        await wait_until(lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time())))
+        await eventually(lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time())))
         assert client.km is not None
         await client.km.shutdown_kernel(now=True)
         running.cancel()
-    await wait_until(lambda: nothing_left(tmp_path))
+    await eventually(lambda: nothing_left(tmp_path))
 
 
 def nothing_left(home: Path) -> bool:

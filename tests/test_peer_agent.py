@@ -18,6 +18,7 @@ from peer.worker_process import WorkerMain
 from peer.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, serving
+from tests.waiting import eventually
 
 TIMEOUT_S = 60.0
 
@@ -52,14 +53,6 @@ def make_agent(
     code = coordinator.invite("ada") if invite is None else invite
     options = AgentOptions(link=coordinator.link, state_dir=directory, invite=code)
     return Agent(options, recorder.open, time.time, main), recorder
-
-
-async def eventually(true: object) -> None:
-    """Wait for what other tasks and processes do."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -> None:

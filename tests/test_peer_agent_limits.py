@@ -25,7 +25,8 @@ from peer.worker_process import WorkerMain
 from peer.workers import halved
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, serving
-from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually
+from tests.test_peer_agent import TIMEOUT_S, Recorder
+from tests.waiting import eventually
 
 
 @dataclass

@@ -12,7 +12,8 @@ import pytest
 from auth.errors import RevokedError, TokenError
 from coordinator.presence import online_sessions
 from peer.session import renewal_due_at, retry_delay_s
-from tests.control_plane import a_report, connected, eventually, joined, samples_of, serving
+from tests.control_plane import a_report, connected, joined, samples_of, serving
+from tests.waiting import eventually
 
 
 async def test_reports_reach_the_ledger_and_leave_the_outbox(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from peer.supervision import end_group, has_ended
+from tests.waiting import is_gone, wait_until
 
 TIMEOUT_S = 60.0
 SLEEP = "import time; time.sleep(600)"
@@ -29,22 +28,6 @@ time.sleep(600)
 # Without the kernel's help, as on macOS, a thread watches for the parent's end.
 EVERYWHERE = pytest.mark.parametrize("platform", ["linux", "darwin"])
 PARENT = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])"
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no process of this id runs any more (a zombie does not)."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @EVERYWHERE

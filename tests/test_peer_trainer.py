@@ -15,26 +15,17 @@ from peer.data.batches import Batch
 from peer.messages import Progress, StepReport
 from peer.swarm import StepOutcome, SwarmProgress
 from peer.trainer import train
+from tests.clocks import Clock
 from tests.tiny_albert import gradients, random_batch, tiny_config, tiny_model
 
 TARGET = 6
 
 
 @dataclass
-class FakeClock:
-    """Seconds that only pass when told to."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
 class FakeBatches:
     """So many batches of two samples; each takes half a second to come."""
 
-    clock: FakeClock
+    clock: Clock
     count: int
     wait_s: float = 7.0
 
@@ -49,7 +40,7 @@ class FakeBatches:
 class FakeBackend:
     """Gives the losses it is told to, each microbatch taking a quarter of a second."""
 
-    clock: FakeClock
+    clock: Clock
     losses: list[float]
     done: int = 0
     description: str = "an abacus"
@@ -110,7 +101,7 @@ def run(
     losses: list[float], swarm: FakeSwarm | None = None, stop_after: int = 10**6
 ) -> tuple[list[StepReport], list[Progress], FakeSwarm]:
     """Train over as many microbatches as there are losses; everything that was sent, by kind."""
-    clock, swarm, sent = FakeClock(), swarm or FakeSwarm(), list[Progress | StepReport]()
+    clock, swarm, sent = Clock(), swarm or FakeSwarm(), list[Progress | StepReport]()
     backend = FakeBackend(clock, losses, calls=swarm.calls_of_backend)
     batches = FakeBatches(clock, len(losses))
     train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock)

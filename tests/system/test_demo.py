@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +12,9 @@ from transformers import AlbertForPreTraining, AutoTokenizer
 
 from coordinator.ports import free_ports
 from peer.run_config import BUILTIN_RUNS, RunConfig
+from tests.system.demo_command import run_demo
 
 STEPS = 7  # a checkpoint after five, another at the end
-TIMEOUT_S = 240
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +22,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The summary of a demo that ended by itself after some steps."""
     directory = tmp_path_factory.mktemp("demo") / "run"
     (port,) = free_ports("127.0.0.1", 1)
-    command = [sys.executable, "-m", "manyhands", "demo", "--steps", str(STEPS), "--json", "--dir", str(directory)]
-    command += ["--port", str(port)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr[-2000:]
-    assert "Dashboard: http://127.0.0.1:" in stderr
-    summary: dict[str, object] = json.loads(stdout)
+    finished = run_demo("--steps", str(STEPS), "--dir", str(directory), "--port", str(port))
+    assert finished.exit_code == 0, finished.stderr[-2000:]
+    assert "Dashboard: http://127.0.0.1:" in finished.stderr
+    summary: dict[str, object] = json.loads(finished.stdout)
     return summary
 
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +17,10 @@ from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelFo
 
 from coordinator.ports import free_ports
 from peer.config.architectures import ARCHITECTURES
+from tests.system.demo_command import TIMEOUT_S, Finished, run_demo
 
 AT_ONCE = 2  # demos, on two cores
 STEPS = 2
-TIMEOUT_S = 240
 LENGTH = 64
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -48,15 +43,6 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "gpt2": {"objective": {"name": "clm"}, "tokenizer": {"preset": "byte-level"}},
 }
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A demo that ended by itself."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
 
 
 def run_file(architecture: str) -> str:
@@ -82,19 +68,10 @@ def run_file(architecture: str) -> str:
     return yaml.safe_dump(content)
 
 
-def run_demo(config: Path, directory: Path, port: int) -> Finished:
-    """`manyhands demo --config`, as a person types it."""
-    command = [sys.executable, "-m", "manyhands", "demo", "--config", str(config), "--dir", str(directory), "--json"]
-    command += ["--steps", str(STEPS), "--peers", "1", "--port", str(port)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=60)
-    return Finished(process.returncode, stdout, stderr)
+def run_family(config: Path, directory: Path, port: int) -> Finished:
+    """A demo of one family, from its run file."""
+    options = {"config": config, "dir": directory, "port": port, "steps": STEPS, "peers": 1}
+    return run_demo(*(f"--{name}={value}" for name, value in options.items()))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +83,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future
         for architecture, port in zip(ARCHITECTURES, free_ports("127.0.0.1", len(ARCHITECTURES)), strict=True):
             config = folder / f"{architecture}.yaml"
             config.write_text(run_file(architecture), encoding="utf-8")
-            started[architecture] = pool.submit(run_demo, config, folder / architecture, port)
+            started[architecture] = pool.submit(run_family, config, folder / architecture, port)
         yield started
 
 
