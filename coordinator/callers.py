@@ -1,4 +1,4 @@
-"""Who calls without an account: the address behind a gRPC connection, and how often one address may ask.
+"""Who calls without an account: the address behind a connection, how often one address may ask, and how much at once.
 
 An address is all that is known of a stranger. Whoever has an IPv6 network has 2^64 addresses of it, so there the
 network counts.
@@ -7,6 +7,7 @@ network counts.
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Callable
 from urllib.parse import unquote
 
@@ -32,6 +33,40 @@ def network_of(address: Address) -> str:
     return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
+def http_caller(client: object) -> str:
+    """What counts as one caller of an ASGI scope's `client`, an (address, port) or None."""
+    host = str(client[0]) if isinstance(client, tuple | list) and client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:  # a proxy's word, or a socket without addresses
+        return host[:64]
+    return network_of(getattr(address, "ipv4_mapped", None) or address)
+
+
+class CallerPlaces:
+    """Lets so many in at once, all together and of one caller; used from one event loop."""
+
+    def __init__(self, total: int, per_caller: int) -> None:
+        self._total, self._per_caller = total, per_caller
+        self._taken: Counter[str] = Counter()
+
+    def enter(self, caller: str, *, counted: bool = True) -> bool:
+        """Take a place, to be given back by `leave`; whether there was one. `counted`: as one of the caller's, too."""
+        if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
+            return False
+        self._taken[caller] += 1
+        return True
+
+    def leave(self, caller: str) -> None:
+        """Give a place back."""
+        self._taken[caller] -= 1
+        if not self._taken[caller]:
+            del self._taken[caller]  # a caller who is gone costs no memory
+
+    def __len__(self) -> int:
+        return self._taken.total()
+
+
 class CallerPace:
     """Lets each caller ask so many times a minute; used from one event loop."""
 
@@ -41,13 +76,17 @@ class CallerPace:
 
     def admit(self, address: Address) -> None:
         """Count a request; raises `RequestError` for one too many."""
-        caller, now = network_of(address), self._clock()
+        if not self.allows(network_of(address)):
+            raise RequestError(f"The coordinator answers this {self._per_minute} times a minute: wait a little.")
+
+    def allows(self, caller: str) -> bool:
+        """Count a request, and say whether it is within the pace."""
+        now = self._clock()
         pace = self._paces.pop(caller, None) or Pace(self._per_minute / 60, self._per_minute, now)
         self._paces[caller] = pace
         if len(self._paces) > self._capacity:
             del self._paces[next(iter(self._paces))]
-        if not pace.allows(now):
-            raise RequestError(f"The coordinator answers this {self._per_minute} times a minute: wait a little.")
+        return pace.allows(now)
 
     def __len__(self) -> int:
         return len(self._paces)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import URL
 
 from auth.errors import ConfigError, StorageError
@@ -32,6 +32,7 @@ from coordinator.store.engine import migrate, open_engine
 from peer.run_config import RunConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 _HOST = r"^[A-Za-z0-9._:%-]{1,253}$"
 
 
@@ -45,6 +46,7 @@ class Settings(BaseModel):
     control_port: Port = 7443
     web_port: Port = 8080
     swarm_port: Port = 31337
+    trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = ["127.0.0.1", "::1"]  # in front of the web port
     database_url: str | None = None  # None: SQLite in the run's directory
 
     @classmethod

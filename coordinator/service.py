@@ -41,7 +41,8 @@ async def run_service(
     with open_run_services(directory, time.time) as services:
         control = await ControlServer.start(services, settings.bind_host, settings.control_port, tls)
         try:
-            web = await WebServer.start(make_app(directory, services), settings.bind_host, settings.web_port)
+            app = make_app(directory, services)
+            web = await WebServer.start(app, settings.bind_host, settings.web_port, settings.trusted_proxies)
             try:
                 ready()
                 await _until_either(stop, web.serving)

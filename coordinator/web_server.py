@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
 
 from auth.errors import ManyhandsError, PortTakenError
+from coordinator.callers import CallerPlaces
+from coordinator.web_connection import BoundedConnection, ConnectionLimits
 
 STOP_GRACE_S = 2  # browsers hold event streams open for ever
 
@@ -45,8 +48,18 @@ class WebServer:
         self._server = server
 
     @classmethod
-    async def start(cls, app: FastAPI, host: str, port: int) -> WebServer:
-        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`, or if the app does not start."""
+    async def start(
+        cls,
+        app: FastAPI,
+        host: str,
+        port: int,
+        trusted_proxies: Sequence[str] = (),
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # frozen
+    ) -> WebServer:
+        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`, or if the app does not start.
+
+        `trusted_proxies` are addresses whose word on the client's address and scheme is believed.
+        """
         listening = _listen(host, port)
         config = uvicorn.Config(
             app,
@@ -54,6 +67,17 @@ class WebServer:
             access_log=False,
             server_header=False,
             lifespan="on",
+            http=partial(  # type: ignore[arg-type]  # what makes a connection; uvicorn would take a class
+                BoundedConnection,
+                limits=limits,
+                places=CallerPlaces(limits.connections, limits.connections_per_caller),
+                trusted=frozenset(trusted_proxies),
+            ),
+            ws="none",
+            h11_max_incomplete_event_size=limits.head_bytes,
+            timeout_keep_alive=limits.keep_alive_s,
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=list(trusted_proxies),
             timeout_graceful_shutdown=STOP_GRACE_S,
         )
         server = _Uvicorn(config)
@@ -65,6 +89,11 @@ class WebServer:
             listening.close()
             await serving  # raises why
         return cls(server, serving, int(listening.getsockname()[1]))
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._server.server_state.connections)
 
     async def stop(self) -> None:
         """Close all connections and end the application's background work."""

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from coordinator.ledger import data_wait_share
 from coordinator.presence import CheckpointRow
+from coordinator.web.boundary import stream_place
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import Snapshot
 from peer.phases import all_phases, phase_at
@@ -144,7 +145,7 @@ async def validations(request: Request) -> dict[str, Any]:
     return {"era": snapshot.era, "validations": [row.facts for row in snapshot.validations]}
 
 
-@router.get("/events", response_class=EventSourceResponse)
+@router.get("/events", response_class=EventSourceResponse, dependencies=[Depends(stream_place)])
 async def events(request: Request) -> AsyncIterator[ServerSentEvent]:
     """The overview again and again, as server-sent events named `overview`."""
     async for snapshot in _live(request).updates():

@@ -8,31 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.callers import CallerPlaces
 from coordinator.directory import RunDirectory
 from coordinator.run_services import RunServices
 from coordinator.web import api, pages
+from coordinator.web.boundary import STREAMS, STREAMS_PER_CALLER, Boundary
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.metrics import metrics_text
+from coordinator.web.security_headers import SecurityHeaders
 from coordinator.web.snapshot import take_snapshot
-
-# Plotly styles its charts by a <style> element; scripts come from here only, and members' names never become markup.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-API_DOCS_POLICY = (
-    "default-src 'none'; script-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "style-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; img-src 'self' data: https://fastapi.tiangolo.com; "
-    "connect-src 'self'"
-)
-HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "x-frame-options": "DENY",
-}
 
 
 @dataclass(frozen=True)
@@ -41,28 +26,6 @@ class WebState:
 
     directory: RunDirectory
     services: RunServices
-
-
-class SecurityHeaders:
-    """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        policy = API_DOCS_POLICY if scope.get("path") == "/docs" else CONTENT_SECURITY_POLICY
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                added = HEADERS | {"content-security-policy": policy}
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    *((name.encode(), value.encode()) for name, value in added.items()),
-                ]
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
 def create_app(state: WebState) -> FastAPI:
@@ -75,7 +38,13 @@ def create_app(state: WebState) -> FastAPI:
         async with live.refreshing():
             yield
 
-    app = FastAPI(title="manyhands", summary="A community trains one language model together.", lifespan=lifespan)
+    app = FastAPI(
+        title="manyhands",
+        summary="A community trains one language model together.",
+        lifespan=lifespan,
+        docs_url=None,  # its viewer would come from elsewhere: /openapi.json is for a viewer of one's own
+        redoc_url=None,
+    )
     app.state.live = live
     app.state.config = services.config
     app.state.sessions = services.sessions
@@ -83,5 +52,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.metrics_text = metrics_text(lambda: live.current)
     app.include_router(api.router)
     app.include_router(pages.router)
-    app.add_middleware(SecurityHeaders)
+    app.state.streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
+    app.add_middleware(Boundary)
+    app.add_middleware(SecurityHeaders)  # the last one added is the outermost: refusals have the headers, too
     return app

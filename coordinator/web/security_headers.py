@@ -1,0 +1,52 @@
+"""What a browser is told not to do with our answers: load, frame, guess or run anything that is not ours."""
+
+from __future__ import annotations
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.web.curve import STYLE_SHA256
+
+# Plotly adds its rules one by one to a <style> element that it inserts empty, and has one for its maps (of Plotly 6.x;
+# we draw none, so of another version only the browser's log would tell). These two, by their hashes, and no other.
+EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+MAPS_STYLE = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
+_NOWHERE = "base-uri 'none'; frame-ancestors 'none'"
+DASHBOARD_POLICY = (
+    f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY_STYLE} {MAPS_STYLE}; img-src 'self'; "
+    f"connect-src 'self'; form-action 'none'; {_NOWHERE}"
+)
+CURVE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_SHA256}'; form-action 'none'; {_NOWHERE}"
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+def headers_for(path: str) -> dict[str, str]:
+    """The security headers of the answer to a request for `path`."""
+    policy = CURVE_POLICY if path == "/curve.svg" else DASHBOARD_POLICY
+    return HEADERS | {"content-security-policy": policy}
+
+
+class SecurityHeaders:
+    """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers_for(scope["path"]))
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
