@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 FORMAT_VERSION = 1
 CHUNK_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 1 << 20
 
 
 class FileEntry(BaseModel):
@@ -97,7 +99,7 @@ def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Opti
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
     """Copy a checkpoint's optimizer statistics into the live ones; raises `StorageError` if they do not fit."""
-    stored = load_file(path / "optimizer.safetensors")
+    stored = _load(path / "optimizer.safetensors")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
@@ -111,7 +113,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 def restore_model(model: torch.nn.Module, path: Path) -> None:
     """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
     try:
-        result = model.load_state_dict(load_file(path / WEIGHTS), strict=False)
+        result = model.load_state_dict(_load(path / WEIGHTS), strict=False)
     except RuntimeError as error:  # torch's word for shapes that differ
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
@@ -188,10 +190,7 @@ def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -
     It may be pruned or replaced by another of the same step at any moment: then it is not this checkpoint any more.
     """
     stored = verify(path, files=(WEIGHTS,))
-    try:
-        restore_model(model, path)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
+    restore_model(model, path)
     if not verify(path, files=()).manifest_sha256 == stored.manifest_sha256 == manifest_sha256:
         raise StorageError(f"{path.name}: another checkpoint of that step has taken its place.")
     return stored.manifest
@@ -200,13 +199,13 @@ def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
     """Compare all files, or those named, with the manifest; raises `StorageError` naming the first that differs."""
     try:
-        raw = (path / MANIFEST).read_bytes()
+        raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))
         for name, entry in manifest.files.items():
             wanted = files is None or name in files
-            if Path(name).name != name or (wanted and _entry(path / name) != entry):
+            if Path(name).name != name or (wanted and not _matches(path / name, entry)):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, ValidationError, RecursionError) as error:  # the last: deeply nested JSON
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
     return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
 
@@ -228,6 +227,30 @@ def prune(directory: Path, keep: int, spared: Collection[int] = ()) -> list[int]
     for step in removed:
         shutil.rmtree(steps[step])
     return removed
+
+
+def _read_manifest(path: Path) -> bytes:
+    """A manifest's content; raises `ValueError` for what is none by its kind or size."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+        raise ValueError(f"{path.name} is no plain file of at most {MAX_MANIFEST_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _matches(path: Path, entry: FileEntry) -> bool:
+    """Whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and _entry(path) == entry
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    """A safetensors file, the only kind that is read; raises `StorageError` if it is damaged."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"{path.parent.name}: no complete checkpoint ({path.name} as safetensors: {error})."
+        ) from error
 
 
 def _entry(path: Path) -> FileEntry:

@@ -1,4 +1,4 @@
-"""The run's files that peers may fetch: those that lie in the tokenizer's directory, by their plain names."""
+"""The run's files that peers may fetch: those of the tokenizer's directory that a peer would take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auth.errors import StorageError
-from peer.file_fetch import sha256_of
+from peer.file_fetch import is_served_name, sha256_of
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class RunFile:
 
 
 def list_run_files(directory: Path) -> Mapping[str, RunFile]:
-    """The plain, visible files of a directory by name; links and subdirectories are left out."""
+    """The files of a directory by name; links, subdirectories and what no peer would take are left out."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
         return {
             path.name: RunFile(path, path.stat().st_size, sha256_of(path))
             for path in paths
-            if not path.name.startswith(".")
+            if is_served_name(path.name)
         }
     except OSError as error:
         raise StorageError(f"Cannot read the run's files in {directory}: {error.strerror}.") from error

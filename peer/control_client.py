@@ -13,12 +13,19 @@ from typing import Any, TypeVar
 
 import grpc
 
+from auth.errors import RequestError
 from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
 from auth.join_link import JoinLink
-from peer.file_fetch import has_digest, incoming_file
+from peer.file_fetch import check_announced, has_digest, incoming_file
 from peer.first_contact import check_clock, check_fingerprint, check_run, check_version, read_certificate
 from peer.guest.traffic import Throttle
-from peer.protocol import MAX_COORDINATOR_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+from peer.protocol import (
+    MAX_COORDINATOR_MESSAGE_BYTES,
+    MAX_RUN_FILES,
+    PROTOCOL_VERSION,
+    control_pb2,
+    control_pb2_grpc,
+)
 from peer.protocol.errors import error_from_rpc
 
 CALL_TIMEOUT_S = 20.0
@@ -118,6 +125,7 @@ class ControlClient:
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
         """Fetch one of the run's files into the directory `into`, unless it is there already, and verify it."""
+        check_announced(name, size_bytes)
         throttle = throttle or Throttle()
         target = into / name
         if await asyncio.to_thread(has_digest, target, digest):
@@ -137,6 +145,8 @@ class ControlClient:
 
     async def fetch_files(self, reply: control_pb2.JoinReply, into: Path, throttle: Throttle | None = None) -> None:
         """Fetch every file that a join named (the tokenizer's) into the directory `into`."""
+        if len(reply.files) > MAX_RUN_FILES:
+            raise RequestError(f"The coordinator names {len(reply.files)} files; a run may have {MAX_RUN_FILES}.")
         for file in reply.files:
             await self.fetch_file(
                 file.name, file.sha256, into, token=reply.token, size_bytes=file.size_bytes, throttle=throttle

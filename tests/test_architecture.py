@@ -1,5 +1,7 @@
 """The packages keep their order and their processes apart: who may import whom, and who may import what.
 
+Nor does any of them have a way to run what came over the network.
+
 `auth` <- `peer` <- `coordinator`, and `manyhands.py` sees all. hivemind forks, and neither gRPC nor an accelerator
 survives a fork; so the processes that compute (worker, keeper, validator) never import gRPC, and those that serve or
 show something (agent, service, commands) never import torch or hivemind, which keeps them small and quick to start.
@@ -139,3 +141,68 @@ def test_a_fresh_interpreter_confirms_it(start: str, libraries: set[str]) -> Non
     script = f"import sys, {start}; print(*({libraries!r} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.split() == []
+
+
+# What turns data into code, or may.
+UNPACKERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+RUNNERS = {"eval", "exec", "compile", "__import__"}  # as plain calls; `re.compile` is another
+LOADERS = {"torch.load", "torch.hub.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.jit.load"}
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` for such an expression, else nothing."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def dangers(source: str) -> list[str]:
+    """The calls and imports in a module that could execute what somebody else wrote."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found += [name for name in names if name.split(".")[0] in UNPACKERS]
+        if isinstance(node, ast.Call):
+            found += dangers_of_call(node)
+    return found
+
+
+def dangers_of_call(call: ast.Call) -> list[str]:
+    """Why a call is one of them: by its name, or by how it is asked."""
+    name, keywords = dotted(call.func), {keyword.arg: keyword.value for keyword in call.keywords}
+    found = [name] if name in RUNNERS | LOADERS else []
+    found += [f"{name}({key}=...)" for key in ("trust_remote_code", "allow_pickle") if key in keywords]
+    if name.endswith(".from_pretrained") and not name.split(".")[-2].endswith("Tokenizer"):
+        safe = keywords.get("use_safetensors")
+        found += (
+            [] if isinstance(safe, ast.Constant) and safe.value is True else [f"{name} without use_safetensors=True"]
+        )
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_nothing_that_comes_from_elsewhere_is_executed(module: str) -> None:
+    """No module of ours unpickles, evaluates, asks for remote code, or loads weights other than safetensors."""
+    assert dangers(modules()[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from dill import loads",
+        "def f():\n    import torch\n    torch.load(path)",
+        "yaml.load(text)",
+        "eval(text)",
+        "AutoModel.from_pretrained(path)",
+        "AutoModel.from_pretrained(path, use_safetensors=False)",
+        "AutoTokenizer.from_pretrained(path, trust_remote_code=False)",
+        "numpy.load(path, allow_pickle=True)",
+    ],
+)
+def test_what_would_execute_it_is_recognized(source: str) -> None:
+    """The test above sees each of the ways."""
+    assert len(dangers(source)) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -263,3 +265,40 @@ def test_checkpoint_that_vanishes_while_it_is_read_is_refused(
     monkeypatch.setattr(checkpoints, "load_file", load_too_late)
     with pytest.raises(StorageError, match="no complete checkpoint"):
         restore_verified(TiedModel(), stored.path, stored.manifest_sha256)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_only_plain_files_make_a_checkpoint(tmp_path: Path, tokenizer_dir: Path, name: str, kind: str) -> None:
+    """A link, also to the right content, or a pipe, which would never end, is no file of a checkpoint."""
+    stored = write(tmp_path / "c", tokenizer_dir, 7)
+    aside = tmp_path / "aside"
+    (stored.path / name).rename(aside)
+    if kind == "link":
+        (stored.path / name).symlink_to(aside)
+    else:
+        os.mkfifo(stored.path / name)
+    with pytest.raises(StorageError):
+        verify(stored.path)
+
+
+@pytest.mark.parametrize("content", ["[" * 20_000, " " * 2**20 + "{}", "{}", "\0", '{"step": ' + "9" * 5000 + "}"])
+def test_a_manifest_from_elsewhere_is_read_with_care(tmp_path: Path, tokenizer_dir: Path, content: str) -> None:
+    """Nested too deeply, too long, or of another shape: the checkpoint counts as damaged."""
+    stored = write(tmp_path / "c", tokenizer_dir, 7)
+    (stored.path / "manifest.json").write_text(content)
+    with pytest.raises(StorageError):
+        verify(stored.path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_damaged_safetensors_file_is_an_error_of_ours(tmp_path: Path, tokenizer_dir: Path, name: str) -> None:
+    """Also where nothing was compared with the manifest before."""
+    stored = write(tmp_path / "c", tokenizer_dir, 7)
+    (stored.path / name).write_bytes(b"\xff" * 64)
+    model, optimizer = trained_model()
+    restore = (
+        partial(restore_model, model) if name == "model.safetensors" else partial(restore_optimizer, model, optimizer)
+    )
+    with pytest.raises(StorageError, match="safetensors"):
+        restore(stored.path)

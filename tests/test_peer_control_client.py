@@ -16,6 +16,7 @@ from auth.errors import (
     FingerprintError,
     LinkError,
     ManyhandsError,
+    RequestError,
     StorageError,
     UnreachableError,
     UsedInviteError,
@@ -60,6 +61,21 @@ async def test_a_file_that_is_not_as_announced_never_takes_its_name(
         with pytest.raises(StorageError, match="damaged"):
             await client.fetch_files(reply, tmp_path / "out")
         assert list((tmp_path / "out").iterdir()) == []
+
+
+async def test_a_name_is_looked_at_before_any_file(tmp_path: Path, key: DeviceKey) -> None:
+    """A file elsewhere on this machine is not even compared with the announced digest."""
+    secret = tmp_path / "secret.json"
+    secret.write_text("mine")
+    digest = hashlib.sha256(b"mine").digest()
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        for name in (str(secret), "../secret.json"):
+            with pytest.raises(RequestError, match="not taken"):
+                await client.fetch_file(name, digest, tmp_path / "out", token=reply.token, size_bytes=4)
+        reply.files.extend([reply.files[0]] * 32)
+        with pytest.raises(RequestError, match="33 files"):
+            await client.fetch_files(reply, tmp_path / "out")
 
 
 async def test_a_wrong_fingerprint_is_noticed_before_anything_is_sent(tmp_path: Path) -> None:
