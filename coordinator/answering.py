@@ -44,7 +44,7 @@ async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> Asyn
     except UnreachableError as error:  # our own doing, such as stopping: nothing to hold against the peer
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request of %s: %s", kind, context.peer(), error)
+        logger.info("Refused a %s request: %s", kind, error)  # not whose: no address is kept, and logs are
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
     except Exception:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from auth.errors import PortTakenError, StorageError
 from coordinator.control import ControlServicer
+from coordinator.doorkeeper import Doorkeeper, DoorLimits
 from coordinator.nonces import NonceStore
 from coordinator.run_services import RunServices
 from coordinator.session_hub import SessionHub
@@ -34,8 +37,26 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.max_ping_strikes", 4),
 )
+
+
+class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
+    """The standard health service, without the streams that anybody could hold open for ever."""
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
+        """Refuse: `Check` answers the same."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Use Check.")
+        yield
+
+
+def _options(limits: DoorLimits) -> list[tuple[str, int]]:
+    return [
+        *_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_s)),
+        ("grpc.max_connection_idle_ms", round(1000 * limits.idle_s)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -55,21 +76,29 @@ class ControlServer:
         port: int,
         hub: SessionHub,
         visitors: Visitors,
-        checks: health.aio.HealthServicer,
+        checks: _HealthChecks,
     ) -> None:
         self.port = port
         self._server, self._hub, self._visitors, self._checks = server, hub, visitors, checks
         self._watching = asyncio.create_task(self._watch())
 
     @classmethod
-    async def start(cls, services: RunServices, host: str, port: int, tls: TlsFiles) -> ControlServer:
+    async def start(
+        cls,
+        services: RunServices,
+        host: str,
+        port: int,
+        tls: TlsFiles,
+        limits: DoorLimits = DoorLimits(),  # noqa: B008  # frozen
+    ) -> ControlServer:
         """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
         nonces, hub = NonceStore(services.clock), SessionHub(services)
         visitors = Visitors(services, time.monotonic)
         servicer = ControlServicer(services, nonces, SessionServer(services, nonces, hub), visitors)
-        checks = health.aio.HealthServicer()
+        checks = _HealthChecks()
         await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
-        server = grpc.aio.server(options=_OPTIONS)
+        door = Doorkeeper(limits, time.monotonic)
+        server = grpc.aio.server(interceptors=[door], options=_options(limits))
         control_pb2_grpc.add_ControlServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
