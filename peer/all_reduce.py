@@ -108,6 +108,7 @@ class ExactAllReduce(AllReduceRunner):
                 self._traffic.receiving(stream),
                 max_prefetch=self.tensor_part_container.prefetch,
             ):
+                self._check_part(part_index, part)
                 self._weights[sender_index] = weight
                 self.received_bytes += size
                 try:
@@ -124,6 +125,12 @@ class ExactAllReduce(AllReduceRunner):
         finally:
             if part_index != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
+
+    def _check_part(self, part_index: int, part: torch.Tensor) -> None:
+        """Raise `AllreduceException` unless this part is due: others might be added, too, by broadcast."""
+        shapes = self.tensor_part_reducer.part_shapes
+        if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
+            raise AllreduceException(f"part {part_index} ({part.dtype}, {tuple(part.shape)}) was not asked for")
 
 
 async def _held_open(

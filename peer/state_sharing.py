@@ -8,7 +8,6 @@ from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annota
 
 import torch
 from hivemind.averaging.averager import DecentralizedAverager
-from hivemind.compression import deserialize_torch_tensor
 from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
@@ -18,6 +17,7 @@ from hivemind.utils.streaming import combine_from_streaming
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import is_finite
+from peer.compression import decode
 from peer.guest.traffic import Traffic
 from peer.round_memory import freeze_imported
 
@@ -110,11 +110,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                 if message.metadata:
                     metadata = self.serializer.loads(message.metadata)
                 if message.tensor_part.dtype and parts:
-                    tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+                    tensors.append(decode(combine_from_streaming(parts)))
                     parts = []
                 parts.append(message.tensor_part)
             if parts:
-                tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+                tensors.append(decode(combine_from_streaming(parts)))
         except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
             logger.warning("state of %s could not be downloaded: %r", donor, error)
             return None

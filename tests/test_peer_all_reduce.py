@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.partition import TensorPartReducer
 
-from peer.all_reduce import take_averages
+from peer.all_reduce import ExactAllReduce, take_averages
 
 
 class EndedRound:
@@ -52,3 +54,26 @@ def test_a_failed_round_leaves_a_peers_own_numbers(last: float, missing_values: 
         asyncio.run(take_averages(ended, own))  # type: ignore[arg-type]
     assert torch.equal(own[0], torch.ones(3))
     assert torch.equal(own[1], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("index", "part"),
+    [
+        (0, torch.zeros(1)),  # would be added to all three values
+        (0, torch.zeros(())),
+        (0, torch.zeros(4)),
+        (1, torch.zeros(3)),
+        (2, torch.zeros(2)),  # one more than there are
+        (0, torch.zeros(3, dtype=torch.complex64)),
+    ],
+)
+def test_a_part_that_was_not_asked_for_is_refused(index: int, part: torch.Tensor) -> None:
+    """Another shape or kind of numbers than the reducer's own part, or a part too many, fails its sender."""
+
+    async def check(index: int, part: torch.Tensor) -> None:
+        reducing = SimpleNamespace(tensor_part_reducer=TensorPartReducer([torch.Size([3]), torch.Size([2])], 2))
+        ExactAllReduce._check_part(reducing, index, part)  # type: ignore[arg-type]
+
+    asyncio.run(check(0, torch.zeros(3)))
+    with pytest.raises(AllreduceException, match="not asked for"):
+        asyncio.run(check(index, part))

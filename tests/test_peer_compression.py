@@ -80,3 +80,30 @@ def test_bytes_that_do_not_fit_the_shape_are_refused(change: bytes) -> None:
     wire.buffer = wire.buffer[:-1] + change
     with pytest.raises(ValueError, match="are not 300 values"):
         decode(wire)
+
+
+@pytest.mark.parametrize("code", ["none", "float16", "8bit-blockwise"])
+@pytest.mark.parametrize("dtype", ["U9999999", "object", "complex64", "V8", "", "bool"])
+def test_a_dtype_that_unfolds_in_memory_is_refused(code: Compression, dtype: str) -> None:
+    """NumPy would make four million letters of each number, or an object."""
+    message = encode(torch.ones(3), compression_of(code).compression_type)
+    message.dtype = dtype
+    with pytest.raises(ValueError, match="not taken"):
+        decode(message)
+
+
+@pytest.mark.parametrize("size", [[2], [4], [2**32 - 1] * 4, [], [0]])
+def test_a_size_that_lies_is_refused(size: list[int]) -> None:
+    """Before any memory is taken for it."""
+    message = encode(torch.ones(3), compression_of("none").compression_type)
+    del message.size[:]
+    message.size.extend(size)
+    with pytest.raises(ValueError, match="bytes are not"):
+        decode(message)
+
+
+def test_no_sender_ties_a_tensor_to_a_graph() -> None:
+    """The flag would make every sum with it fail later, for all senders."""
+    message = encode(torch.ones(3), compression_of("none").compression_type)
+    message.requires_grad = True
+    assert not decode(message).requires_grad

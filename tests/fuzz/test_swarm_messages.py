@@ -1,0 +1,177 @@
+"""What other peers send: records of the DHT and tensors; a bad one is dropped, and costs no more than its own size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hivemind.compression import Float16Compression, NoCompression
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord
+from hivemind.proto import averaging_pb2, runtime_pb2
+from hivemind.utils.streaming import combine_from_streaming, split_for_streaming
+from hivemind.utils.timed_storage import ValueWithExpiration
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auth.credentials import Credentials
+from auth.identity import AuthorityKey
+from auth.swarm_auth import PeerRecordValidator, owner_subkey, peers_key
+from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from peer.compression import BLOCKWISE, decode, encode
+from peer.progress import PeerRecord, read_records, view_swarm
+from tests.fuzz.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
+
+RUN, NOW = "run", 1_000.0
+dumps = DHTProtocol.serializer.dumps
+CODES = (NoCompression.compression_type, Float16Compression.compression_type, BLOCKWISE.compression_type)
+DTYPES = st.sampled_from(("float32", "float64", "object", "U99999999", "bool", "complex128", "M8[ns]", "f4,f4", ""))
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    """A member's."""
+    credentials, authority = Credentials(tmp_path_factory.mktemp("device")), AuthorityKey.generate()
+    key = credentials.device_key
+    token = AccessToken("Ada", "device", key.peer_id, key.public_key.decode(), "trainer", RUN, NOW, NOW + 60)
+    revocations = issue_revocations(authority, RevocationList(RUN, 0, NOW, frozenset()))
+    credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
+    return credentials
+
+
+def a_record(jwt: str) -> dict[str, Any]:
+    """A valid record's fields."""
+    return PeerRecord(
+        token=jwt, step=3, samples=4, rate=1.5, time=NOW, training=True, client_mode=False, sketch=(0.5, -1.0)
+    ).model_dump()
+
+
+@inputs(300)
+@given(data=st.data())
+def test_records_on_their_way_into_the_dht(device: Credentials, data: st.DataObject) -> None:
+    """The validator says yes or no, whatever the bytes of key, owner and value are."""
+    owner = dumps(owner_subkey(device.device_key.public_key))
+    value = dumps(a_record(device.token_jwt))
+    nested = b"".join(b"\xc7\xff\x40" for _ in range(data.draw(st.integers(0, 2000)))) + b"\xc0"
+    record = DHTRecord(
+        DHTID.generate(source=peers_key(RUN)).to_bytes(),
+        data.draw(spoilt(owner) | st.just(owner) | st.binary(max_size=64)),
+        data.draw(spoilt(value) | st.binary(max_size=64) | st.just(nested) | st.just(tuples_in_tuples(2000))),
+        NOW + 10,
+    )
+    assert PeerRecordValidator(device, RUN, lambda: NOW).validate(record) in (True, False)
+
+
+@inputs(300)
+@given(data=st.data())
+def test_records_that_the_dht_gives(data: st.DataObject) -> None:
+    """Each is looked at alone, and what follows from them is finite."""
+    token = AccessToken("Ada", "device", "Qm1", "key", "trainer", RUN, NOW, NOW + 60)
+    records: dict[Any, Any] = {"good": ValueWithExpiration(a_record("jwt"), NOW)}
+    for number in range(data.draw(st.integers(0, 4))):
+        fields = a_record("jwt") | {data.draw(st.sampled_from(sorted(PeerRecord.model_fields))): data.draw(JSON)}
+        records[number] = data.draw(st.just(ValueWithExpiration(fields, NOW)) | JSON)
+    found = read_records(records, lambda jwt: token if jwt == "jwt" else None)
+    assert found[0].record.step == 3
+    view = view_swarm(found)
+    assert 0 <= view.step <= 2**40
+    assert 0 <= view.rate < float("inf")
+    assert read_records(data.draw(JSON), lambda jwt: token) == []
+
+
+def decoded(message: runtime_pb2.Tensor) -> torch.Tensor | None:
+    """The tensor, in no graph and of the claimed shape, or None where it is refused."""
+    try:
+        tensor = decode(message)
+    except ValueError:
+        return None
+    assert tensor.shape == tuple(message.size)
+    assert not tensor.requires_grad
+    assert tensor.numel() * tensor.element_size() <= 8 * max(1, len(message.buffer))
+    return tensor
+
+
+@inputs(300)
+@given(data=st.data())
+def test_tensors_with_spoilt_bytes(data: st.DataObject) -> None:
+    """Whatever bytes arrive as a message: it is refused, or is the tensor that it claims to be."""
+    wire = encode(torch.linspace(-1, 1, 12).reshape(3, 4), data.draw(st.sampled_from(CODES)))
+    message = averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, tensor_part=wire, weight=1.0)
+    content = data.draw(spoilt(message.SerializeToString()))
+    try:
+        arrived = averaging_pb2.AveragingData.FromString(content)
+    except Exception:  # noqa: BLE001 - no message at all: the transport's to refuse
+        return
+    decoded(arrived.tensor_part)
+
+
+@inputs(300)
+@given(
+    st.sampled_from((*CODES, 2, 3, 4, 99)),
+    DTYPES | ANY_TEXT.filter(lambda text: text.isascii()),
+    st.lists(st.sampled_from((0, 1, 3, 128, 2**16, 2**31 - 1, 2**32 - 1)) | st.integers(0, 2**32 - 1), max_size=40),
+    st.binary(max_size=600),
+    st.booleans(),
+    st.integers(0, 2**31 - 1),
+)
+def test_tensors_that_lie(
+    code: int, dtype: str, size: list[int], buffer: bytes, requires_grad: bool, chunks: int
+) -> None:
+    """Sizes that lie, dtypes that unfold, codes that nobody speaks."""
+    decoded(
+        runtime_pb2.Tensor(
+            compression=code, dtype=dtype, size=size, buffer=buffer, requires_grad=requires_grad, chunks=chunks
+        )
+    )
+
+
+@inputs(150)
+@given(data=st.data())
+def test_a_state_in_pieces(data: st.DataObject) -> None:
+    """Pieces that are missing, repeated or out of order make no tensor other than of the claimed size."""
+    wire = encode(torch.arange(64, dtype=torch.float32), CODES[0])
+    pieces = list(split_for_streaming(wire, 32))
+    chosen = data.draw(st.lists(st.sampled_from(pieces), min_size=1, max_size=20))
+    tensor = decoded(combine_from_streaming(chosen))
+    assert tensor is None or tensor.numel() in (0, 64)
+
+
+@inputs(150)
+@given(NUMBERS)
+def test_a_weight_of_any_kind_arrives_as_a_number(weight: Any) -> None:
+    """A message holds a 64-bit float: nothing else can arrive as a weight."""
+    try:
+        message = averaging_pb2.AveragingData(weight=float(weight))
+    except OverflowError:
+        return
+    assert isinstance(averaging_pb2.AveragingData.FromString(message.SerializeToString()).weight, float)
+
+
+HUGE = """
+import resource
+from hivemind.proto import runtime_pb2
+from peer.compression import decode
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+for code in (0, 1, 2, 3, 4, 5):
+    for dtype in ("float32", "float64", "U99999999", "S999999999", "object", "V99999999"):
+        for size in ([2**31], [2**32 - 1] * 8, [2**16, 2**16, 4], [1], [100]):
+            for buffer in (b"", b"\\0" * 200, b"\\0" * 400):
+                try:
+                    decode(runtime_pb2.Tensor(compression=code, dtype=dtype, size=size, buffer=buffer))
+                except ValueError:
+                    pass
+print("bounded")
+"""
+
+
+def test_what_a_tensor_claims_costs_no_memory() -> None:
+    """Tensors that declare themselves huge are refused by a process that has 256 MB left."""
+    root = Path(__file__).resolve().parents[2]
+    ended = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, cwd=root, check=False)
+    assert ended.stdout == "bounded\n", ended.stderr[-2000:]
