@@ -1,6 +1,7 @@
 # Everything runs in .venv, which the first target that needs it creates:
 #   make demo     a whole run on this machine: coordinator, dashboard, two volunteers
 #   make test     all tests
+#   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the gRPC stubs after a change of peer/protocol/control.proto
 #   make bench    the benchmarks' quick forms
@@ -12,14 +13,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 SOURCES := auth peer coordinator dashboards benchmarks tests manyhands.py
 ARGS ?=
+INPUTS ?= 10000
 # One thread per process: the tests and the demo start several peers on few cores.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint check protocol bench clean
+.PHONY: help install demo test fuzz lint check protocol bench clean
 
 help:
-	@sed -n '2,7s/^# \{0,1\}//p' Makefile
+	@sed -n '2,8s/^# \{0,1\}//p' Makefile
 
 install: $(STAMP)
 
@@ -34,6 +36,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(STAMP)
+	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)

@@ -20,6 +20,7 @@ from peer.config.phases import Phase
 from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Schedule
 
+MAX_RUN_FILE_CHARS = 4_000_000
 BUILTIN_RUNS = Path(__file__).parent / "runs"
 
 
@@ -120,11 +121,12 @@ class RunConfig(Section):
     def from_yaml(cls, path: Path) -> RunConfig:
         """Read and validate a run file; raises `ConfigError` with one sentence for the first mistake."""
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"Cannot read the run file {path}: {error.strerror}.") from error
-        except (UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not valid YAML: {error}.") from error
+        content = _parse_yaml(text, str(path))
         return cls.from_mapping({} if content is None else content, origin=str(path))
 
     @classmethod
@@ -152,6 +154,33 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def _parse_yaml(text: str, origin: str) -> Any:
+    """What the YAML says; raises `ConfigError`.
+
+    Aliases are not taken: a few lines of them can stand for more values than there is memory.
+    """
+    if len(text) > MAX_RUN_FILE_CHARS:
+        raise ConfigError(f"{origin} has {len(text)} characters; a run file may have {MAX_RUN_FILE_CHARS}.")
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except Exception as error:  # yaml's own, and what its readers of numbers, dates and deep nesting let through
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{origin} is not valid YAML: {reason:.300}.") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("a run file has no aliases (`*name`): write the value itself")
+        return super().compose_node(parent, index)
+
+
 def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
     """Why what is in force from `phase` on would make no valid run file of its own; None if it would."""
     try:
@@ -171,4 +200,12 @@ def _first_mistake(error: ValidationError) -> str:
         return f"`{key}` is not a known key; remove it or check its spelling"
     if first["type"] == "value_error":
         return first["msg"].removeprefix("Value error, ")
-    return f"`{key}` ({first['input']!r:.80}): {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"`{key}` ({_shown(first['input'])}): {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, whatever it is."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number that is too long to be shown"

@@ -116,3 +116,26 @@ def test_a_configuration_cannot_be_changed() -> None:
     config = RunConfig()
     with pytest.raises(ValueError, match="frozen"):
         config.run.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: &a [1]\ny: *a\n",
+        "x: !!bool maybe\n",
+        "x: !!int ''\n",
+        "x: 2026-99-99\n",
+        "x: 0x" + "f" * 9000 + "\n",
+        "x: " + "9" * 9000 + "\n",
+        "x: " + "[" * 5000 + "\n",
+        "!!python/object/apply:os.system ['true']\n",
+        "x" * 5_000_000,
+    ],
+)
+def test_yaml_that_breaks_its_reader_is_a_config_error(text: str, tmp_path: Path) -> None:
+    """Aliases that multiply, values that are none, endless numbers and nesting, tags of code, megabytes."""
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_yaml(path)
+    assert len(str(caught.value)) < 1000
