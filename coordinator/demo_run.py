@@ -162,6 +162,7 @@ class Demo:
         known = state_dir.exists()  # it joined in an earlier demo, and its key is enough
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
+        arguments += ["--data-folder", "/", "--private-network"]  # the run file is this very person's
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         # Never in its arguments, which everybody on the machine can read.
         return self._start_command(

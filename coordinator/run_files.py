@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auth.errors import StorageError
-from peer.file_fetch import is_served_name, sha256_of
+from peer.data.digests import sha256_of
+from peer.file_fetch import is_served_name
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ It never forks and imports neither torch nor hivemind; the keeper is a process o
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from coordinator.directory import RunDirectory
 from coordinator.run_services import RunServices, open_run_services
 from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
+from peer.config.pinning import unpinned
 
+logger = logging.getLogger(__name__)
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
@@ -38,6 +41,8 @@ async def run_service(
     """Serve until `stop` is set, then end in order: peers are told to come back, and their stays are closed."""
     settings = directory.settings
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
+    for warning in unpinned(directory.config):
+        logger.warning("%s", warning)
     with open_run_services(directory, time.time) as services:
         control = await ControlServer.start(services, settings.bind_host, settings.control_port, tls)
         try:

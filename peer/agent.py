@@ -16,6 +16,7 @@ from pathlib import Path
 
 from auth.credentials import Credentials
 from peer.agent_options import AgentOptions
+from peer.config.reach import check_reach
 from peer.control_client import ControlClient
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.account import Account, used_of
@@ -32,6 +33,7 @@ from peer.own_presence import OwnPresence
 from peer.place import Place, describe
 from peer.place_finding import find_place
 from peer.protocol import control_pb2
+from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
 from peer.worker_process import WorkerMain, default_worker_main
 from peer.workers import StopRequest, Workers
@@ -93,6 +95,8 @@ class Agent:
             reply = await client.join(key, options.invite, role=options.role, software=software_version())
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version)
+            if options.role == "trainer":  # who only averages opens no source
+                check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             self._era = reply.era
             tokenizer_dir = options.state_dir / "tokenizer"
             await client.fetch_files(reply, tokenizer_dir, self._account.fetching)

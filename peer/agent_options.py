@@ -12,6 +12,7 @@ from typing import Literal
 from auth.errors import StorageError
 from auth.join_link import JoinLink
 from peer.compile_choice import CompileMode
+from peer.config.reach import Allowed
 from peer.guest.cloud import Cloud
 from peer.guest.limits import NO_LIMITS, Limits
 from peer.place import ANY_PORT
@@ -35,6 +36,7 @@ class AgentOptions:
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
     listen: tuple[str, ...] = ANY_PORT
+    allowed: Allowed = field(default=Allowed())
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from auth.join_link import JoinLink
 from peer.agent import Agent, run_agent
 from peer.agent_options import AgentOptions, only_one
 from peer.compile_choice import CompileMode
+from peer.config.reach import Allowed
 from peer.devices import DEVICES, check_device_name
 from peer.display import Display, PanelState, open_display
 from peer.doctor.context import Context, Options
@@ -31,6 +32,7 @@ from peer.notebook_panel import NotebookDisplay
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
+DATA_FOLDERS_VARIABLE = "MANYHANDS_DATA_FOLDERS"
 app = typer.Typer(pretty_exceptions_enable=False)
 
 Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
@@ -110,6 +112,16 @@ def join(
     state_dir: StateDir = None,
     listen: Listen = None,
     client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
+    data_folder: Annotated[
+        list[Path] | None,
+        typer.Option(
+            envvar=DATA_FOLDERS_VARIABLE,
+            help="A folder of this machine that the run may read its text from; repeatable.",
+        ),
+    ] = None,
+    private_network: Annotated[
+        bool, typer.Option("--private-network", help="Let the run fetch its text from this machine's own network, too.")
+    ] = False,
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
 ) -> None:
@@ -133,6 +145,7 @@ def join(
         compile=compile_layers,
         limits=limits,
         client_mode=client_mode,
+        allowed=Allowed(tuple(data_folder or ()), private_network),
     )
     _take_part(options, invite, log_format, no_panel)
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from auth.errors import RequestError, StorageError
-from peer.protocol import CHUNK_BYTES, MAX_FILE_BYTES
+from peer.data.digests import sha256_of
+from peer.protocol import MAX_FILE_BYTES
 
 # Plain names of data: no directory, nothing hidden, and no format that may hold code (.bin, .pt, .pkl, .py, .so, ...).
 _SERVED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\.(json|json\.gz|model|txt|safetensors)")
@@ -37,15 +38,6 @@ def check_announced(name: str, size_bytes: int) -> None:
         )
     if size_bytes > MAX_FILE_BYTES:
         raise RequestError(f"The coordinator's file {name} has {size_bytes} bytes; {MAX_FILE_BYTES} are allowed.")
-
-
-def sha256_of(path: Path) -> bytes:
-    """The SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(CHUNK_BYTES):
-            digest.update(block)
-    return digest.digest()
 
 
 def has_digest(path: Path, digest: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -23,6 +24,7 @@ def pytest_configure() -> None:
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", EIGHT_DEVICES)
+    os.environ.setdefault("MANYHANDS_DATA_FOLDERS", tempfile.gettempdir())  # where tests' runs have their text
     settings.register_profile("manyhands", deadline=None)  # a busy machine is no failure
     settings.load_profile("manyhands")
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
@@ -79,9 +80,10 @@ class TestCoordinator:
 
 
 @asynccontextmanager
-async def serving(path: Path, token_lifetime_s: int = 3600) -> AsyncIterator[TestCoordinator]:
-    """A new run in `path`, served for the time of the block."""
-    config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": {"token_lifetime_s": token_lifetime_s}})
+async def serving(path: Path, token_lifetime_s: int = 3600, **sections: Any) -> AsyncIterator[TestCoordinator]:
+    """A new run in `path`, with these sections of its run file, served for the time of the block."""
+    membership = {"token_lifetime_s": token_lifetime_s}
+    config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": membership, **sections})
     clock = SteppedClock()
     directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1"))
     (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)

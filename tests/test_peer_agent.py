@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from auth.errors import RevokedError, StorageError, SwarmError, WorkerError
+from auth.errors import ConfigError, RevokedError, StorageError, SwarmError, WorkerError
 from peer import workers
 from peer.agent import Agent
 from peer.agent_options import AgentOptions, only_one
@@ -103,6 +103,15 @@ async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.
         assert any(isinstance(event, Notice) and "Starting again" in event.text for event in shown.events)
         agent.stop("test")
         await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_a_run_that_reads_this_machines_files_needs_its_owners_word(tmp_path: Path) -> None:
+    """The join ends before any worker starts, and the sentence names the file and the option."""
+    async with serving(tmp_path, data={"sources": [{"kind": "text", "path": "/etc/hosts"}]}) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        with pytest.raises(ConfigError, match=r"/etc/hosts.*--data-folder"):
+            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+        assert shown.events == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import fsspec
@@ -37,3 +38,12 @@ def test_an_address_with_nothing_is_told() -> None:
     """The sentence names it."""
     with pytest.raises(ConfigError, match="Cannot fetch the scorer's model memory://nothing"):
         open_scorer(Scorer(kind="kenlm", model="memory://nothing"), None)
+
+
+def test_a_model_must_have_the_digest_that_the_run_gives(tmp_path: Path) -> None:
+    """Another file is refused before any library reads it."""
+    arpa = write_arpa(tmp_path / "model.arpa")
+    right = hashlib.sha256(arpa.read_bytes()).hexdigest()
+    assert isinstance(open_scorer(Scorer(kind="kenlm", model=str(arpa), sha256=right), None), KenlmScorer)
+    with pytest.raises(ConfigError, match="SHA-256 differs"):
+        open_scorer(Scorer(kind="kenlm", model=str(arpa), sha256="0" * 64), None)

@@ -21,6 +21,13 @@ KINDS_WITH = {
     "revision": {"hub"},
 }
 KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
+# What may be said to a file system. Not taken: what names a login, a file or a cache of the volunteer's machine.
+STORAGE_OPTIONS = {
+    *("anon", "endpoint_url", "key", "secret", "requester_pays", "use_ssl"),  # S3
+    *("account_name", "account_key", "sas_token"),  # Azure
+    *("project",),  # Google
+    *("block_size", "encoded", "simple_links"),  # the web
+}
 Options = Mapping[str, str | int | float | bool | None]
 
 
@@ -91,6 +98,13 @@ class Source(Section):
     def _addresses_are_of_files(self) -> Source:
         for path in self.paths:
             check_address("path", path)
+        return self
+
+    @model_validator(mode="after")
+    def _storage_options_are_known(self) -> Source:
+        for key in self.storage_options:
+            if key not in STORAGE_OPTIONS:
+                raise ValueError(f"`storage_options` may hold {', '.join(sorted(STORAGE_OPTIONS))}, not `{key}`")
         return self
 
     @model_validator(mode="after")

@@ -23,12 +23,15 @@ class Scorer(Section):
 
     kind: Literal["unigram", "kenlm"] = "unigram"
     model: Address | None = None  # a path or an address, which every volunteer's machine must reach
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the model's file
     text: Literal["raw", "words"] = "raw"  # as KenLM is given it: as it is, or normalized and cut into words
 
     @model_validator(mode="after")
     def _model_where_needed(self) -> Scorer:
         if self.kind == "kenlm" and self.model is None:
             raise ValueError("a scorer of kind `kenlm` needs a `model`")
+        if self.sha256 is not None and self.model is None:
+            raise ValueError("`sha256` is the digest of a scorer's `model`: name one, or remove it")
         if self.kind == "unigram" and self.text != "raw":
             raise ValueError("`text` is for scorers of kind `kenlm`: a tokenizer normalizes by itself")
         return self

@@ -13,9 +13,12 @@ from fsspec.core import url_to_fs
 from auth.errors import ConfigError
 from peer.config.addresses import is_remote
 from peer.config.data import Source
+from peer.config.reach import host_of, is_private
 
 ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
 COMPRESSIONS = ("", ".gz", ".zst")
+OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
+LOGINS = {"key", "account_key", "sas_token"}
 NETWORK_TIMEOUT_S = 30.0  # to connect, and between two arrivals of data
 
 
@@ -61,13 +64,28 @@ def find_files(source: Source) -> list[Address]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """What fsspec is told: the run file's options, and on the web not to wait for ever."""
-    if not any(path.startswith(("http://", "https://")) for path in source.paths):
-        return dict(source.storage_options)
+    """What fsspec is told: the run file's options, never this machine's own login; of the web, the public part only."""
+    options = {**_without_login(source), **source.storage_options}
+    web = [path for path in source.paths if path.startswith(("http://", "https://"))]
+    if not web:
+        return options
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=NETWORK_TIMEOUT_S, sock_read=NETWORK_TIMEOUT_S)
-    return {**source.storage_options, "client_kwargs": {"timeout": timeout, "trust_env": True}}
+    options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
+    if not any(is_private(host_of(path)) for path in web):
+        from peer.data.public_web import public_client
+
+        options["get_client"] = public_client
+    return options
+
+
+def _without_login(source: Source) -> dict[str, Any]:
+    """Object storage is read anonymously unless the run file brings a key: a volunteer's own buckets are private."""
+    schemes = {path.partition("://")[0] for path in source.paths}
+    if schemes & {"gs", "gcs"}:
+        return {"token": "anon"}
+    return {} if set(source.storage_options) & LOGINS or not schemes & OBJECT_STORES else {"anon": True}
 
 
 def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str]:

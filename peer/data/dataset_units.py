@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from auth.errors import ConfigError
@@ -113,6 +114,7 @@ def _open_hub(source: Source, columns: list[str]) -> Any:
 
     try:
         builder = load_dataset_builder(source.paths[0], source.config_name, revision=source.revision)
+        _require_own_files(builder.config.data_files, source)
         known = builder.as_streaming_dataset(split=source.split).column_names
     except (FileNotFoundError, ValueError) as error:  # no such dataset, configuration or split
         raise ConfigError(f"Cannot open the dataset {source.name}: {' '.join(str(error).split())}.") from error
@@ -122,3 +124,11 @@ def _open_hub(source: Source, columns: list[str]) -> Any:
     if hasattr(builder.config, "columns"):
         builder.config.columns, builder.config.batch_size = columns, BATCH_ROWS
     return builder.as_streaming_dataset(split=source.split)
+
+
+def _require_own_files(data_files: Any, source: Source) -> None:
+    """Raise `ConfigError` if a dataset of the hub names files elsewhere, such as on this machine, as its own."""
+    files = [str(file) for names in (data_files or {}).values() for file in names]
+    foreign = [file for file in files if not file.startswith("hf://")]
+    if foreign and not Path(source.paths[0]).exists():
+        raise ConfigError(f"The dataset {source.name} names the file `{foreign[0]:.200}`, which is none of its own.")

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from auth.errors import ConfigError
 from peer.config.addresses import is_remote
+from peer.config.data import Source
 from peer.config.sampling import Scorer as ScorerConfig
+from peer.data.addresses import storage_options
+from peer.data.digests import sha256_of
 
 
 class Scorer(Protocol):
@@ -31,14 +34,22 @@ def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
         from peer.data.kenlm_scoring import KenlmScorer
 
         assert config.model is not None
-        return KenlmScorer(local_copy(config.model), config.text)
+        return KenlmScorer(_checked_copy(config, config.model), config.text)
     from peer.data.tokenizers import read_tokenizer
     from peer.data.unigram_scoring import UnigramScorer
 
-    path = tokenizer_dir if config.model is None else local_copy(config.model)
+    path = tokenizer_dir if config.model is None else _checked_copy(config, config.model)
     if path is None:
         raise ConfigError("Sampling needs a scorer: the run's tokenizer, or a `model` for `sampling.scorer`.")
     return UnigramScorer(read_tokenizer(path))
+
+
+def _checked_copy(config: ScorerConfig, address: str) -> Path:
+    """The model's file, of which the digest is right if the run file gives one; raises `ConfigError`."""
+    path = local_copy(address)
+    if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
+        raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")
+    return path
 
 
 def local_copy(address: str) -> Path:
@@ -48,6 +59,7 @@ def local_copy(address: str) -> Path:
     import fsspec
 
     try:
-        return Path(fsspec.open_local(f"simplecache::{address}"))
+        options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
+        return Path(fsspec.open_local(f"simplecache::{address}", **options))
     except Exception as error:
         raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
