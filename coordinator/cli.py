@@ -1,4 +1,4 @@
-"""The operator's commands: `manyhands coordinator init | serve | invite | members | revoke | status`.
+"""The operator's commands: `manyhands coordinator init | serve | invite | members | revoke | erase | ...`.
 
 Each opens the run's directory and its database, does one thing and ends; only `serve` stays.
 """
@@ -13,6 +13,9 @@ from pathlib import Path
 import typer
 
 from auth.errors import ConfigError
+from coordinator.audit import audit_log
+from coordinator.display_names import set_display_name
+from coordinator.erasure import erase as erase_member
 from coordinator.invites import ROLE_RANKS
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
@@ -79,7 +82,8 @@ def invite(
     as_json: bool = JSON,
 ) -> None:
     """Invite a volunteer: prints one-use codes, which are stored nowhere, and the commands that use them."""
-    with open_run(directory) as run:
+    detail = f"{role}, {devices} code(s), {days:g} days"
+    with open_run(directory) as run, run.audit.act("invite", name, detail):
         codes = run.membership.invite(name, role=role, days=days, devices=devices)
         link = str(run.directory.join_link)
     command = "assist" if role == "auxiliary" else "join"
@@ -132,12 +136,62 @@ def revoke(
     as_json: bool = JSON,
 ) -> None:
     """Shut a member out, with all devices; it reaches the swarm within seconds while the run is served."""
-    with open_run(directory) as run:
+    with open_run(directory) as run, run.audit.act("revoke", name, reason):
         devices = run.membership.revoke(name, reason)
     if as_json:
         say_json({"member": name, "devices_revoked": devices})
         return
     say(f"{name} is revoked, with {devices} device{'' if devices == 1 else 's'}.")
+
+
+@app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")
+def erase(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask whether you are sure."),
+    as_json: bool = JSON,
+) -> None:
+    """Forget a member's name for good: the samples stay under a pseudonym, the devices are shut out."""
+    if not yes:
+        typer.confirm(f"Shut {name!r} out and forget the name? This cannot be undone", abort=True, err=True)
+    with open_run(directory) as run:
+        pseudonym = erase_member(run.sessions, run.membership, name)
+        run.audit.record("erase", pseudonym)
+    if as_json:
+        say_json({"pseudonym": pseudonym})
+        return
+    say(f"The member is called {pseudonym} from now on.")
+
+
+@app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')
+def display_name(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    pseudonym: str = typer.Argument("", help="What the public sees instead; nothing: the name itself."),
+) -> None:
+    """Choose the name under which the public sees a member."""
+    with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
+        set_display_name(run.sessions, name, pseudonym)
+    say(f"The public sees {name} as {pseudonym or name}.")
+
+
+@app.command(epilog="Example: manyhands coordinator audit my-run --limit 20")
+def audit(
+    directory: Path = DIRECTORY,
+    limit: int = typer.Option(100, min=1, max=100_000, help="The newest so many."),
+    as_json: bool = JSON,
+) -> None:
+    """Show who did what to the run: invitations, revocations, erasures, by command and over the web."""
+    with open_run(directory) as run:
+        rows = audit_log(run.sessions, limit)
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("when", "who", "act", "whom", "detail"),
+        [(format_age(row.at, now), row.actor, row.act, row.subject, row.detail) for row in rows],
+    )
 
 
 @app.command(epilog="Example: manyhands coordinator status my-run")

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from auth.errors import ConfigError
+from coordinator.audit import AuditLog, os_actor
 from coordinator.directory import RunDirectory, Settings
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
@@ -28,6 +29,7 @@ class OpenRun:
     sessions: Sessions
     membership: Membership
     ledger: Ledger
+    audit: AuditLog  # of whoever runs this command
 
 
 def make_settings(**values: Any) -> Settings:
@@ -67,6 +69,7 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
                 sessions, directory.authority, config.run.name, config.membership.token_lifetime_s, clock
             ),
             ledger=Ledger(sessions, config, clock),
+            audit=AuditLog(sessions, os_actor(), clock),
         )
     finally:
         engine.dispose()

@@ -73,12 +73,12 @@ def open_engine(url: str) -> Engine:
 
 
 def _prepare_sqlite(engine: Engine) -> None:
-    """Readers beside one writer (WAL), foreign keys, and transactions that begin when we say so."""
+    """Readers beside one writer (WAL), foreign keys, erased text overwritten; transactions begin when we say so."""
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # sqlite3 must not begin transactions by itself
-        for pragma in ("journal_mode = WAL", "foreign_keys = ON"):
+        for pragma in ("journal_mode = WAL", "foreign_keys = ON", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

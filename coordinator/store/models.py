@@ -31,6 +31,7 @@ class Member(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
+    display_name: Mapped[str | None] = mapped_column(String(64))  # what the public sees instead
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
     revoked_reason: Mapped[str] = mapped_column(Text, default="")
@@ -148,6 +149,19 @@ class Refusal(Base):
     code: Mapped[str] = mapped_column(String(32))
     reason: Mapped[str] = mapped_column(Text)
     device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id"))
+
+
+class AuditEntry(Base):
+    """One act of administration; see `coordinator.audit`."""
+
+    __tablename__ = "audit_entries"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(Float, index=True)
+    actor: Mapped[str] = mapped_column(String(100))
+    act: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(String(128), default="")
+    detail: Mapped[str] = mapped_column(Text, default="")
 
 
 class Revocation(Base):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.display_names import display_names, publicly
 from coordinator.ledger import Contribution, Ledger, StepRow
 from coordinator.presence import (
     CheckpointRow,
@@ -25,7 +26,7 @@ class Snapshot:
 
     taken_at: float  # Unix seconds
     steps: tuple[StepRow, ...]
-    contributions: tuple[Contribution, ...]
+    contributions: tuple[Contribution, ...]  # under the names that the public may know
     online: tuple[OnlineSession, ...]
     swarm: SwarmView | None
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
@@ -71,7 +72,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
     return Snapshot(
         taken_at=now,
         steps=_steps(services.ledger, before if before is not None and before.era == era else None),
-        contributions=tuple(services.ledger.contributions()),
+        contributions=publicly(services.ledger.contributions(), display_names(services.sessions)),
         online=tuple(online_sessions(services.sessions, now)),
         swarm=read_swarm_status(services.sessions),
         checkpoints=tuple(checkpoints(services.sessions)),
