@@ -8,11 +8,13 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 
 import typer
 
 from auth.errors import ConfigError
+from coordinator.administrators import Administrators
 from coordinator.audit import audit_log
 from coordinator.display_names import set_display_name
 from coordinator.erasure import erase as erase_member
@@ -30,6 +32,14 @@ LOCAL_HOST = "127.0.0.1"
 DIRECTORY = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False)
 VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy")
 JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+
+
+class AdminAction(str, Enum):
+    """What can be done about administrators."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    LIST = "list"
 
 
 @app.command(epilog="Example: manyhands coordinator init my-run --config run.yaml --host training.example.org")
@@ -173,6 +183,30 @@ def display_name(
     with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
         set_display_name(run.sessions, name, pseudonym)
     say(f"The public sees {name} as {pseudonym or name}.")
+
+
+@app.command(epilog="Example: manyhands coordinator admin my-run add grace")
+def admin(
+    directory: Path = DIRECTORY,
+    action: AdminAction = typer.Argument(..., help="What to do.", show_default=False),
+    name: str = typer.Argument("", help="The administrator's name."),
+    as_json: bool = JSON,
+) -> None:
+    """Say who may administer the run over the web; `add` asks for a password, also to change one."""
+    with open_run(directory) as run:
+        administrators = Administrators(run.sessions)
+        if action is AdminAction.ADD:
+            password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+            with run.audit.act("admin-add", name):
+                administrators.set_password(name, password)
+        elif action is AdminAction.REMOVE:
+            with run.audit.act("admin-remove", name):
+                administrators.remove(name)
+        names = administrators.names()
+    if as_json:
+        say_json(names)
+        return
+    say(f"Administrators: {', '.join(names) or 'nobody'}.")
 
 
 @app.command(epilog="Example: manyhands coordinator audit my-run --limit 20")

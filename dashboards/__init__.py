@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 WEB = Path(__file__).parent / "web"
+ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

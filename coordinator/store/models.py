@@ -164,6 +164,31 @@ class AuditEntry(Base):
     detail: Mapped[str] = mapped_column(Text, default="")
 
 
+class Administrator(Base):
+    """Who may administer the run over the web."""
+
+    __tablename__ = "administrators"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    password_hash: Mapped[str] = mapped_column(Text)  # argon2id, in its own notation
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class AdminSession(Base):
+    """One login of an administrator; its token is stored hashed."""
+
+    __tablename__ = "admin_sessions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    administrator_id: Mapped[int] = mapped_column(ForeignKey("administrators.id"))
+    token_sha256: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
+    csrf_token: Mapped[str] = mapped_column(String(64))
+    last_seen_at: Mapped[float] = mapped_column(Float)
+    expires_at: Mapped[float] = mapped_column(Float)
+    administrator: Mapped[Administrator] = relationship()
+
+
 class Revocation(Base):
     """One entry of the monotonic revocation list; its id is the list's serial number."""
 

@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from coordinator.administrators import Administrators
 from coordinator.callers import CallerPlaces
 from coordinator.directory import RunDirectory
 from coordinator.run_services import RunServices
-from coordinator.web import api, pages
+from coordinator.web import admin_api, admin_pages, api, pages
+from coordinator.web.admin_login import LoginDesk, LoginNeededError
 from coordinator.web.boundary import STREAMS, STREAMS_PER_CALLER, Boundary
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.metrics import metrics_text
@@ -26,6 +29,13 @@ class WebState:
 
     directory: RunDirectory
     services: RunServices
+
+
+async def ask_to_log_in(request: Request, _error: Exception) -> Response:
+    """A page's browser is sent to the form; a program is told."""
+    if request.method == "GET" and request.url.path.startswith("/admin"):
+        return RedirectResponse("/admin/login", 303)
+    return JSONResponse({"detail": "Log in first."}, 401)
 
 
 def create_app(state: WebState) -> FastAPI:
@@ -52,6 +62,11 @@ def create_app(state: WebState) -> FastAPI:
     app.state.metrics_text = metrics_text(lambda: live.current)
     app.include_router(api.router)
     app.include_router(pages.router)
+    app.include_router(admin_pages.router)
+    app.include_router(admin_api.router)
+    app.add_exception_handler(LoginNeededError, ask_to_log_in)
+    app.state.services = services
+    app.state.login_desk = LoginDesk(Administrators(services.sessions, services.clock))
     app.state.streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     app.add_middleware(Boundary)
     app.add_middleware(SecurityHeaders)  # the last one added is the outermost: refusals have the headers, too

@@ -1,0 +1,143 @@
+"""Administrators of the run over the web: their passwords (argon2id) and their logins, which the server can end.
+
+A login is a random token in the browser's cookie; the database has its hash, so that a copy of the database logs in
+nobody. With it goes a second token, which every form must bring along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError
+from coordinator.membership import member_name
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Administrator, AdminSession
+
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # characters
+LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
+NOTED_EVERY_S = 30.0  # that a login is in use
+SESSIONS_KEPT = 16  # of one administrator; the oldest ends
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who is logged in, and what its forms must bring along."""
+
+    name: str
+    csrf_token: str
+
+
+class Administrators:
+    """Passwords and logins, over the database; safe to call from threads."""
+
+    def __init__(
+        self, sessions: Sessions, clock: Callable[[], float] = time.time, hasher: PasswordHasher | None = None
+    ) -> None:
+        self._sessions, self._clock = sessions, clock
+        self._hasher = hasher or PasswordHasher()
+        self._nobodys_hash = self._hasher.hash(secrets.token_hex())
+
+    def set_password(self, name: str, password: str) -> None:
+        """Make somebody an administrator, or change a password, which ends all logins by the old one."""
+        name = member_name(name)
+        if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+            raise ConfigError(f"A password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
+        password_hash = self._hasher.hash(password)
+
+        def change(session: Session) -> None:
+            known = session.scalar(select(Administrator).where(Administrator.name == name))
+            if known is None:
+                session.add(Administrator(name=name, password_hash=password_hash, created_at=self._clock()))
+            else:
+                known.password_hash = password_hash
+                session.execute(delete(AdminSession).where(AdminSession.administrator_id == known.id))
+
+        self._sessions.transact(change)
+
+    def remove(self, name: str) -> None:
+        """Take the right away, at once; raises `ConfigError` where nobody has it by that name."""
+
+        def take(session: Session) -> None:
+            known = session.scalar(select(Administrator).where(Administrator.name == member_name(name)))
+            if known is None:
+                raise ConfigError(f"No administrator is called {name!r:.80}.")
+            session.execute(delete(AdminSession).where(AdminSession.administrator_id == known.id))
+            session.delete(known)
+
+        self._sessions.transact(take)
+
+    def names(self) -> list[str]:
+        """Everybody who may log in."""
+        with self._sessions() as session:
+            return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
+
+    def log_in(self, name: str, password: str) -> str | None:
+        """A new login's token; None for a wrong name or password, after the same work."""
+        with self._sessions() as session:
+            known = session.scalar(select(Administrator).where(Administrator.name == name))
+        right = self._verify(known.password_hash if known is not None else self._nobodys_hash, password)
+        if known is None or not right:
+            return None
+        token = secrets.token_urlsafe(32)
+        self._sessions.transact(lambda session: self._open(session, known.id, known.password_hash, token))
+        return token
+
+    def login_of(self, token: str) -> Login | None:
+        """Whose login this token is; None where it is unknown, over, or was not used for too long."""
+        now = self._clock()
+        found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
+        with self._sessions() as session:
+            login = session.scalar(found)
+            if login is None or now >= login.expires_at or now >= login.last_seen_at + IDLE_S:
+                return None
+            result, seen_at = Login(login.administrator.name, login.csrf_token), login.last_seen_at
+        if now >= seen_at + NOTED_EVERY_S:
+            with self._sessions.begin() as session:
+                login = session.scalar(found)
+                if login is not None:
+                    login.last_seen_at = now
+        return result
+
+    def log_out(self, token: str) -> None:
+        """End a login."""
+        with self._sessions.begin() as session:
+            session.execute(delete(AdminSession).where(AdminSession.token_sha256 == _hash(token)))
+
+    def _verify(self, password_hash: str, password: str) -> bool:
+        try:
+            return self._hasher.verify(password_hash, password[: LONGEST_PASSWORD + 1])
+        except (VerificationError, InvalidHashError):
+            return False
+
+    def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
+        known = session.get(Administrator, administrator_id)
+        if known is None or known.password_hash != password_hash:
+            raise ConfigError("The password has just been changed: log in again.")
+        now = self._clock()
+        session.execute(delete(AdminSession).where(AdminSession.expires_at <= now))
+        mine = AdminSession.administrator_id == administrator_id
+        kept = select(AdminSession.id).where(mine).order_by(AdminSession.id.desc()).limit(SESSIONS_KEPT - 1)
+        session.execute(delete(AdminSession).where(mine, AdminSession.id.not_in(kept)))
+        session.add(
+            AdminSession(
+                administrator_id=administrator_id,
+                token_sha256=_hash(token),
+                csrf_token=secrets.token_urlsafe(32),
+                last_seen_at=now,
+                expires_at=now + LIFETIME_S,
+            )
+        )
+
+
+def _hash(token: str) -> bytes:
+    """A token has 256 random bits: a plain hash is enough."""
+    return hashlib.sha256(b"manyhands-login-v1:" + token.encode()).digest()

@@ -1,0 +1,179 @@
+"""The administrators' pages: drawn by the server, without a script; what people wrote is escaped by the templates."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from auth.errors import ConfigError
+from coordinator.administration import Administration
+from coordinator.administrators import Login
+from coordinator.invites import ROLE_RANKS
+from coordinator.web.admin_login import (
+    LoginDesk,
+    clear_cookie,
+    current_login,
+    read_form,
+    require_csrf,
+    require_own_origin,
+    require_privacy,
+    set_cookie,
+    token_of,
+)
+from dashboards import ADMIN
+from peer.tables import format_age
+
+router = APIRouter(prefix="/admin", include_in_schema=False)
+templates = Environment(loader=FileSystemLoader(ADMIN), autoescape=True, undefined=StrictUndefined)
+templates.filters["age"] = lambda at: format_age(at, time.time())
+Who = Annotated[Login, Depends(current_login)]
+
+
+async def posted_form(request: Request, login: Who) -> dict[str, str]:
+    """The fields of a form that this login's own page has sent."""
+    require_own_origin(request)
+    form = await read_form(request)
+    require_csrf(login, form.get("csrf", ""))
+    return form
+
+
+Form = Annotated[dict[str, str], Depends(posted_form)]
+
+
+def administration(request: Request, login: Login) -> Administration:
+    """The run, for this administrator."""
+    services = request.app.state.services
+    return Administration(services.sessions, services.membership, f"web:{login.name}", services.clock)
+
+
+@router.get("/login")
+async def login_form(request: Request) -> Response:
+    """The form."""
+    require_privacy(request)
+    return _draw(request, "login.html", None)
+
+
+@router.post("/login")
+async def log_in(request: Request) -> Response:
+    """Check name and password."""
+    require_privacy(request)
+    require_own_origin(request)
+    form = await read_form(request)
+    desk: LoginDesk = request.app.state.login_desk
+    token = await desk.log_in(request, form.get("name", ""), form.get("password", ""))
+    if token is None:
+        return _draw(request, "login.html", None, 403, error="The name or the password is wrong.")
+    answer = _to_members()
+    set_cookie(request, answer, token)
+    return answer
+
+
+@router.post("/logout")
+async def log_out(request: Request, _form: Form) -> Response:
+    """End the login, here and on the server."""
+    desk: LoginDesk = request.app.state.login_desk
+    await asyncio.to_thread(desk.administrators.log_out, token_of(request))
+    answer = RedirectResponse("/admin/login", 303)
+    clear_cookie(request, answer)
+    return answer
+
+
+@router.get("")
+async def members(request: Request, login: Who) -> Response:
+    """All members, and what can be done to them."""
+    return await _members(request, login)
+
+
+@router.post("/invite")
+async def invite(request: Request, login: Who, form: Form) -> Response:
+    """Make a code and show it, this once."""
+    name, role = form.get("name", ""), form.get("role", "")
+    try:
+        run = administration(request, login)
+        code = await asyncio.to_thread(run.invite, name, role, number(form.get("days", "")))
+    except ConfigError as error:
+        return await _members(request, login, 400, error=str(error))
+    link, verb = request.app.state.join_link, "assist" if role == "auxiliary" else "join"
+    command = f"manyhands {verb} '{link}' --invite {code}"
+    return await _members(request, login, code=code, invited=name, command=command)
+
+
+@router.post("/revoke")
+async def revoke(request: Request, login: Who, form: Form) -> Response:
+    """Shut a member out."""
+    return await _act(request, login, "revoke", form, "name", "reason")
+
+
+@router.post("/display-name")
+async def display_name(request: Request, login: Who, form: Form) -> Response:
+    """Show a member under another name."""
+    return await _act(request, login, "show_as", form, "name", "display_name")
+
+
+@router.post("/erase")
+async def erase(request: Request, login: Who, form: Form) -> Response:
+    """Forget a member."""
+    return await _act(request, login, "erase", form, "name", "confirmation")
+
+
+@router.get("/devices")
+async def devices(request: Request, login: Who) -> Response:
+    """The members' machines."""
+    rows = await asyncio.to_thread(administration(request, login).devices)
+    facts = [
+        (row.created_at, (row.member, row.role, row.device_id, "revoked" if row.revoked_at else "")) for row in rows
+    ]
+    return _draw(request, "rows.html", login, title="Devices", rows=facts)
+
+
+@router.get("/refusals")
+async def refusals(request: Request, login: Who) -> Response:
+    """What was refused."""
+    rows = await asyncio.to_thread(administration(request, login).refusals)
+    facts = [(row.at, (row.kind, row.code, row.reason)) for row in rows]
+    return _draw(request, "rows.html", login, title="Refusals", rows=facts)
+
+
+@router.get("/audit")
+async def audit(request: Request, login: Who) -> Response:
+    """Who did what."""
+    rows = await asyncio.to_thread(administration(request, login).audit)
+    facts = [(row.at, (row.actor, row.act, row.subject, row.detail)) for row in rows]
+    return _draw(request, "rows.html", login, title="Audit log", rows=facts)
+
+
+def number(text: str) -> float:
+    """A form's number; raises 400."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise HTTPException(400, "The days must be a number.") from error
+
+
+async def _act(request: Request, login: Login, act: str, form: dict[str, str], *names: str) -> Response:
+    action = getattr(administration(request, login), act)
+    try:
+        await asyncio.to_thread(action, *(form.get(name, "") for name in names))
+    except ConfigError as error:
+        return await _members(request, login, 400, error=str(error))
+    return _to_members()
+
+
+async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
+    found = await asyncio.to_thread(administration(request, login).members)
+    values = {"code": "", "invited": "", "command": ""} | values
+    return _draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
+
+
+def _draw(request: Request, template: str, login: Login | None, status: int = 200, **values: Any) -> Response:
+    known = {"run": request.app.state.config.run.name, "login": login, "here": request.url.path, "error": ""}
+    return HTMLResponse(templates.get_template(template).render(known | values), status)
+
+
+def _to_members() -> Response:
+    return RedirectResponse("/admin", 303)

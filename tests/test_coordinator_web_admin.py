@@ -1,0 +1,201 @@
+"""Administration over the web: who may, from where, by whose form; and the pages in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argon2 import PasswordHasher
+from fastapi.testclient import TestClient
+from playwright.sync_api import expect, sync_playwright
+
+from coordinator.administrators import Administrators
+from coordinator.audit import audit_log
+from coordinator.web import WebState, admin_login, create_app
+from tests.served_page import FakeRun, PageServer, fake_run
+
+PASSWORD = "correct horse battery"
+HTTPS = "https://run.example.org"
+HOSTILE = "<img src=x onerror=alert(1)>"
+PAGES = ("/admin", "/admin/devices", "/admin/refusals", "/admin/audit")
+ACTS = ("invite", "revoke", "display-name", "erase")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    """A run with an administrator and two members, one with a hostile name."""
+    with fake_run(tmp_path) as made:
+        quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+        Administrators(made.services.sessions, hasher=quick).set_password("grace", PASSWORD)
+        made.add_member("ada")
+        made.add_member(HOSTILE)
+        yield made
+
+
+@pytest.fixture
+def client(run: FakeRun) -> Iterator[TestClient]:
+    """A browser's requests over HTTPS, not logged in."""
+    app = create_app(WebState(run.directory, run.services))
+    with TestClient(app, base_url=HTTPS, follow_redirects=False, headers={"origin": HTTPS}) as made:
+        yield made
+
+
+@pytest.fixture
+def csrf(client: TestClient) -> str:
+    """Log in; returns what forms must bring along."""
+    assert log_in(client).status_code == 303
+    return str(client.get("/api/admin/v1/session").json()["csrf_token"])
+
+
+def log_in(client: TestClient, password: str = PASSWORD, **headers: str) -> Any:
+    return client.post("/admin/login", data={"name": "grace", "password": password}, headers=headers)
+
+
+def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeRun) -> None:
+    """Pages send to the form, the API says 401, and no act is done."""
+    for path in PAGES:
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin/login")
+    for name in ("session", "members", "devices", "refusals", "audit"):
+        assert client.get(f"/api/admin/v1/{name}").status_code == 401
+    for act in ACTS:
+        assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
+        body = {"name": "ada", "confirmation": "ada"} if act == "erase" else {"name": "ada"}
+        assert client.post(f"/api/admin/v1/{act}", json=body, headers={"x-csrf-token": "x"}).status_code == 401
+    assert audit_log(run.services.sessions, 10) == []
+
+
+def test_the_cookie_is_the_servers_alone(client: TestClient) -> None:
+    """Over HTTPS no script, no other site, no other host and no plain connection ever gets it."""
+    cookie = log_in(client).headers["set-cookie"]
+    assert cookie.startswith("__Host-manyhands-admin=")
+    assert {"HttpOnly", "Secure", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Domain" not in cookie
+
+
+def test_a_wrong_password_and_too_many_are_refused(client: TestClient) -> None:
+    """Both in the same words whoever is named, and soon not at all."""
+    wrong = log_in(client, "wrong")
+    unknown = client.post("/admin/login", data={"name": "nobody", "password": "wrong"})
+    assert (wrong.status_code, wrong.text) == (unknown.status_code, unknown.text)
+    assert "wrong" in wrong.text
+    answers = [log_in(client, "wrong").status_code for _ in range(admin_login.TRIES_PER_MINUTE)]
+    assert answers[-1] == 429
+    assert log_in(client).status_code == 429
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://run.example.org", ""])
+def test_another_pages_forms_do_nothing(client: TestClient, csrf: str, run: FakeRun, origin: str) -> None:
+    """Even with the right second token: who sends is not ours. The login's own form is no exception."""
+    for act in (*ACTS, "logout"):
+        answer = client.post(f"/admin/{act}", data={"name": "ada", "csrf": csrf}, headers={"origin": origin})
+        assert answer.status_code == 403
+    assert log_in(client, origin=origin).status_code == 403
+    body = {"name": "ada"}
+    assert (
+        client.post("/api/admin/v1/revoke", json=body, headers={"origin": origin, "x-csrf-token": csrf}).status_code
+        == 403
+    )
+    assert audit_log(run.services.sessions, 10) == []
+
+
+def test_a_form_without_its_token_does_nothing(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """None, an empty one, another's: 403; no form at all: 400."""
+    for data in ({"name": "ada"}, {"name": "ada", "csrf": ""}, {"name": "ada", "csrf": csrf[:-1]}):
+        assert client.post("/admin/revoke", data=data).status_code == 403
+    assert client.post("/admin/revoke", content=b"\xff\xfe").status_code == 400
+    assert client.post("/admin/revoke", content=b"&".join([b"a=b"] * 50)).status_code == 400
+    assert client.post("/api/admin/v1/revoke", json={"name": "ada"}).status_code == 422
+    assert audit_log(run.services.sessions, 10) == []
+
+
+def test_plain_http_is_for_this_machine_only(run: FakeRun) -> None:
+    """No password and no cookie crosses a network in the open."""
+    app = create_app(WebState(run.directory, run.services))
+    for address, status in (("127.0.0.1", 200), ("::1", 200), ("192.0.2.1", 403), ("testclient", 403)):
+        with TestClient(app, base_url="http://run.example.org", client=(address, 50_000)) as client:
+            assert client.get("/admin/login").status_code == status
+
+
+def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """Invite, public name, revocation and erasure, each on record under the administrator's name."""
+    headers = {"x-csrf-token": csrf}
+
+    def post(act: str, **body: object) -> Any:
+        return client.post(f"/api/admin/v1/{act}", json=body, headers=headers)
+
+    assert re.fullmatch(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan").json()["code"])
+    assert post("display-name", name="ada", display_name="Owl").json() == {"display_name": "Owl"}
+    assert post("revoke", name="ada", reason="why").json() == {"devices_revoked": 1}
+    assert post("erase", name="ada", confirmation="adam").status_code == 400
+    pseudonym = post("erase", name="ada", confirmation="ada").json()["pseudonym"]
+    assert post("revoke", name="ada").json()["detail"].startswith("No member is called")
+    assert post("invite", name="joan", role="admin").status_code == 400
+    assert post("invite", name="joan", days=float(10**9)).status_code == 400
+    names = {row["name"] for row in client.get("/api/admin/v1/members").json()}
+    assert {"joan", pseudonym} <= names
+    assert "ada" not in names
+    audit = client.get("/api/admin/v1/audit").json()
+    assert {row["actor"] for row in audit} == {"web:grace"}
+    assert [row["act"] for row in audit[::-1]][:4] == ["invite", "display-name", "revoke", "erase"]
+    assert len(client.get("/api/admin/v1/devices").json()) == 2
+    assert client.get("/api/admin/v1/refusals").json() == []
+
+
+def test_names_are_text_and_pages_are_not_kept(client: TestClient, csrf: str) -> None:
+    """A hostile name is escaped; no cache keeps a page, no script may run on it, nobody may frame it."""
+    for path in PAGES:
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert HOSTILE not in answer.text
+        assert answer.headers["cache-control"] == "no-store"
+        policy = answer.headers["content-security-policy"]
+        assert "script-src" not in policy
+        assert "default-src 'none'" in policy
+        assert "form-action 'self'" in policy
+
+
+def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str) -> None:
+    """A copy of the cookie is worth nothing afterwards."""
+    cookies = dict(client.cookies)
+    assert client.post("/admin/logout", data={"csrf": csrf}).headers["location"] == "/admin/login"
+    client.cookies.update(cookies)
+    assert client.get("/api/admin/v1/session").status_code == 401
+
+
+def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
+    """From login to invitation, revocation and erasure on a phone's screen, with nothing blocked or cut off."""
+    server, complaints = PageServer(run), []
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=arguments)
+        page = browser.new_page(viewport={"width": 360, "height": 740})
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(f"{server.url}admin")
+        page.get_by_label("Name").fill("grace")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
+        page.get_by_label("Name", exact=True).fill("joan")
+        page.get_by_role("button", name="Make an invite code").click()
+        expect(page.locator("#code")).to_have_text(re.compile(r"(?:\w{5}-){3}\w{5}"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_text("Change ada").click()
+        page.locator("details[open]").get_by_label("Reason").fill("sends garbage")
+        page.locator("details[open]").get_by_role("button", name="Revoke").click()
+        expect(page.get_by_text("sends garbage")).to_be_visible()
+        page.get_by_text("Change ada").click()
+        page.locator("details[open]").get_by_label("To erase").fill("ada")
+        page.locator("details[open]").get_by_role("button", name="Erase").click()
+        expect(page.get_by_role("heading", name=re.compile("erased-"))).to_be_visible()
+        page.get_by_role("link", name="Audit log").click()
+        expect(page.get_by_text("web:grace · erase")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        browser.close()
+    server.close()
+    assert complaints == []
