@@ -16,13 +16,16 @@ import typer
 from auth.errors import ConfigError
 from coordinator.administrators import Administrators
 from coordinator.audit import audit_log
+from coordinator.directory import RunDirectory
 from coordinator.display_names import set_display_name
+from coordinator.doctor import examine
 from coordinator.erasure import erase as erase_member
 from coordinator.invites import ROLE_RANKS
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import serve_run
 from coordinator.validations import validations
+from peer.doctor.display import open_display
 from peer.phases import phase_at
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from peer.tables import format_age, say, say_facts, say_json, say_table
@@ -226,6 +229,12 @@ def audit(
         ("when", "who", "act", "whom", "detail"),
         [(format_age(row.at, now), row.actor, row.act, row.subject, row.detail) for row in rows],
     )
+
+
+@app.command(epilog="Example: manyhands coordinator doctor my-run")
+def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Examine the run's files and its machine: keys, permissions, ports, clock, disk, public address."""
+    examine(RunDirectory.open(directory), open_display(as_json), time.time())
 
 
 @app.command(epilog="Example: manyhands coordinator status my-run")

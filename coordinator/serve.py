@@ -16,6 +16,7 @@ from auth.errors import WorkerError
 from coordinator.directory import RunDirectory, Settings
 from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess, log_to_stderr
 from coordinator.ports import Listener, check_ports
+from coordinator.secret_files import check_secrets
 from coordinator.stopping import StopRequest
 from coordinator.store.engine import migrate, open_engine
 from peer.run_config import RunConfig
@@ -155,6 +156,7 @@ def serve_run(path: Path, *, service_only: bool = False, keeper_only: bool = Fal
     """Serve a run until a signal asks to stop."""
     log_to_stderr()
     directory = RunDirectory.open(path)
+    check_secrets(directory)
     parts = chosen_parts(directory.config, service_only=service_only, keeper_only=keeper_only)
     check_ports(listeners(directory, parts))
     engine = open_engine(directory.database_url)

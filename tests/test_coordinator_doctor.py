@@ -1,0 +1,165 @@
+"""The operator's doctor: each stage finds what is wrong with a real run, says what to do, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from auth.errors import ConfigError, UnfitError
+from auth.identity import DeviceKey, create_tls_certificate
+from coordinator import doctor
+from coordinator.cli import app
+from coordinator.control_server import ControlServer, TlsFiles
+from coordinator.directory import RunDirectory
+from coordinator.presence import open_session
+from coordinator.run_services import open_run_services
+from coordinator.secret_files import check_secrets
+from coordinator.serve import serve_run
+from peer.doctor.findings import Outcome, Verdict
+from tests.small_run import make_small_run
+
+NOW = time.time()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return make_small_run(tmp_path)
+
+
+def outcome(run: RunDirectory, stage: str, now: float = NOW) -> Outcome:
+    return doctor.STAGES[stage](RunDirectory.open(run.path), now)
+
+
+@contextmanager
+def settings_with(run: RunDirectory, **values: object) -> Iterator[None]:
+    path = run.path / "settings.yaml"
+    changed = run.settings.model_copy(update=values)
+    path.write_text(changed.to_yaml())
+    yield
+
+
+def test_a_new_run_is_fit(run: RunDirectory) -> None:
+    """Every stage has its line; what is only this machine's is a warning, no failure."""
+    lines = [
+        json.loads(line) for line in CliRunner().invoke(app, ["doctor", str(run.path), "--json"]).stdout.splitlines()
+    ]
+    verdicts = {line["stage"]: line["verdict"] for line in lines[:-1]}
+    assert list(verdicts) == list(doctor.STAGES)
+    assert "failed" not in verdicts.values()
+    assert verdicts["address"] == "warning"
+    assert lines[-1]["conclusion"]["fit"] is True
+
+
+@pytest.mark.parametrize("name", ["keys", "keys/authority.key", "keys/tls.key", "settings.yaml"])
+def test_a_secret_that_others_may_read_stops_everything(run: RunDirectory, name: str) -> None:
+    """The doctor says it, and nothing is served; the command in the message mends it."""
+    path = run.path / name
+    proper = path.stat().st_mode
+    path.chmod(proper | 0o040)
+    assert outcome(run, "permissions").verdict is Verdict.FAILED
+    with pytest.raises(ConfigError, match=rf"chmod [67]00 \S*{Path(name).name}"):
+        serve_run(run.path)
+    assert CliRunner().invoke(app, ["doctor", str(run.path)]).exception.__class__ is UnfitError
+    path.chmod(proper)
+    check_secrets(run)
+    assert outcome(run, "permissions").verdict is Verdict.OK
+
+
+def test_a_database_is_hidden_by_its_folder_or_itself(run: RunDirectory) -> None:
+    """In a folder that everybody may enter the database's own mode counts."""
+    run.path.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"manyhands\.db"):
+        check_secrets(run)
+    for path in run.path.glob("manyhands.db*"):
+        path.chmod(0o600)
+    check_secrets(run)
+
+
+def test_keys_that_do_not_fit_are_found(run: RunDirectory, tmp_path: Path) -> None:
+    """Another certificate's key, a damaged authority key, a clock outside the certificate's time."""
+    assert outcome(run, "keys").verdict is Verdict.OK
+    assert outcome(run, "keys", now=0.0).verdict is Verdict.FAILED
+    create_tls_certificate(run.tls_key_path, tmp_path / "other.crt")
+    assert outcome(run, "keys").verdict is Verdict.FAILED
+    (run.keys_dir / "authority.key").write_bytes(b"short")
+    with pytest.raises(UnfitError, match="`keys`"):
+        doctor.examine(RunDirectory.open(run.path), doctor_display(), NOW)
+
+
+def doctor_display() -> doctor.Display:
+    class Silent:
+        def begin(self, stage: str) -> None: ...
+        def show(self, finding: object) -> None: ...
+        def conclude(self, conclusion: object) -> None: ...
+
+    return Silent()
+
+
+def test_a_damaged_database_is_found(run: RunDirectory) -> None:
+    """What is no database is told as such."""
+    (run.path / "manyhands.db").write_bytes(b"no database at all" * 100)
+    assert outcome(run, "database").verdict is Verdict.FAILED
+
+
+def test_a_taken_port_is_named(run: RunDirectory) -> None:
+    """By number and purpose, when it is another program's."""
+    with socket.create_server(("127.0.0.1", run.settings.web_port)):
+        found = outcome(run, "ports")
+    assert found.verdict is Verdict.FAILED
+    assert f"{run.settings.web_port} (the dashboard)" in found.found
+    assert outcome(run, "ports").data == {"served": False}
+
+
+async def test_a_served_run_knows_itself(run: RunDirectory) -> None:
+    """Ports that are taken by this very run are as they should be."""
+    tls = TlsFiles(run.tls_key_path, run.tls_cert_path)
+    settings = run.settings
+    with (
+        open_run_services(run, time.time) as services,
+        socket.create_server(("127.0.0.1", settings.web_port)),
+        socket.create_server(("127.0.0.1", settings.swarm_port)),
+    ):
+        server = await ControlServer.start(services, "127.0.0.1", settings.control_port, tls)
+        found = await asyncio.to_thread(outcome, run, "ports")
+        await server.stop()
+    assert found.data == {"served": True}
+
+
+def test_a_clock_that_went_back_is_found(run: RunDirectory) -> None:
+    """The newest stay lies in the future."""
+    assert outcome(run, "clock").verdict is not Verdict.FAILED
+    with open_run_services(run, time.time) as services:
+        key = DeviceKey.load_or_create(run.path / "key")
+        grant = services.membership.join(key.public_key, services.membership.invite("ada")[0])
+        open_session(services.sessions, grant.device_id, "", "", NOW)
+    assert outcome(run, "clock", now=NOW - 3600).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("host", "verdict"),
+    [
+        ("127.0.0.1", Verdict.WARNING),
+        ("192.168.7.7", Verdict.WARNING),
+        ("8.8.8.8", Verdict.OK),
+        ("no-such-host.invalid", Verdict.FAILED),
+    ],
+)
+def test_the_public_address_is_judged(run: RunDirectory, host: str, verdict: Verdict) -> None:
+    """This machine's and a private network's are for few; an unknown name is for nobody."""
+    with settings_with(run, public_host=host):
+        assert outcome(run, "address").verdict is verdict
+
+
+def test_too_little_disk_is_found(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next checkpoint must have its place."""
+    assert outcome(run, "disk").verdict is Verdict.OK
+    monkeypatch.setattr(doctor, "LEAST_DISK_BYTES", 1 << 60)
+    assert outcome(run, "disk").verdict is Verdict.FAILED
