@@ -206,3 +206,15 @@ async def test_no_bytes_are_an_internal_error(tmp_path: Path) -> None:
         for method, data in strange_messages(400):
             assert await one(channel, method, data) not in {CODE.INTERNAL, CODE.UNKNOWN}, (method, data)
         assert await is_served(channel)
+
+
+async def test_nobodys_address_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal is in the log and in the database; the address that it went to is in neither."""
+    caplog.set_level("INFO")
+    async with served(tmp_path) as server, called(tmp_path, server) as channel:
+        assert await one(channel, "Renew", b"") is CODE.INVALID_ARGUMENT
+    assert "Refused a renew request" in caplog.text
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "run").glob("manyhands.db*"))
+    assert b"bad-request" in stored
+    assert "127.0.0.1" not in caplog.text
+    assert b"127.0.0.1" not in stored
