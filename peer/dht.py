@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import hivemind
+from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.p2p import P2P
 
@@ -16,6 +16,7 @@ from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAuthorizer
 from peer.place import Place
+from peer.round_memory import freeze_imported
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -25,18 +26,29 @@ REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
 P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
 
 
+class _Node(DHT):
+    def run(self) -> None:
+        """What the forked process does.
+
+        It remembers requests for minutes, so in time Python searches all that it was forked with for circles of
+        objects. That would copy some fifty megabytes.
+        """
+        freeze_imported()
+        super().run()
+
+
 def start_dht(
     run: str,
     credentials: Credentials,
     initial_peers: Sequence[str],
     place: Place,
     clock: Clock = time.time,
-) -> hivemind.DHT:
+) -> DHT:
     """Start the p2p daemon and the DHT's process, which this forks; raises `SwarmError`."""
     mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
     key = RecordKey(credentials.device_key.private_der)
     try:
-        return hivemind.DHT(
+        return _Node(
             initial_peers=list(initial_peers),
             start=True,
             host_maddrs=list(place.host_maddrs),
@@ -60,7 +72,7 @@ def start_dht(
         ) from error
 
 
-def waits_at_relay(dht: hivemind.DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
+def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
     """Whether a relay lets others reach this peer through it; waits for it as long as that may take."""
     deadline = time.monotonic() + timeout_s
     while not any("p2p-circuit" in str(address) for address in dht.get_visible_maddrs(latest=True)):

@@ -5,12 +5,20 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from pathlib import Path
 
-from benchmarks.averaging import hear, tell
+import pytest
+
+from auth.credentials import Credentials
+from benchmarks.averaging import RUN, hear, swarm_plans, tell
 from benchmarks.averaging_memory import Peer, run_round, started
+from peer.dht import start_dht
+from peer.place import Place
 from peer.round_memory import forget_frames, give_back
 
 PATIENCE_S = 30.0
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 
 
 class Gradients:
@@ -70,3 +78,20 @@ def test_no_round_outlives_its_end() -> None:
     with started() as (peer, failing):
         assert False in [run_round(peer, failing) for _ in range(3)]
         assert held_rounds(peer) == 0
+
+
+async def frozen_objects(dht: object, node: object) -> int:
+    """How many objects no search in the DHT's process touches."""
+    del dht, node
+    return gc.get_freeze_count()
+
+
+def test_the_dhts_process_searches_nothing_that_it_was_forked_with(tmp_path: Path) -> None:
+    """So that none of the pages which it shares with the worker is ever copied for that."""
+    [plan] = swarm_plans(tmp_path, values=1, peers=1)
+    place = Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+    dht = start_dht(RUN, Credentials(Path(plan.credentials_dir)), (), place)
+    try:
+        assert dht.run_coroutine(frozen_objects) > 0
+    finally:
+        dht.shutdown()
