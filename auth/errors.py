@@ -23,7 +23,12 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── WorkerError                18   the training process failed again and again
     ├── RequestError               19   a request breaks the protocol (schema, size, range)
     ├── UnfitError                 20   the doctor found what keeps this machine from taking part
-    └── MemoryLimitError           21   not even one sample fits into the device's memory
+    ├── MemoryLimitError           21   not even one sample fits into the device's memory
+    ├── LoginDeniedError           22   the person refused the login at the identity provider
+    ├── LoginExpiredError          23   nobody completed the login in time
+    ├── NotAllowedError            24   who logged in is not on the run's allowlist
+    └── ProviderError              25   the identity provider does not answer, or not as it should
+        └── IdTokenError           25   ... because its ID token proves nothing to this coordinator
 """
 
 from __future__ import annotations
@@ -175,3 +180,37 @@ class MemoryLimitError(ManyhandsError):
 
     code = "too-little-memory"
     exit_code = 21
+
+
+class LoginDeniedError(ManyhandsError):
+    """The person refused the login at the identity provider."""
+
+    code = "login-denied"
+    exit_code = 22
+
+
+class LoginExpiredError(ManyhandsError):
+    """Nobody completed the login in time."""
+
+    code = "login-expired"
+    exit_code = 23
+
+
+class NotAllowedError(ManyhandsError):
+    """Somebody logged in who is not on the run's allowlist: the message names the account."""
+
+    code = "not-allowed"
+    exit_code = 24
+
+
+class ProviderError(ManyhandsError):
+    """An identity provider does not answer, or not as it should."""
+
+    code = "provider"
+    exit_code = 25
+
+
+class IdTokenError(ProviderError):
+    """An ID token is malformed, forged, out of date, used before, or meant for somebody else."""
+
+    code = "bad-id-token"

@@ -1,0 +1,114 @@
+"""The device flow (RFC 8628): the person enters a short code at the provider, on whatever machine has a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from authlib.integrations.base_client import OAuthError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.errors import LoginDeniedError, LoginExpiredError, ProviderError
+from auth.openid.http import TIMEOUT_S, asking, json_object
+from auth.openid.identity import Identity
+from auth.openid.provider import SafeUrl
+from auth.openid.relying_party import RelyingParty, new_nonce
+
+GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+MAX_LOGIN_S = 900.0
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 60.0
+SLOWER_BY_S = 5.0
+FAILURES_IN_A_ROW = 5
+
+
+class _DeviceAnswer(BaseModel):
+    """RFC 8628, section 3.2."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    device_code: str = Field(min_length=1, max_length=4096)
+    user_code: str = Field(pattern=r"^[ -~]{1,40}$")
+    verification_uri: SafeUrl
+    verification_uri_complete: SafeUrl | None = None
+    expires_in: float = Field(gt=0, allow_inf_nan=False)
+    interval: float = Field(5.0, ge=0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class DeviceLogin:
+    """One login that waits for its person."""
+
+    user_code: str
+    address: str
+    complete_address: str  # with the code in it; the same as `address` where the provider has none
+    interval_s: float
+    expires_at: float  # by the monotonic clock
+    device_code: str = field(repr=False)
+    nonce: str = field(repr=False)
+    since: float = field(repr=False)  # Unix seconds
+
+
+async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceLogin:
+    """Ask the provider for a code; raises `ProviderError`."""
+    nonce, since = new_nonce(), party.clock()
+    data = {"client_id": party.provider.client_id, "scope": " ".join(party.provider.scopes), "nonce": nonce}
+    with asking(party.title):
+        async with party.client(await party.endpoints()) as client:
+            auth = client.client_auth(client.token_endpoint_auth_method)
+            answered = await asyncio.wait_for(client.post(endpoint, data=data, auth=auth), TIMEOUT_S)
+        try:
+            answer = _DeviceAnswer.model_validate(json_object(answered))
+        except ValidationError as error:
+            raise ValueError(f"its {error.errors()[0]['loc'][0]} is missing or unusable") from error
+    return DeviceLogin(
+        user_code=answer.user_code,
+        address=answer.verification_uri,
+        complete_address=answer.verification_uri_complete or answer.verification_uri,
+        interval_s=min(max(answer.interval, LEAST_INTERVAL_S), MOST_INTERVAL_S),
+        expires_at=party.monotonic() + min(answer.expires_in, MAX_LOGIN_S),
+        device_code=answer.device_code,
+        nonce=nonce,
+        since=since,
+    )
+
+
+async def finish_device_login(party: RelyingParty, login: DeviceLogin) -> Identity:
+    """Ask until the person has decided.
+
+    Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`, `IdTokenError`.
+    """
+    interval_s, failures = login.interval_s, 0
+    endpoints = await party.endpoints()
+    async with party.client(endpoints) as client:
+        while party.monotonic() + interval_s < login.expires_at:
+            await asyncio.sleep(interval_s)
+            try:
+                answer = await _ask(party, client, endpoints.token_endpoint, login)
+            except ProviderError as error:
+                failures += 1
+                if failures == FAILURES_IN_A_ROW or isinstance(error.__cause__, OAuthError):
+                    raise
+                interval_s = min(2 * interval_s, MOST_INTERVAL_S)
+                continue
+            if isinstance(answer, dict):
+                # a provider need not repeat the nonce here; the device code, which nobody else knows, binds as well
+                return await party.identify(client, answer, login.nonce, nonce_required=False, since=login.since)
+            failures, interval_s = 0, interval_s + answer
+    raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.")
+
+
+async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceLogin) -> dict[str, Any] | float:
+    """The tokens, or by how many seconds to ask more slowly from now on."""
+    with asking(party.title):
+        try:
+            asked = client.fetch_token(endpoint, grant_type=GRANT, device_code=login.device_code)
+            return dict(await asyncio.wait_for(asked, TIMEOUT_S))
+        except OAuthError as error:
+            if error.error in ("authorization_pending", "slow_down"):
+                return SLOWER_BY_S if error.error == "slow_down" else 0.0
+            if error.error == "access_denied":
+                raise LoginDeniedError(f"The login was refused at {party.title}.") from error
+            if error.error == "expired_token":
+                raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.") from error
+            raise

@@ -1,0 +1,116 @@
+"""How a provider is asked: over HTTPS, within time, without redirects, and never for more than a bounded answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx2
+from authlib.integrations.base_client import OAuthError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+
+from auth.errors import ProviderError
+from auth.openid.provider import require_safe_url
+
+MAX_ANSWER_BYTES = 512 * 1024
+STEP_TIMEOUT_S = 10.0  # to connect, or between two pieces of an answer
+TIMEOUT_S = 20.0  # for the whole answer
+# What is sent compressed could unpack to any size.
+HEADERS = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "manyhands"}
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """Passes on an answer, up to a number of bytes."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        received = 0
+        async for piece in self._stream:
+            received += len(piece)
+            if received > MAX_ANSWER_BYTES:
+                raise httpx2.TransportError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class BoundedTransport(httpx2.AsyncBaseTransport):
+    """Lets only safe addresses be asked, and bounds what they answer."""
+
+    def __init__(self) -> None:
+        self._inner = httpx2.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Ask once."""
+        require_safe_url(str(request.url))
+        response = await self._inner.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.TransportError("the answer is compressed, which was not asked for")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_BoundedStream(response.stream),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def oauth_client(**options: Any) -> AsyncIterator[Any]:
+    """Authlib's client over a bounded transport; what it learns (tokens) goes with it when the block ends."""
+    client = AsyncOAuth2Client(
+        transport=BoundedTransport(), timeout=STEP_TIMEOUT_S, follow_redirects=False, headers=HEADERS, **options
+    )
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+@contextmanager
+def asking(title: str) -> Iterator[None]:
+    """Within the block, whatever goes wrong with a provider's answer becomes a `ProviderError`."""
+    try:
+        yield
+    except OAuthError as error:
+        reason = f"{error.error!s:.60}: {error.description or ''!s:.200}".rstrip(": ")
+        raise ProviderError(f"{title} refused the coordinator's request ({printable(reason)}).") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, asyncio.TimeoutError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise ProviderError(f"{title} cannot be reached ({printable(reason)}): try again later.") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProviderError(f"{title} answers what cannot be understood ({printable(str(error))}).") from error
+
+
+async def fetch_json(title: str, url: str) -> dict[str, Any]:
+    """A JSON object from an address; raises `ProviderError`."""
+    with asking(title):
+        async with oauth_client() as client:
+            response = await asyncio.wait_for(client.get(url, auth=None), TIMEOUT_S)
+        return json_object(response)
+
+
+def json_object(response: Any) -> dict[str, Any]:
+    """An answer's JSON object; raises `httpx2.HTTPError` or `ValueError`."""
+    if response.status_code != 200:
+        raise httpx2.TransportError(f"its answer has the status {response.status_code}")
+    content = json.loads(response.content)
+    if not isinstance(content, dict):
+        raise ValueError("the answer is no JSON object")
+    return content
+
+
+def printable(text: str) -> str:
+    """What others wrote, fit for a sentence on a terminal."""
+    return "".join(character for character in text if character.isprintable())[:300].rstrip(".")
