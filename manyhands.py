@@ -26,7 +26,7 @@ COMMANDS = {
     "support-bundle": ("peer.support_cli", "Write a redacted archive for the run's operator."),
     "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
-    "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, members, revoke, status."),
+    "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, allow, members, revoke, status."),
 }
 EPILOG = "Example: manyhands demo --steps 12"
 

@@ -1,4 +1,4 @@
-"""The operator's commands: `manyhands coordinator init | serve | invite | members | revoke | erase | ...`.
+"""The operator's commands: `manyhands coordinator init | serve | invite | allow | members | revoke | erase | ...`.
 
 Each opens the run's directory and its database, does one thing and ends; only `serve` stays.
 """
@@ -15,6 +15,7 @@ import typer
 
 from auth.errors import ConfigError
 from coordinator.administrators import Administrators
+from coordinator.allowlist import AllowedRow, Entry
 from coordinator.audit import audit_log
 from coordinator.directory import RunDirectory
 from coordinator.display_names import set_display_name
@@ -109,6 +110,57 @@ def invite(
         say(entry["command"])
 
 
+@app.command(epilog="Example: manyhands coordinator allow my-run hf:alice")
+def allow(
+    directory: Path = DIRECTORY,
+    entry: str = typer.Argument(
+        "", help="PROVIDER:USER, PROVIDER-sub:SUBJECT or PROVIDER-org:ORGANISATION; none: list."
+    ),
+    role: str = typer.Option("trainer", help=f"What they may do: {', '.join(ROLE_RANKS)}."),
+    name: str = typer.Option("", help="The member that this account shall be, new or known; default: the entry."),
+    remove: bool = typer.Option(False, "--remove", help="Take the entry off the list."),
+    as_json: bool = JSON,
+) -> None:
+    """Let an account at an identity provider log in, or a whole organisation's; without an entry, show the list."""
+    with open_run(directory) as run:
+        if not entry:
+            _say_allowlist(run.membership.allowlist(), as_json)
+            return
+        _check_provider(run, entry)
+        with run.audit.act("disallow" if remove else "allow", entry, "" if remove else role):
+            if remove:
+                run.membership.disallow(entry)
+            else:
+                run.membership.allow(entry, role, name)
+        link = str(run.directory.join_link)
+    if as_json:
+        say_json({"entry": entry, "role": role, "allowed": not remove, "join_link": link})
+    elif remove:
+        say(f"{entry} is off the list. Who was admitted by it stays until revoked.")
+    else:
+        say(f"{entry} may log in: manyhands {'assist' if role == 'auxiliary' else 'join'} '{link}'")
+
+
+def _check_provider(run: OpenRun, entry: str) -> None:
+    """Raise `ConfigError` for an entry that nobody could ever log in by."""
+    parsed, providers = Entry.parse(entry), run.directory.settings.providers
+    if parsed.provider not in providers:
+        known = ", ".join(providers) or "none"
+        raise ConfigError(f"`providers` in settings.yaml names no {parsed.provider!r}; it names: {known}.")
+    if parsed.is_organisation and not providers[parsed.provider].organisation_claim:
+        raise ConfigError(f"`providers.{parsed.provider}.organisation_claim` must say where organisations stand.")
+
+
+def _say_allowlist(rows: list[AllowedRow], as_json: bool) -> None:
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    say_table(
+        ("entry", "role", "member", "logged in"),
+        [(row.entry, row.role, row.member, "yes" if row.matched else None) for row in rows],
+    )
+
+
 @app.command(epilog="Example: manyhands coordinator members my-run --json")
 def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """List the members, their devices and what they contributed."""
@@ -120,11 +172,13 @@ def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
         say_json([{**asdict(row), **dict(zip(names, given.get(row.name, (0, 0)), strict=True))} for row in rows])
         return
     now = time.time()
+    with_accounts = any(row.accounts for row in rows)  # a column more only where people log in
     say_table(
-        ("member", "devices", "open invites", "contributed", "last seen", "revoked"),
+        ("member", *(["accounts"] * with_accounts), "devices", "open invites", "contributed", "last seen", "revoked"),
         [
             (
                 row.name,
+                *([", ".join(row.accounts) or None] * with_accounts),
                 row.devices,
                 row.open_invites,
                 _gift(*given.get(row.name, (0, 0))),

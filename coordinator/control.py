@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 from auth.errors import RequestError, TokenError, VersionError
 from auth.identity import Purpose, challenge_bytes, verify_signature
 from coordinator.answering import answering
 from coordinator.callers import caller_address
+from coordinator.membership import Grant
 from coordinator.nonces import NonceStore
 from coordinator.presence import read_swarm_status
 from coordinator.run_files import RunFile
@@ -55,6 +57,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 run_name=self._run,
                 protocol_version=PROTOCOL_VERSION,
                 software_version=software_version(),
+                login_providers=[
+                    control_pb2.LoginProvider(name=name, title=title)
+                    for name, title in self._services.logins.titles.items()
+                ],
             )
 
     async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.JoinReply:  # noqa: N802
@@ -62,7 +68,25 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         async with answering(context, self._services.refusals, "join"):
             _check_join_fields(request)
             await self._check_proof("join", request)
-            return await asyncio.to_thread(self._join, request)
+            grant = await asyncio.to_thread(
+                self._services.membership.join, request.public_key, request.invite_code, request.role
+            )
+            return await asyncio.to_thread(self._join_reply, grant)
+
+    async def Login(  # noqa: N802
+        self, request: control_pb2.LoginRequest, context: Any
+    ) -> AsyncIterator[control_pb2.LoginUpdate]:
+        """Make a device a member's whom an identity provider names; the login ends with this call."""
+        async with answering(context, self._services.refusals, "login"):
+            _check_version_field(request.software_version)
+            await self._check_proof("login", request)
+            async with self._services.logins.begun(caller_address(context.peer()), request.provider) as waiting:
+                yield control_pb2.LoginUpdate(prompt=control_pb2.LoginPrompt(**asdict(waiting.prompt)))
+                identity = await waiting.identity()
+            grant = await asyncio.to_thread(
+                self._services.membership.join_by_login, request.public_key, identity, request.role
+            )
+            yield control_pb2.LoginUpdate(admitted=await asyncio.to_thread(self._join_reply, grant))
 
     async def Renew(self, request: control_pb2.RenewRequest, context: Any) -> control_pb2.RenewReply:  # noqa: N802
         """A new token for a known device."""
@@ -106,13 +130,16 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             word = self._visitors.dial_back(caller_address(context.peer()), request.port)
             return control_pb2.DialBackReply(word=word)
 
-    async def _check_proof(self, purpose: Purpose, request: control_pb2.JoinRequest | control_pb2.RenewRequest) -> None:
+    async def _check_proof(
+        self,
+        purpose: Purpose,
+        request: control_pb2.JoinRequest | control_pb2.LoginRequest | control_pb2.RenewRequest,
+    ) -> None:
         self._nonces.redeem(request.nonce)
         await check_proof(self._run, purpose, request.nonce, request.public_key, request.signature)
 
-    def _join(self, request: control_pb2.JoinRequest) -> control_pb2.JoinReply:
+    def _join_reply(self, grant: Grant) -> control_pb2.JoinReply:
         services = self._services
-        grant = services.membership.join(request.public_key, request.invite_code, request.role)
         status = read_swarm_status(services.sessions)
         files = services.files.items()
         return control_pb2.JoinReply(
@@ -130,8 +157,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
 
 def _check_join_fields(request: control_pb2.JoinRequest) -> None:
-    if len(request.invite_code) > MAX_INVITE_CHARS or len(request.software_version) > MAX_VERSION_CHARS:
-        raise RequestError("The invite code or the software version is too long.")
+    if len(request.invite_code) > MAX_INVITE_CHARS:
+        raise RequestError("The invite code is too long.")
+    _check_version_field(request.software_version)
+
+
+def _check_version_field(version: str) -> None:
+    if len(version) > MAX_VERSION_CHARS:
+        raise RequestError("The software version is too long.")
 
 
 async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:

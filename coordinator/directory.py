@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from sqlalchemy import URL
 
 from auth.errors import ConfigError, StorageError
 from auth.files import make_private_directory, new_directory, write_private
 from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_certificate
 from auth.join_link import JoinLink
+from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.store.engine import migrate, open_engine
 from peer.run_config import RunConfig
 
@@ -48,6 +49,8 @@ class Settings(BaseModel):
     swarm_port: Port = 31337
     trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = ["127.0.0.1", "::1"]  # in front of the web port
     database_url: str | None = None  # None: SQLite in the run's directory
+    public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
+    providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = {}
 
     @classmethod
     def from_yaml(cls, path: Path) -> Settings:
@@ -62,6 +65,12 @@ class Settings(BaseModel):
             first = error.errors(include_input=False)[0]  # the value may be a password
             key = ".".join(str(part) for part in first["loc"]) or "the file"
             raise ConfigError(f"{path}: `{key}`: {first['msg']}.") from error
+
+    @property
+    def web_address(self) -> str:
+        """Where browsers reach the web port, without a slash at the end."""
+        host = f"[{self.public_host}]" if ":" in self.public_host else self.public_host
+        return (self.public_url or f"http://{host}:{self.web_port}").rstrip("/")
 
     def to_yaml(self) -> str:
         """The complete file, defaults included."""

@@ -14,7 +14,17 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from coordinator.display_names import find_member
 from coordinator.membership import Membership, member_name
 from coordinator.store.engine import Sessions
-from coordinator.store.models import AuditEntry, Device, Invite, Member, Refusal, Revocation
+from coordinator.store.models import (
+    Account,
+    AllowedEntry,
+    AuditEntry,
+    Device,
+    DeviceLogin,
+    Invite,
+    Member,
+    Refusal,
+    Revocation,
+)
 from coordinator.store.models import Session as Stay
 
 REASON = "erased"
@@ -44,11 +54,22 @@ def erase(sessions: Sessions, membership: Membership, name: str) -> str:
         devices = select(Device.id).where(Device.member_id == member.id)
         session.execute(update(Stay).where(Stay.device_id.in_(devices)).values(hardware=""))
         session.execute(delete(Invite).where(Invite.member_id == member.id, Invite.used_at.is_(None)))
+        _forget_accounts(session, member)
         for old in filter(None, (name, shown)):
             _replace_everywhere(session, old, pseudonym)
         return pseudonym
 
     return sessions.transact(forget)
+
+
+def _forget_accounts(session: Session, member: Member) -> None:
+    """What the member is called at identity providers, there and on the allowlist."""
+    accounts = select(Account.id).where(Account.member_id == member.id)
+    session.execute(
+        delete(AllowedEntry).where((AllowedEntry.member_id == member.id) | AllowedEntry.account_id.in_(accounts))
+    )
+    session.execute(delete(DeviceLogin).where(DeviceLogin.account_id.in_(accounts)))
+    session.execute(delete(Account).where(Account.member_id == member.id))
 
 
 def _pseudonym(session: Session, member: Member) -> str:

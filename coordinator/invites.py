@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from auth.errors import ConfigError, ExpiredInviteError, RequestError, UnknownInviteError, UsedInviteError
 from auth.providers import hash_invite_code
 from auth.tokens import Role
-from coordinator.store.models import Device, Invite, Member
+from coordinator.store.models import Account, Device, DeviceLogin, Invite, Member
 
 DAY_S = 86_400.0
 MAX_INVITE_DAYS = 365.0
@@ -102,8 +102,10 @@ def take_role(session: Session, device: Device, asked: str) -> Role:
 
 
 def _allowed_rank(session: Session, device: Device) -> int:
-    """The most that the codes this device has used allow."""
-    roles = session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))
+    """The most that the codes this device has used, and the account it was admitted by, allow."""
+    roles = [*session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))]
+    by_login = select(Account.role).join(DeviceLogin, DeviceLogin.account_id == Account.id)
+    roles += session.scalars(by_login.where(DeviceLogin.device_id == device.id))
     return max((ROLE_RANKS[role] for role in roles), default=-1)
 
 

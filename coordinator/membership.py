@@ -16,14 +16,27 @@ from typing import cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RevokedError
+from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RequestError, RevokedError
 from auth.identity import AuthorityKey, peer_id_of
+from auth.openid.identity import Identity
 from auth.providers import new_invite_code
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token, verify_token
+from coordinator.allowlist import (
+    AllowedRow,
+    Entry,
+    accounts_by_member,
+    add_entry,
+    bind,
+    entries,
+    find_account,
+    matching_entries,
+    record_login,
+    remove_entry,
+)
 from coordinator.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.refusals import Kind, add_refusal
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Invite, Member, Revocation
+from coordinator.store.models import Account, Device, Invite, Member, Revocation
 from coordinator.store.models import Session as Stay
 
 KEEPER = "keeper"
@@ -52,6 +65,7 @@ class MemberRow:
     last_seen_at: float | None
     revoked_at: float | None
     revoked_reason: str
+    accounts: tuple[str, ...] = ()  # at identity providers: logged in, or only allowed so far
 
 
 class Membership:
@@ -111,6 +125,57 @@ class Membership:
             return self._grant(device, take_role(session, device, role))
 
         return self._sessions.transact(admit)
+
+    def join_by_login(self, public_key: bytes, identity: Identity, role: str = "") -> Grant:
+        """Admit a device that has proved to hold `public_key` for the person whom a provider has just identified.
+
+        Raises `NotAllowedError` for who is not on the allowlist, and `RevokedError`.
+        """
+        check_role(role)
+        peer_id = peer_id_of(public_key)
+
+        def admit(session: Session) -> Grant:
+            account = self._admitted_account(session, identity)
+            member = session.get_one(Member, account.member_id, with_for_update=True)
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id))
+            _require_active(member, device)
+            if device is not None and device.member_id != member.id:
+                raise RequestError(f"This device belongs to {device.member.name} already, not to {identity.label}.")
+            device = device or self._add_device(session, member, public_key, peer_id, account.role)
+            record_login(session, device, account)
+            session.flush()
+            return self._grant(device, take_role(session, device, role or account.role))
+
+        return self._sessions.transact(admit)
+
+    def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
+        """Put an account or an organisation on the allowlist; returns the member's name, None for organisations.
+
+        `name`: the member that the account shall be, new or known; else the member is called as the entry.
+        """
+        parsed = Entry.parse(entry)
+        if parsed.is_organisation and name:
+            raise ConfigError(f"{parsed} stands for many people: they cannot all be {name!r}.")
+        called = None if parsed.is_organisation else member_name(name or str(parsed)[:MAX_NAME_CHARS])
+
+        def add(session: Session) -> str | None:
+            member = None if called is None else self._find_or_add_member(session, called)
+            if member is not None:
+                _require_active(member)
+            add_entry(session, parsed, role, member, self._clock())
+            return called
+
+        return self._sessions.transact(add)
+
+    def disallow(self, entry: str) -> None:
+        """Take an entry off the allowlist; devices that were admitted by it stay until their member is revoked."""
+        parsed = Entry.parse(entry)
+        self._sessions.transact(lambda session: remove_entry(session, parsed))
+
+    def allowlist(self) -> list[AllowedRow]:
+        """Who may log in."""
+        with self._sessions() as session:
+            return entries(session)
 
     def renew(self, public_key: bytes) -> Grant:
         """A new token for a known device that has proved to hold `public_key`."""
@@ -192,6 +257,7 @@ class Membership:
         )
         query = select(Member, devices, invites, last_seen).where(Member.name != KEEPER).order_by(Member.name)
         with self._sessions() as session:
+            accounts = accounts_by_member(session)
             return [
                 MemberRow(
                     name=member.name,
@@ -201,6 +267,7 @@ class Membership:
                     last_seen_at=seen_at,
                     revoked_at=member.revoked_at,
                     revoked_reason=member.revoked_reason,
+                    accounts=tuple(sorted(accounts.get(member.id, ()))),
                 )
                 for member, device_count, invite_count, seen_at in session.execute(query)
             ]
@@ -209,6 +276,29 @@ class Membership:
         """Keep for the operator that something was refused, and why."""
         with self._sessions.begin() as session:
             add_refusal(session, kind, error.code, str(error), device_id, self._clock())
+
+    def _admitted_account(self, session: Session, identity: Identity) -> Account:
+        """The account of an identity that the allowlist allows, with its member, both made at the first login."""
+        account = find_account(session, identity)
+        if account is not None:
+            _require_active(session.get_one(Member, account.member_id))
+        matched = matching_entries(session, identity, account)
+        if account is None:
+            named = next((row.member_id for row in matched if row.member_id is not None), None)
+            member_id = named or self._add_member_for(session, identity).id
+            account = Account(member_id=member_id, issuer=identity.issuer, subject=identity.subject)
+        account.label, account.role = identity.label, matched[0].role
+        session.add(account)
+        session.flush()
+        bind(session, matched, account)
+        return account
+
+    def _add_member_for(self, session: Session, identity: Identity) -> Member:
+        """A new member, under the account's name if that is free: a name never leads to somebody else's membership."""
+        wanted = identity.label[:MAX_NAME_CHARS]
+        taken = session.scalar(select(Member.id).where(Member.name == wanted)) is not None
+        mark = "#" + hashlib.sha256(f"{identity.issuer} {identity.subject}".encode()).hexdigest()[:8]
+        return self._find_or_add_member(session, wanted[: MAX_NAME_CHARS - len(mark)] + mark if taken else wanted)
 
     def _find_or_add_member(self, session: Session, name: str) -> Member:
         member = session.scalar(select(Member).where(Member.name == name))

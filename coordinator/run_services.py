@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from coordinator.answering import RefusalRecorder
 from coordinator.directory import RunDirectory
+from coordinator.identity_providers import open_providers
 from coordinator.ledger import Ledger
+from coordinator.logins import Logins
 from coordinator.membership import Membership
 from coordinator.run_files import RunFile, list_run_files
 from coordinator.store.engine import Sessions, migrate, open_engine
@@ -17,7 +20,7 @@ from peer.run_config import RunConfig
 
 @dataclass(frozen=True)
 class RunServices:
-    """One run, as its service sees it; everything in here but `refusals` is safe to call from threads."""
+    """One run, as its service sees it; everything in here but `refusals` and `logins` is safe to call from threads."""
 
     config: RunConfig
     authority_public: bytes  # Ed25519, 32 raw bytes
@@ -26,6 +29,7 @@ class RunServices:
     ledger: Ledger
     sessions: Sessions
     refusals: RefusalRecorder
+    logins: Logins
     clock: Callable[[], float]
 
 
@@ -33,6 +37,7 @@ class RunServices:
 def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
     """Open a run's store, brought up to date, for the time of the block."""
     config, authority = directory.config, directory.authority
+    parties = open_providers(directory, clock, time.monotonic)
     engine = open_engine(directory.database_url)
     try:
         migrate(engine)
@@ -46,6 +51,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             ledger=Ledger(sessions, config, clock),
             sessions=sessions,
             refusals=RefusalRecorder(membership, clock),
+            logins=Logins(parties, directory.settings.web_address, time.monotonic),
             clock=clock,
         )
     finally:

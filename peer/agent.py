@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from auth.credentials import Credentials
+from peer.admission import admit, unless
 from peer.agent_options import AgentOptions
 from peer.config.reach import check_reach
 from peer.control_client import ControlClient
@@ -27,6 +28,7 @@ from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
 from peer.guest.versions import require_understood, software_version, update_notice
 from peer.guest.watch import POLL_S, Watch, local_time
+from peer.login_prompt import LoginPrompt, show_as_text
 from peer.messages import Notice, StepReport, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
 from peer.own_presence import OwnPresence
@@ -53,6 +55,7 @@ class Agent:
         worker_main: WorkerMain = default_worker_main,
         read_machine: Callable[[], Readings] | None = None,
         poll_s: float = POLL_S,
+        show_login: Callable[[LoginPrompt], None] = show_as_text,
     ) -> None:
         self._options, self._open_display, self._clock = options, open_display, clock
         self._account = Account(options.limits)
@@ -65,6 +68,7 @@ class Agent:
             self._on_decision,
             poll_s,
         )
+        self._show_login = show_login
         self._credentials = Credentials(options.state_dir)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._stop = StopRequest()
@@ -91,8 +95,11 @@ class Agent:
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
-            key = self._credentials.device_key
-            reply = await client.join(key, options.invite, role=options.role, software=software_version())
+            reply = await unless(
+                self._stop.asked, admit(client, self._credentials.device_key, options, self._show_login)
+            )
+            if reply is None:  # told to stop while the person was to log in
+                return
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version)
             if options.role == "trainer":  # who only averages opens no source

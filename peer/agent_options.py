@@ -27,6 +27,7 @@ class AgentOptions:
     state_dir: Path
     role: Literal["trainer", "auxiliary"] = "trainer"
     invite: str = ""
+    login: str = ""  # with which provider; empty: the run's only one
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None

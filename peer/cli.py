@@ -28,16 +28,21 @@ from peer.doctor.context import Context, Options
 from peer.doctor.diagnosis import explain
 from peer.guest.cloud import VARIABLE, Cloud
 from peer.guest.limits import Limits, parse_rate, parse_size, parse_windows
+from peer.login_prompt import LoginPrompt, show_as_json, show_as_text, show_in_notebook
 from peer.notebook_panel import NotebookDisplay
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
 DATA_FOLDERS_VARIABLE = "MANYHANDS_DATA_FOLDERS"
+LOGIN_SHOWN_AS = {"text": show_as_text, "json": show_as_json, "notebook": show_in_notebook}
 app = typer.Typer(pretty_exceptions_enable=False)
 
 Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
 Invite = Annotated[
     str, typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked.")
+]
+Login = Annotated[
+    str, typer.Option(metavar="PROVIDER", help="Log in with this identity provider; default: the run's only one.")
 ]
 Device = Annotated[
     str, typer.Option(help=f"What to train on: {', '.join(DEVICES)}; cuda means all GPUs, cuda:1 or cuda:0,2 chooses.")
@@ -83,7 +88,14 @@ def find_invite(given: str, known_device: bool) -> str:
     invite = os.environ.pop(INVITE_VARIABLE, "")
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
-        return str(typer.prompt("Invite code", default="", show_default=False, hide_input=True))
+        return str(
+            typer.prompt(
+                "Invite code (empty to log in, where the run offers that)",
+                default="",
+                show_default=False,
+                hide_input=True,
+            )
+        )
     return invite
 
 
@@ -91,6 +103,7 @@ def find_invite(given: str, known_device: bool) -> str:
 def join(
     link: Link,
     invite: Invite = "",
+    login: Login = "",
     device: Device = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"], typer.Option(help="Of products; auto: as the device is best at.")
@@ -147,13 +160,14 @@ def join(
         client_mode=client_mode,
         allowed=Allowed(tuple(data_folder or ()), private_network),
     )
-    _take_part(options, invite, log_format, no_panel)
+    _take_part(replace(options, login=login), invite, log_format, no_panel)
 
 
 @app.command("assist", epilog="Example: manyhands assist 'manyhands://host:7443/run#sha256=...'")
 def assist(
     link: Link,
     invite: Invite = "",
+    login: Login = "",
     threads: Threads = None,
     max_hours: MaxHours = None,
     hours: Hours = None,
@@ -179,7 +193,7 @@ def assist(
     }
     limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
     options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
-    _take_part(options, invite, log_format, no_panel)
+    _take_part(replace(options, login=login), invite, log_format, no_panel)
 
 
 def _limits(
@@ -214,8 +228,8 @@ def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> Age
 def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:
     with only_one(options.state_dir):
         known_device = (options.state_dir / "token.jwt").exists()
-        options = replace(options, invite=find_invite(invite, known_device))
-        asyncio.run(_join(options, _display_for(log_format, no_panel)))
+        options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))
+        asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
 
 
 def _display_for(log_format: Format, no_panel: bool) -> Callable[[PanelState], Display]:
@@ -224,9 +238,11 @@ def _display_for(log_format: Format, no_panel: bool) -> Callable[[PanelState], D
     return partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
 
 
-async def _join(options: AgentOptions, display: Callable[[PanelState], Display]) -> None:
+async def _join(
+    options: AgentOptions, display: Callable[[PanelState], Display], show_login: Callable[[LoginPrompt], None]
+) -> None:
     try:
-        await run_agent(Agent(options, display, time.time))
+        await run_agent(Agent(options, display, time.time, show_login=show_login))
     except (UnreachableError, SwarmError) as error:
         examined = Context(Options(options.state_dir, options.link, listen=options.listen))
         with Console(stderr=True).status("Looking for the reason"):

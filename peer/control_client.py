@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 import grpc
 
-from auth.errors import RequestError
+from auth.errors import RequestError, UnreachableError
 from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
 from auth.join_link import JoinLink
 from peer.file_fetch import check_announced, has_digest, incoming_file
 from peer.first_contact import check_clock, check_fingerprint, check_run, check_version, read_certificate
 from peer.guest.traffic import Throttle
+from peer.login_prompt import LoginPrompt, LoginProvider, login_providers, read_prompt
 from peer.protocol import (
     MAX_COORDINATOR_MESSAGE_BYTES,
     MAX_RUN_FILES,
@@ -30,6 +31,7 @@ from peer.protocol.errors import error_from_rpc
 
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
+LOGIN_TIMEOUT_S = 1000.0  # more than the coordinator waits
 
 _CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
@@ -52,6 +54,7 @@ class ControlClient:
     def __init__(self, link: JoinLink, channel: grpc.aio.Channel) -> None:
         self.link = link
         self.software_version = ""  # that the coordinator runs, once it has been connected to
+        self.login_providers: tuple[LoginProvider, ...] = ()  # likewise
         self._channel = channel
         self._stub: Any = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
 
@@ -64,6 +67,7 @@ class ControlClient:
         try:
             greeting = await client.greet()
             client.software_version = greeting.software_version
+            client.login_providers = login_providers(greeting)
             check_version(greeting)
             check_run(link, greeting)
             check_clock(greeting, now=clock())
@@ -112,6 +116,38 @@ class ControlClient:
                 software_version=software,
             ),
         )
+
+    async def login(
+        self,
+        key: DeviceKey,
+        provider: str,
+        tell: Callable[[LoginPrompt], None],
+        *,
+        role: str = "",
+        software: str = "",
+    ) -> control_pb2.JoinReply:
+        """Become a member's device by a login at a provider: tells the person where, and waits, perhaps for minutes."""
+        nonce = (await self.greet()).nonce
+        request = control_pb2.LoginRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=key.sign(challenge_bytes("login", self.link.run, nonce, key.public_key)),
+            provider=provider,
+            role=role,
+            software_version=software,
+        )
+        updates = self._stub.Login(request, timeout=LOGIN_TIMEOUT_S)
+        try:
+            async for update in updates:
+                if update.WhichOneof("body") == "admitted":
+                    admitted: control_pb2.JoinReply = update.admitted
+                    return admitted
+                tell(read_prompt(update.prompt))
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        finally:
+            updates.cancel()
+        raise UnreachableError("The coordinator ended the login without a word; try again.")
 
     async def renew(self, key: DeviceKey) -> str:
         """A new access token (JWT) for a device that joined before."""

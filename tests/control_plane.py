@@ -80,12 +80,17 @@ class TestCoordinator:
 
 
 @asynccontextmanager
-async def serving(path: Path, token_lifetime_s: int = 3600, **sections: Any) -> AsyncIterator[TestCoordinator]:
-    """A new run in `path`, with these sections of its run file, served for the time of the block."""
+async def serving(
+    path: Path, token_lifetime_s: int = 3600, providers: dict[str, Any] | None = None, **sections: Any
+) -> AsyncIterator[TestCoordinator]:
+    """A new run in `path`, with these sections of its run file, served for the time of the block.
+
+    `providers` as in settings.yaml.
+    """
     membership = {"token_lifetime_s": token_lifetime_s}
     config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": membership, **sections})
     clock = SteppedClock()
-    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1"))
+    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1", providers=providers or {}))
     (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)
     (directory.path / "secret").write_text("not for peers")
     with open_run_services(directory, clock) as services:

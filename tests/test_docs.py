@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from auth.errors import ManyhandsError
 from coordinator.directory import Settings
-from coordinator.web import admin_api, admin_pages, api, pages
+from coordinator.web import admin_api, admin_pages, api, login, pages
 from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
 from peer.config.data import Source
@@ -155,7 +155,7 @@ def test_every_route_is_documented() -> None:
     """The operator's guide lists each path that the web port serves."""
     paths = {
         route.path
-        for router in (api.router, pages.router, admin_pages.router, admin_api.router)
+        for router in (api.router, login.router, pages.router, admin_pages.router, admin_api.router)
         for route in router.routes
     }
     assert paths

@@ -37,7 +37,7 @@ def normalise(name: str) -> str:
     ASCII letters lose their case, and nothing else changes but its Unicode form: whatever merges more letters than
     that (full-width ones, the Kelvin sign) would let somebody register another's name.
     """
-    return unicodedata.normalize("NFC", name.strip()).translate(_LOWER)
+    return unicodedata.normalize("NFC", name.strip().translate(_LOWER))  # in this order: NFC makes the Kelvin sign a K
 
 
 def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, Any]) -> Identity:

@@ -261,3 +261,40 @@ class Era(Base):
     era: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     after_step: Mapped[int] = mapped_column(Integer)
     began_at: Mapped[float] = mapped_column(Float)
+
+
+class Account(Base):
+    """An account at an identity provider that a member has logged in with; its subject is what it stays for ever."""
+
+    __tablename__ = "accounts"
+    __table_args__ = (UniqueConstraint("issuer", "subject", name="uq_accounts_issuer_subject"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
+    issuer: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str] = mapped_column(String(255))
+    label: Mapped[str] = mapped_column(String(320))  # such as hf:alice, as of its newest login
+    role: Mapped[str] = mapped_column(String(16))  # what the allowlist allowed at its newest login
+    member: Mapped[Member] = relationship()
+
+
+class AllowedEntry(Base):
+    """A line of the allowlist: an account by its user name or subject, or an organisation's members."""
+
+    __tablename__ = "allowlist"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    entry: Mapped[str] = mapped_column(String(320), unique=True)  # normalised: hf:alice, hf-sub:1, hf-org:neuropark
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float] = mapped_column(Float)
+    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # none of an organisation's
+    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # that it was first matched to
+
+
+class DeviceLogin(Base):
+    """By which account a device was admitted."""
+
+    __tablename__ = "device_logins"
+
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), index=True)

@@ -14,7 +14,7 @@ from coordinator.administrators import Administrators
 from coordinator.callers import CallerPlaces
 from coordinator.directory import RunDirectory
 from coordinator.run_services import RunServices
-from coordinator.web import admin_api, admin_pages, api, pages
+from coordinator.web import admin_api, admin_pages, api, login, pages
 from coordinator.web.admin_login import LoginDesk, LoginNeededError
 from coordinator.web.boundary import STREAMS, STREAMS_PER_CALLER, Boundary
 from coordinator.web.live import LiveSnapshot
@@ -67,6 +67,9 @@ def create_app(state: WebState) -> FastAPI:
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
     app.state.services = services
     app.state.login_desk = LoginDesk(Administrators(services.sessions, services.clock))
+    app.include_router(login.router)
+    app.state.logins = services.logins
+    app.state.web_address = state.directory.settings.web_address
     app.state.streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     app.add_middleware(Boundary)
     app.add_middleware(SecurityHeaders)  # the last one added is the outermost: refusals have the headers, too

@@ -13,18 +13,28 @@ class ChallengeRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class ChallengeReply(_message.Message):
-    __slots__ = ("nonce", "server_time", "run_name", "protocol_version", "software_version")
+    __slots__ = ("nonce", "server_time", "run_name", "protocol_version", "software_version", "login_providers")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     SERVER_TIME_FIELD_NUMBER: _ClassVar[int]
     RUN_NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOGIN_PROVIDERS_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     server_time: float
     run_name: str
     protocol_version: int
     software_version: str
-    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ...) -> None: ...
+    login_providers: _containers.RepeatedCompositeFieldContainer[LoginProvider]
+    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., login_providers: _Optional[_Iterable[_Union[LoginProvider, _Mapping]]] = ...) -> None: ...
+
+class LoginProvider(_message.Message):
+    __slots__ = ("name", "title")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    title: str
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("nonce", "public_key", "signature", "invite_code", "role", "software_version")
@@ -75,6 +85,44 @@ class JoinReply(_message.Message):
     era: int
     device_number: int
     def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ..., device_number: _Optional[int] = ...) -> None: ...
+
+class LoginRequest(_message.Message):
+    __slots__ = ("nonce", "public_key", "signature", "provider", "role", "software_version")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    public_key: bytes
+    signature: bytes
+    provider: str
+    role: str
+    software_version: str
+    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., provider: _Optional[str] = ..., role: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
+
+class LoginPrompt(_message.Message):
+    __slots__ = ("title", "user_code", "address", "complete_address", "expires_in_s")
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    USER_CODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    title: str
+    user_code: str
+    address: str
+    complete_address: str
+    expires_in_s: float
+    def __init__(self, title: _Optional[str] = ..., user_code: _Optional[str] = ..., address: _Optional[str] = ..., complete_address: _Optional[str] = ..., expires_in_s: _Optional[float] = ...) -> None: ...
+
+class LoginUpdate(_message.Message):
+    __slots__ = ("prompt", "admitted")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    prompt: LoginPrompt
+    admitted: JoinReply
+    def __init__(self, prompt: _Optional[_Union[LoginPrompt, _Mapping]] = ..., admitted: _Optional[_Union[JoinReply, _Mapping]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("nonce", "public_key", "signature")

@@ -44,6 +44,11 @@ class ControlStub:
                 request_serializer=peer_dot_protocol_dot_control__pb2.JoinRequest.SerializeToString,
                 response_deserializer=peer_dot_protocol_dot_control__pb2.JoinReply.FromString,
                 _registered_method=True)
+        self.Login = channel.unary_stream(
+                '/manyhands.v1.Control/Login',
+                request_serializer=peer_dot_protocol_dot_control__pb2.LoginRequest.SerializeToString,
+                response_deserializer=peer_dot_protocol_dot_control__pb2.LoginUpdate.FromString,
+                _registered_method=True)
         self.Renew = channel.unary_unary(
                 '/manyhands.v1.Control/Renew',
                 request_serializer=peer_dot_protocol_dot_control__pb2.RenewRequest.SerializeToString,
@@ -88,6 +93,13 @@ class ControlServicer:
 
     def Join(self, request, context):
         """Prove an identity (invite code, or a device known already) and the device's key; receive a token and the run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Login(self, request, context):
+        """Join by a login at an identity provider: first the code to show to the person, then, perhaps minutes later, the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,6 +160,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Join,
                     request_deserializer=peer_dot_protocol_dot_control__pb2.JoinRequest.FromString,
                     response_serializer=peer_dot_protocol_dot_control__pb2.JoinReply.SerializeToString,
+            ),
+            'Login': grpc.unary_stream_rpc_method_handler(
+                    servicer.Login,
+                    request_deserializer=peer_dot_protocol_dot_control__pb2.LoginRequest.FromString,
+                    response_serializer=peer_dot_protocol_dot_control__pb2.LoginUpdate.SerializeToString,
             ),
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
@@ -234,6 +251,33 @@ class Control:
             '/manyhands.v1.Control/Join',
             peer_dot_protocol_dot_control__pb2.JoinRequest.SerializeToString,
             peer_dot_protocol_dot_control__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Login(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/manyhands.v1.Control/Login',
+            peer_dot_protocol_dot_control__pb2.LoginRequest.SerializeToString,
+            peer_dot_protocol_dot_control__pb2.LoginUpdate.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,8 +12,11 @@ import grpc
 
 from auth.errors import (
     ExpiredTokenError,
+    LoginDeniedError,
     ManyhandsError,
+    NotAllowedError,
     NotInvitedError,
+    ProviderError,
     RequestError,
     RevokedError,
     StorageError,
@@ -28,7 +31,10 @@ ERROR_KEY = "manyhands-error"
 _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ExpiredTokenError: grpc.StatusCode.UNAUTHENTICATED,
     TokenError: grpc.StatusCode.UNAUTHENTICATED,
+    LoginDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
     NotInvitedError: grpc.StatusCode.PERMISSION_DENIED,
+    ProviderError: grpc.StatusCode.UNAVAILABLE,
     RevokedError: grpc.StatusCode.PERMISSION_DENIED,
     RequestError: grpc.StatusCode.INVALID_ARGUMENT,
     StorageError: grpc.StatusCode.INTERNAL,
