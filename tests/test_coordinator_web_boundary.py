@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
+from starlette.types import Message
 
 from auth.errors import ConfigError, StorageError
 from coordinator.web import WebState, create_app
-from coordinator.web.boundary import MAX_BODY_BYTES, Boundary
+from coordinator.web.boundary import MAX_BODY_BYTES, PIECE_BYTES, Boundary
 from coordinator.web_server import WebServer
 from tests.served_page import FakeRun, fake_run
 
@@ -64,6 +65,28 @@ def test_a_body_of_any_kind_is_bounded() -> None:
 def endless() -> Iterator[bytes]:
     for _ in range(100):
         yield b"x" * 4096
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES, 7 * PIECE_BYTES + 9]
+)
+async def test_a_large_answer_goes_out_in_pieces(size: int) -> None:
+    """The connection never holds more than a piece, and the reader gets every byte once."""
+    answer = bytes(range(256)) * (size // 256 + 1)
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
+    await Boundary(Response(answer[:size]))(scope, receive, send)
+    bodies = [message["body"] for message in sent[1:]]
+    assert b"".join(bodies) == answer[:size]
+    assert max(map(len, bodies)) <= PIECE_BYTES
+    assert [message.get("more_body", False) for message in sent[1:]] == [True] * (len(bodies) - 1) + [False]
 
 
 def test_an_address_may_ask_so_often() -> None:

@@ -21,6 +21,7 @@ from coordinator.callers import CallerPace, CallerPlaces, http_caller
 logger = logging.getLogger(__name__)
 REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
 MAX_BODY_BYTES = 64 * 1024
+PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
 STREAMS, STREAMS_PER_CALLER = 256, 32  # of events, open for as long as a page is
 RETRY_AFTER_S = 10
 
@@ -47,7 +48,7 @@ class Boundary:
         async def send_noting(message: Message) -> None:
             nonlocal started
             started = True
-            await send(message)
+            await _send_in_pieces(message, send)
 
         try:
             self._check_pace(scope)
@@ -62,6 +63,15 @@ class Boundary:
     def _check_pace(self, scope: Scope) -> None:
         if not self._pace.allows(http_caller(scope.get("client"))):
             raise HTTPException(429, "Too many requests from this address: wait a little.")
+
+
+async def _send_in_pieces(message: Message, send: Send) -> None:
+    """A large body waits here, where all its readers may share it, and not once for each connection in its buffer."""
+    body = message.get("body", b"")
+    last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+    for start in range(0, last, PIECE_BYTES):
+        await send({"type": message["type"], "body": body[start : start + PIECE_BYTES], "more_body": True})
+    await send({**message, "body": body[last:]} if last else message)
 
 
 def _bounded(scope: Scope, receive: Receive) -> Receive:

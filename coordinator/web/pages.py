@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import threading
 from functools import lru_cache
 from importlib.resources import files
 from itertools import groupby
@@ -20,6 +21,7 @@ from peer.phases import all_phases
 
 ONE_DAY = "public, max-age=86400"
 router = APIRouter(include_in_schema=False)
+_COMPRESSING = threading.Lock()
 
 
 @lru_cache(maxsize=1)
@@ -65,7 +67,9 @@ def static_file(request: Request, name: str) -> Response:
 def plotly(request: Request) -> Response:
     """The charts' library: 1.5 MB compressed, so it is cached and comes after the page."""
     headers = {"Content-Encoding": "gzip", "Cache-Control": ONE_DAY, "Vary": "Accept-Encoding"}
-    return _cached(request, *plotly_gzip(), "text/javascript; charset=utf-8", headers)
+    with _COMPRESSING:  # of many first requests one compresses, which takes memory and time
+        script = plotly_gzip()
+    return _cached(request, *script, "text/javascript; charset=utf-8", headers)
 
 
 @router.get("/curve.svg")
