@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits for the keeper so long at most
 STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
+SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
 TOKEN_RENEWAL_SHARE = 2 / 3
 
 
@@ -97,13 +98,16 @@ class Keeper:
         """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost."""
         recorded = self.ledger.last_step()
         resumed_at = self.swarm.step
-        deadline = self.clock() + (SURVIVORS_WAIT_S if recorded or resumed_at else 0.0)
-        while self.swarm.step == resumed_at and self.clock() < deadline and not should_stop():
+        began = self.clock()
+        least = SURVIVORS_WAIT_S if recorded or resumed_at else 0.0
+        while self.swarm.step == resumed_at and not should_stop():
+            if self.clock() >= began + (SURVIVORS_STATE_S if self.swarm.is_behind else least):
+                break
             self.swarm.advance()
             time.sleep(POLL_S)
         if recorded > self.swarm.step and not should_stop():
             logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
-            self.ledger.roll_back(self.swarm.step)
+            self.swarm.set_era(self.ledger.roll_back(self.swarm.step))
 
     def _write_status(self) -> None:
         progress = self.swarm.progress()
@@ -196,6 +200,8 @@ def open_keeper(run_dir: Path) -> Keeper:
         place=Place(host_maddrs=settings.swarm_host_maddrs, announce_maddrs=settings.swarm_announce_maddrs),
         clock=clock,
     )
+    ledger = Ledger(sessions, config, clock)
+    swarm.set_era(ledger.current_era())
     if checkpoint is not None:
         restore_optimizer(model, swarm.optimizer, checkpoint.path)
         swarm.restore(checkpoint.manifest.step)
@@ -204,7 +210,7 @@ def open_keeper(run_dir: Path) -> Keeper:
         config=config,
         model=model,
         swarm=swarm,
-        ledger=Ledger(sessions, config, clock),
+        ledger=ledger,
         membership=membership,
         sessions=sessions,
         credentials=credentials,

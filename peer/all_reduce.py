@@ -52,6 +52,12 @@ class ExactAllReduce(AllReduceRunner):
         banned = {self.sender_peer_ids.index(peer) for peer in self.banned_senders}
         return sum(weight for index, weight in self._weights.items() if index not in banned)
 
+    @property
+    def weights_by_peer(self) -> dict[str, float]:
+        """The weight that each sender has named for what this peer reduced, by peer ID; empty if it reduced nothing."""
+        weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items()}
+        return {peer.to_base58(): weight for peer, weight in weights.items() if peer not in self.banned_senders}
+
     async def _reduce_own_parts(self, peer_index: int) -> None:
         sender_index = self.sender_peer_ids.index(self.peer_id)
         self._weights[sender_index] = self.weight

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing as mp
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
@@ -38,6 +38,7 @@ class AveragedGroup:
     size: int  # peers in the group
     samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
     averaged_bytes: int  # that others sent to this peer to be averaged
+    weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
     seconds: float = 0.0  # from the group's forming until every average was here
 
 
@@ -211,5 +212,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             size=group_info.group_size,
             samples=round(runner.least_weight),
             averaged_bytes=runner.received_bytes,
+            weights=runner.weights_by_peer,
             seconds=time.perf_counter() - began,
         )

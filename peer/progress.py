@@ -1,18 +1,16 @@
-"""How far the swarm is towards its next global step: every peer's signed record in the DHT, and what follows from them.
+"""How far the swarm is towards its next global step: publishes this peer's signed record in the DHT, reads all others'.
 
 hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one
-begins a step only when the samples have really been reported, and takes a step as the swarm's when the keeper or most
-trainers have reached it.
+begins a step only when the samples have really been reported, and believes what `peer.course` makes of the records.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
@@ -20,94 +18,15 @@ from hivemind.dht.node import DHTNode
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
-from hivemind.utils.timed_storage import ValueWithExpiration
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from auth.swarm_auth import RecordKey, SwarmAccess, checked_token, peers_key
 from auth.tokens import AccessToken
-from peer.sketch import SKETCH_SIZE, Sketch, drifted
-
-MAX_STEP = 2**40
-MAX_RATE = 1e7  # samples per second
-GREETING_PERIOD_S = 5.0
-
-
-class PeerRecord(BaseModel):
-    """One peer's record as it lies in the DHT; untrusted until validated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    token: Annotated[str, Field(max_length=4096)]
-    step: Annotated[int, Field(ge=0, le=MAX_STEP)]  # global steps completed
-    samples: Annotated[int, Field(ge=0, le=2**31)]  # accumulated towards the next
-    rate: Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]  # samples per second
-    time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
-    client_mode: bool
-    sketch: Annotated[tuple[FiniteFloat, ...], Field(max_length=SKETCH_SIZE, strict=False)] = ()
-
-
-@dataclass(frozen=True)
-class KnownPeer:
-    """A validated record and whose it is, as its token says."""
-
-    peer_id: str
-    role: str
-    record: PeerRecord
-
-
-@dataclass(frozen=True)
-class SwarmView:
-    """The swarm as one peer sees it in the records of a moment."""
-
-    step: int  # the swarm's: what the keeper or most trainers have completed
-    samples: int  # accumulated towards the next step by the peers at `step`
-    trainers: int  # training peers, whatever their step
-    averaging: int  # peers at `step` that will take part in the next averaging, keeper and auxiliary peers included
-    rate: float  # samples per second of all trainers
-    keepers: int
-    keeper_sketch: Sketch  # the keeper's at `step`; empty if it is elsewhere
-    arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
-
-
-def view_swarm(peers: Iterable[KnownPeer]) -> SwarmView:
-    """What the records say; the loudest claim does not win (DESIGN: nobody's word sets the run's course)."""
-    active = [peer for peer in peers if peer.record.training]
-    trainers = [peer.record for peer in active if peer.role == "trainer"]
-    assistants = [peer.record for peer in active if peer.role == "auxiliary"]
-    keepers = [peer.record for peer in active if peer.role == "keeper"]
-    step = max([record.step for record in keepers], default=0)
-    claims = sorted((record.step for record in trainers), reverse=True)
-    if claims:
-        step = max(step, claims[len(claims) // 2])  # more than half of the trainers have reached it
-    current = [record for record in trainers if record.step == step]
-    keeper = next((record for record in keepers if record.step == step), None)
-    return SwarmView(
-        step=step,
-        samples=sum(record.samples for record in current),
-        trainers=len(trainers),
-        averaging=len(current) + sum(record.step == step for record in [*keepers, *assistants]),
-        rate=sum(record.rate for record in trainers),
-        keepers=len(keepers),
-        keeper_sketch=() if keeper is None else keeper.sketch,
-        arriving=sum(peer.record.step == step - 1 for peer in active),
-    )
-
-
-def read_records(records: Any, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
-    """Validate each record of the DHT's dictionary alone; a bad one is dropped and spoils no other."""
-    known = []
-    for entry in records.values() if isinstance(records, dict) else ():
-        if not isinstance(entry, ValueWithExpiration) or not isinstance(entry.value, dict):
-            continue
-        try:
-            record = PeerRecord.model_validate(entry.value)
-        except ValidationError:
-            continue
-        token = check(record.token)
-        if token is not None:
-            known.append(KnownPeer(token.peer_id, token.role, record))
-    return known
+from peer.allowances import GROWTH, CreditBook
+from peer.beacon import Course
+from peer.course import GREETING_PERIOD_S, SwarmCourse, SwarmView
+from peer.records import MAX_RATE, KnownPeer, NewestRecords, PeerRecord, read_records
+from peer.sketch import Sketch, drifted
+from peer.suspicion import Suspicions
 
 
 async def _greet(_dht: DHT, node: DHTNode, peer_ids: tuple[PeerID, ...]) -> None:
@@ -126,9 +45,23 @@ class StepTracker(ProgressTracker):
         key: RecordKey,
         role: str,
         keeper_ids: Iterable[PeerID] = (),
+        newcomer_share: float,
+        suspicions: Suspicions,
+        metadata_expiration: float,
         **kwargs: Any,
     ) -> None:
         self.local_progress: LocalTrainingProgress
+        self.era = 0  # how often the run returned to a checkpoint; the keeper's word
+        self.course = SwarmCourse(
+            is_keeper=role == "keeper",
+            silent_after_s=metadata_expiration / 2,  # the keeper publishes twice as often, and oftener
+            first_step_s=metadata_expiration,
+            least_share=newcomer_share,
+            suspicions=suspicions,
+        )
+        self._newest = NewestRecords(metadata_expiration)
+        self._credits = CreditBook()
+        self._own_token = access.credentials.access_token(access.clock())
         self._access = access
         self._role = role
         self._training = role == "keeper"
@@ -137,7 +70,7 @@ class StepTracker(ProgressTracker):
         self._greeted_at = float("-inf")
         self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
         self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
-        super().__init__(dht, private_key=key, start=False, **kwargs)
+        super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
         self._owner = RSASignatureValidator(key).local_public_key
         self.heartbeat_s = self.metadata_expiration / 4
@@ -173,6 +106,18 @@ class StepTracker(ProgressTracker):
         step, sketch = self._sketch
         return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 
+    def round_ended(self, weights: Mapping[str, float], *, short: bool) -> None:
+        """A round towards the next step averaged these samples (peer ID -> samples), as far as this peer reduced it.
+
+        `short`: they were too few. If they were enough, the step follows, and the keeper credits who brought them.
+        """
+        if not weights:
+            return
+        step = self.local_progress.epoch
+        if not short and self._role == "keeper":
+            self._credits.take(weights, self.course.age_s(time.monotonic()), self.course.allowances.of)
+        self.course.round_ended(step, weights, short)
+
     def begin_training(self) -> None:
         """From now on the others wait for this peer when they average."""
         self._training = True
@@ -201,6 +146,17 @@ class StepTracker(ProgressTracker):
             training=self._training,
             client_mode=self.client_mode,
             sketch=self._sketch[1] if self._sketch[0] == progress.epoch else (),
+            course=self._course() if self._role == "keeper" else None,
+        )
+
+    def _course(self) -> Course:
+        """What makes the keeper's record the beacon; credits are named where they exceed what anybody may claim."""
+        allowances = self.course.allowances
+        return Course(
+            era=self.era,
+            age_s=self.course.age_s(time.monotonic()),
+            usual_s=self._credits.usual_s,
+            credits=self._credits.credits_above(allowances.share * allowances.target / GROWTH),
         )
 
     async def _progress_reporter(self) -> None:
@@ -230,7 +186,8 @@ class StepTracker(ProgressTracker):
         """Turn the records (a dictionary of values with expirations) into hivemind's form; keeps the view beside it."""
         now = get_dht_time()
         own = self.local_progress
-        self.view = view = view_swarm(self._with_own(read_records(metadata, self._check)))
+        records = self._newest.take(read_records(metadata, self._check), now)
+        self.view = view = self.course.look(self._with_own(records), self.target_batch_size, time.monotonic())
         if view.keepers:
             self._keeper_seen_at = now
         samples = view.samples
@@ -249,7 +206,10 @@ class StepTracker(ProgressTracker):
         """The records with this peer's own as it is now, not as it was last published."""
         own_id = self.dht.peer_id.to_base58()
         others = [peer for peer in peers if peer.peer_id != own_id]
-        return [*others, KnownPeer(own_id, self._role, self._record(get_dht_time()))] if self._training else others
+        if not self._training:
+            return others
+        token, record = self._own_token, self._record(get_dht_time())
+        return [*others, KnownPeer(own_id, token.member, token.device_id, self._role, record)]
 
     def _check(self, jwt: str) -> AccessToken | None:
         return checked_token(self._access.credentials, jwt, self._access.clock())

@@ -41,9 +41,13 @@ class Checkpoints(Section):
 
 
 class Membership(Section):
-    """How long an access token is valid (seconds): so long does the swarm go on without the coordinator."""
+    """How long an access token is valid (seconds): so long does the swarm go on without the coordinator.
+
+    And the share of a global batch up to which the samples of a member are believed that has brought none so far.
+    """
 
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
+    newcomer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
 
 
 class RunConfig(Section):

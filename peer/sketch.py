@@ -1,35 +1,62 @@
-"""A short summary of a model's parameters, by which peers notice that they hold different ones.
+"""A short summary of a peer's state, by which peers notice that they hold different ones.
 
 Each parameter tensor is projected onto a fixed random vector of signs; the projections of two models differ about as
-much, relative to their size, as the models do (Johnson-Lindenstrauss). Equal bits give equal sketches.
+much, relative to their size, as the models do (Johnson-Lindenstrauss). So is each tensor of the optimizer's state.
+Equal bits give equal sketches. It finds faults and plain lies; whoever knows the vectors could make another state of
+the same sketch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
 
 Sketch = tuple[float, ...]
-SKETCH_SIZE = 32  # projections; those of further tensors are added to the first ones
+SKETCH_SIZE = 32  # projections of parameters; those of further tensors are added to the first ones
+MOMENTS_SIZE = 8  # projections of each kind of tensor in the optimizer's state
+MAX_MOMENTS = 4  # kinds of them
+MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
 DRIFT_TOLERANCE = 1e-4  # far above what different hardware's rounding adds up to, far below one missed step
 
 
-def sketch_of(parameters: Iterable[torch.Tensor]) -> Sketch:
-    """The sketch of these tensors, which must come in the same order everywhere."""
+def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[torch.Tensor] = ()) -> Sketch:
+    """The sketch of these tensors, which must come in the same order everywhere.
+
+    `moments` are the optimizer's, all those of one parameter after all those of the one before.
+    """
+    parameters = list(parameters)
+    kinds = min(MAX_MOMENTS, len(moments) // len(parameters)) if parameters else 0
     sums = [0.0] * SKETCH_SIZE
+    moment_sums = [[0.0] * MOMENTS_SIZE for _ in range(kinds)]
     for index, parameter in enumerate(parameters):
-        flat = parameter.detach().to("cpu", torch.float32).flatten()
         generator = torch.Generator().manual_seed(index)
-        signs = torch.randint(0, 2, flat.shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
-        sums[index % SKETCH_SIZE] += float(torch.dot(flat.double(), signs.double()))
-    return tuple(sums)
+        signs = (
+            torch.randint(0, 2, (parameter.numel(),), generator=generator, dtype=torch.int8).mul_(2).sub_(1).double()
+        )
+        sums[index % SKETCH_SIZE] += _project(parameter, signs)
+        for kind in range(kinds):
+            moment_sums[kind][index % MOMENTS_SIZE] += _project(moments[index * kinds + kind], signs)
+    return (*sums, *(value for block in moment_sums for value in block))
+
+
+def _project(tensor: torch.Tensor, signs: torch.Tensor) -> float:
+    flat = tensor.detach().to("cpu", torch.float32).flatten().double()
+    return float(torch.dot(flat, signs[: len(flat)]))
 
 
 def drifted(own: Sketch, other: Sketch) -> bool:
-    """Whether two sketches belong to clearly different parameters; one that is missing says nothing."""
+    """Whether two sketches belong to clearly different states; one that is missing says nothing."""
     if not own or not other:
         return False
-    distance = sum((left - right) ** 2 for left, right in zip(own, other, strict=False)) ** 0.5
-    size = sum(value**2 for value in other) ** 0.5
-    return len(own) != len(other) or distance > DRIFT_TOLERANCE * size
+    blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE)]
+    return len(own) != len(other) or any(
+        _differ(own[start:end], other[start:end])
+        for start, end in zip(blocks, [*blocks[1:], MAX_SKETCH_SIZE], strict=True)
+    )
+
+
+def _differ(own: Sketch, other: Sketch) -> bool:
+    distance = math.dist(own, other)
+    return not distance <= DRIFT_TOLERANCE * math.hypot(*other) < math.inf

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
-from hivemind.averaging.averager import DecentralizedAverager
 from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import nested_flatten
+from hivemind.utils import MPFuture, nested_flatten
 from hivemind.utils.asyncio import aiter_with_timeout
 from hivemind.utils.streaming import combine_from_streaming
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import is_finite
+from peer.beacon import MAX_STEP
 from peer.compression import decode
 from peer.guest.traffic import Traffic
 from peer.round_memory import freeze_imported
+from peer.sketch import Sketch, sketch_of
 
 logger = logging.getLogger(__name__)
 STATE_OVERHEAD_BYTES = 1 << 20
+Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
 
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
@@ -50,25 +53,52 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.scheduler._step_count, self.scheduler.last_epoch = step, step - 1
         self.scheduler.step()
 
-    def load_state_from_peers(self, *, minimum_step: int = 0, timeout: float | None = None) -> bool:
-        """Take a donor's state if it is of `minimum_step` or later and fits this peer's tensors one by one."""
+    def load_state_from_peers(self, *, minimum_step: int = 0, timeout: float | None = None, doubt: Doubt) -> bool:
+        """Take the first donor's state that is of `minimum_step` or later, fits, and that `doubt` lets pass.
+
+        Nothing is overwritten before; false if no donor had such a state.
+        """
         if timeout is not None:
             timeout += self._traffic.down.seconds_for(self._most_bytes())
-        state = DecentralizedAverager.load_state_from_peers(self, timeout=timeout)
-        if state is None:
-            return False
-        metadata, donated = state
-        step = metadata.get("epoch") if isinstance(metadata, dict) else None
+        refused: list[str] = []
+        while (found := self._download(refused, timeout)) is not None:
+            donor, metadata, donated = found
+            step = metadata.get("epoch") if isinstance(metadata, dict) else None
+            reason = self._misfit(step, minimum_step, donated) or doubt(donor, int(step or 0), self._sketch(donated))
+            if reason is None:
+                self._take(int(step or 0), donated)
+                return True
+            logger.warning("the state of %s (step %s) %s: not taken", donor, step, reason)
+            refused.append(donor)
+        return False
+
+    def _download(self, refused: Sequence[str], timeout: float | None) -> tuple[str, Any, list[torch.Tensor]] | None:
+        """The state (donor, metadata, tensors) of the first donor that was not refused; None if there is none."""
+        future: MPFuture = MPFuture()
+        options = {"timeout": timeout, "future": future, "refused": tuple(refused)}
+        self._outer_pipe.send(("_load_state_from_peers", [], options))
+        found: tuple[str, Any, list[torch.Tensor]] | None = future.result(timeout=timeout)
+        return found
+
+    def _state_tensors(self) -> list[torch.Tensor]:
+        return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
+
+    def _misfit(self, step: object, minimum_step: int, donated: Sequence[torch.Tensor]) -> str | None:
+        """Why this peer cannot hold such a state, whoever gave it."""
+        if not isinstance(step, int) or isinstance(step, bool) or not minimum_step <= step <= MAX_STEP:
+            return f"is none of step {minimum_step} or later"
+        fits = [tensor.shape for tensor in self._state_tensors()] == [tensor.shape for tensor in donated]
+        return None if fits else "has other tensors than this peer's"
+
+    def _sketch(self, donated: Sequence[torch.Tensor]) -> Sketch:
+        parameters = len(list(self._local_tensors()))
+        return sketch_of(donated[:parameters], donated[parameters:])
+
+    def _take(self, step: int, donated: Sequence[torch.Tensor]) -> None:
         with self.state_lock, torch.no_grad():
-            own = [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
-            fits = [tensor.shape for tensor in own] == [tensor.shape for tensor in donated]
-            if not isinstance(step, int) or step < minimum_step or not fits:
-                logger.warning("a donor's state (step %s) does not fit this peer at step %d", step, minimum_step)
-                return False
-            for tensor, new in zip(own, donated, strict=True):
+            for tensor, new in zip(self._state_tensors(), donated, strict=True):
                 tensor.copy_(new)
             self.set_step(step)
-        return True
 
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
@@ -77,13 +107,16 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         async for message in self._traffic.sending(super().rpc_download_state(request, context)):
             yield message
 
-    async def _load_state_from_peers(self, future: Any, timeout: float | None = None) -> None:
-        """Ask the donors in turn; the future receives (metadata, tensors), or None if nobody had a usable state."""
+    async def _load_state_from_peers(
+        self, future: Any, timeout: float | None = None, refused: Collection[str] = ()
+    ) -> None:
+        """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state."""
         try:
-            for donor in await self.directory.with_role(self.access.donor_roles):
-                state = await self._download_from(donor, timeout) if donor != self.peer_id else None
+            donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
+            for name in sorted(donors.keys() - {self.peer_id.to_base58(), *refused}):
+                state = await self._download_from(donors[name], timeout)
                 if state is not None:
-                    future.set_result(state)
+                    future.set_result((name, *state))
                     return
         finally:
             if not future.done():

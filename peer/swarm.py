@@ -23,6 +23,7 @@ from peer.dht import start_dht, waits_at_relay
 from peer.guest.traffic import Traffic
 from peer.place import Place
 from peer.run_config import RunConfig
+from peer.suspicion import Suspicion, Suspicions
 from peer.swarm_optimizer import SwarmOptimizer
 
 ANYWHERE = Place()
@@ -80,6 +81,7 @@ class Swarm:
         place: Place = ANYWHERE,
         traffic: Traffic | None = None,
         clock: Clock = time.time,
+        on_suspicion: Callable[[Suspicion], None] = lambda _: None,
     ) -> Swarm:
         """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
 
@@ -100,6 +102,7 @@ class Swarm:
             keeper_ids=keeper_ids,
             traffic=traffic or Traffic(),
             bandwidth=place.declared_bandwidth,
+            suspicions=Suspicions(on_suspicion, clock),
             client_mode=place.reach == "client" or (place.reach == "relayed" and not waits_at_relay(dht)),
         )
         optimizer.restore(0)
@@ -111,6 +114,11 @@ class Swarm:
     def step(self) -> int:
         """Global steps completed by this peer's state."""
         return int(self._optimizer.local_epoch)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the swarm has come further than this peer's state."""
+        return self._optimizer.tracker.swarm_step > self.step
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -200,6 +208,10 @@ class Swarm:
     def restore(self, step: int) -> None:
         """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint)."""
         self._optimizer.restore(step)
+
+    def set_era(self, era: int) -> None:
+        """How often the run has returned to a checkpoint: goes into the keeper's beacon."""
+        self._optimizer.tracker.era = era
 
     def frozen_state(self) -> Any:
         """A context in which no global step changes the state."""

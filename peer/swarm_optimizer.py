@@ -23,19 +23,22 @@ from hivemind.p2p import PeerID
 from auth.swarm_auth import RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.compression import compression_of
+from peer.course import MEETING_S, STEPS_AHEAD
 from peer.guest.traffic import Traffic
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.power_sgd import PowerSGDAverager
 from peer.progress import StepTracker
 from peer.round_memory import forget_frames
 from peer.run_config import RunConfig
-from peer.sketch import sketch_of
-from peer.state_sharing import SwarmStateAverager
+from peer.sketch import Sketch, drifted, sketch_of
+from peer.state_sharing import SwarmStateAverager, optimizer_tensors
+from peer.suspicion import Suspicions
 
 logger = logging.getLogger(__name__)
 STATE_DOWNLOAD_TIMEOUT_S = 600.0
 RETRY_S = 0.1
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
+CONFIRMATION_WAIT_S = 3.0
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
 
 
@@ -65,7 +68,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         traffic: Traffic,
         bandwidth: float | None,
         client_mode: bool,
+        suspicions: Suspicions,
     ) -> None:
+        self._suspicions = suspicions
         self._traffic, self._bandwidth = traffic, bandwidth
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         self._config = config
@@ -106,6 +111,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             key=self._key,
             role=self._role,
             keeper_ids=self._keeper_ids,
+            newcomer_share=self._config.membership.newcomer_share,
+            suspicions=self._suspicions,
             prefix=self.run_id,
             target_batch_size=target_batch_size,
             client_mode=self.client_mode,
@@ -236,7 +243,9 @@ class SwarmOptimizer(hivemind.Optimizer):
                 control.cancel()
             forget_frames(error)  # these hold `control`, which holds the error
             return None
-        if group.samples < self.target_batch_size:  # a peer was lost on the way; the others make the batch up
+        short = group.samples < self.target_batch_size
+        self.tracker.round_ended(group.weights, short=short)
+        if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up
             logger.warning("only %d samples were averaged for step %d", group.samples, self.local_epoch + 1)
             return None
         return group
@@ -302,7 +311,8 @@ class SwarmOptimizer(hivemind.Optimizer):
 
     def _begin_step(self) -> None:
         """Tell the tracker where the state now stands; its updates must be paused."""
-        self.tracker.set_sketch(self.local_epoch, sketch_of(self.state_averager.main_parameters))
+        moments = optimizer_tensors(self.state_averager.optimizer)
+        self.tracker.set_sketch(self.local_epoch, sketch_of(self.state_averager.main_parameters, moments))
         self.tracker.update_epoch(new_epoch=self.local_epoch)
         self._step_began_s = time.monotonic()
 
@@ -315,13 +325,44 @@ class SwarmOptimizer(hivemind.Optimizer):
     def download_state(self) -> bool:
         """Take parameters, optimizer and step from a donor; false if none had a state as new as this peer's."""
         self._cancel_scheduled()
+        if self._role == "keeper":
+            self._meet_all()
         loaded = self.state_averager.load_state_from_peers(
-            minimum_step=self.local_epoch, timeout=self.load_state_timeout
+            minimum_step=self.local_epoch, timeout=self.load_state_timeout, doubt=self._doubt
         )
         with self._changing_state():
             self.grad_averager.drop_all()
         self.attempts = 0
         return bool(loaded)
+
+    def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
+        """Why a donor's state of this step and sketch is not to be taken; None if it may be.
+
+        The keeper's word is the beacon itself. The keeper takes what most members confirm to be the swarm's state.
+        """
+        course = self.tracker.course
+        known = self._await_sketch(step) if self._role == "keeper" else course.sketch_at(step)
+        if drifted(sketch, known):
+            course.suspect(donor, "state", step, "gave a state that is not the swarm's")
+            return "is not the swarm's"
+        if step > self.tracker.swarm_step + STEPS_AHEAD and self._role == "keeper":
+            course.suspect(donor, "state", step, f"gave a state of step {step}")
+        return None if known or self._role != "keeper" else "is not confirmed by most members"
+
+    def _meet_all(self) -> None:
+        """Wait until everybody who looks for the keeper has found it; not for long: they look every few seconds."""
+        deadline = time.monotonic() + MEETING_S + CONFIRMATION_WAIT_S
+        while not self.tracker.course.has_met_all(time.monotonic()) and time.monotonic() < deadline:
+            if self.interrupted.wait(RETRY_S):
+                return
+
+    def _await_sketch(self, step: int) -> Sketch:
+        """What most members report of the state after `step`; waits a little for their records to get there."""
+        deadline = time.monotonic() + CONFIRMATION_WAIT_S
+        while not (known := self.tracker.course.sketch_at(step)) and time.monotonic() < deadline:
+            if self.interrupted.wait(RETRY_S):
+                break
+        return known
 
     def restore(self, step: int) -> None:
         """Declare that parameters and optimizer hold the state after `step` global steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peer.sketch import DRIFT_TOLERANCE, SKETCH_SIZE, drifted, sketch_of
+from peer.sketch import DRIFT_TOLERANCE, MAX_SKETCH_SIZE, SKETCH_SIZE, drifted, sketch_of
 
 
 def parameters(tensors: int = 3) -> list[torch.Tensor]:
@@ -49,3 +49,19 @@ def test_missing_sketch_says_nothing() -> None:
 def test_many_tensors_fit_into_a_record() -> None:
     """A model with more tensors than projections still has a sketch of bounded size."""
     assert len(sketch_of(parameters(tensors=100))) == SKETCH_SIZE
+
+
+def test_other_moments_are_drift() -> None:
+    """The optimizer's state is part of a state, however small its numbers are beside the parameters."""
+    moments = [tensor * 1e-9 for tensor in parameters() for _ in range(3)]
+    other = [moment * (2.0 if index == 1 else 1.0) for index, moment in enumerate(moments)]
+    assert not drifted(sketch_of(parameters(), moments), sketch_of(parameters(), moments))
+    assert drifted(sketch_of(parameters(), other), sketch_of(parameters(), moments))
+    assert len(sketch_of(parameters(), moments * 4)) <= MAX_SKETCH_SIZE
+
+
+def test_a_sketch_of_enormous_numbers_equals_no_other() -> None:
+    """Whatever overflows is different, and not within a tolerance of anything."""
+    own = sketch_of(parameters())
+    assert drifted(own, (1e308,) * SKETCH_SIZE)
+    assert drifted((1e308,) * SKETCH_SIZE, own)

@@ -24,7 +24,9 @@ from auth.identity import AuthorityKey
 from auth.swarm_auth import PeerRecordValidator, owner_subkey, peers_key
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from peer.compression import BLOCKWISE, decode, encode
-from peer.progress import PeerRecord, read_records, view_swarm
+from peer.course import SwarmCourse
+from peer.records import NewestRecords, PeerRecord, read_records
+from peer.suspicion import Suspicions
 from tests.fuzz.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
 
 RUN, NOW = "run", 1_000.0
@@ -78,7 +80,14 @@ def test_records_that_the_dht_gives(data: st.DataObject) -> None:
         records[number] = data.draw(st.just(ValueWithExpiration(fields, NOW)) | JSON)
     found = read_records(records, lambda jwt: token if jwt == "jwt" else None)
     assert found[0].record.step == 3
-    view = view_swarm(found)
+    course = SwarmCourse(
+        is_keeper=data.draw(st.booleans()),
+        silent_after_s=60.0,
+        first_step_s=120.0,
+        least_share=0.25,
+        suspicions=Suspicions(lambda _: None, lambda: NOW),
+    )
+    view = course.look(NewestRecords(120.0).take(found, NOW), 32, NOW)
     assert 0 <= view.step <= 2**40
     assert 0 <= view.rate < float("inf")
     assert read_records(data.draw(JSON), lambda jwt: token) == []

@@ -1,0 +1,97 @@
+"""How many of the samples that a device claims are counted towards a step.
+
+A global step begins when the samples that peers claim fill its batch, so a claim is cut to what is likely: twice what
+the device, or all devices of its member, has lately brought to a step, as the keeper saw it; and for who has brought
+nothing yet, a share of the batch. Both grow with a step that takes longer than usual, so that it always ends. What is
+cut is not lost: it is averaged with the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from peer.beacon import MAX_CREDITS
+from peer.records import KnownPeer
+
+GROWTH = 2.0  # so much more than lately is believed at once
+REMEMBERED_STEPS = 8
+DOUBTED_SHARE = 0.01  # of a batch: even who has claimed falsely is believed so much more, with patience all
+
+
+def newcomer_share(members: int, least: float) -> float:
+    """The share of a batch that a member without credit may fill: twice a fair one, or `least`, where that is more."""
+    return min(1.0, max(2.0 / max(1, members), least))
+
+
+@dataclass(frozen=True)
+class Allowances:
+    """What is believed of each peer towards the step that is being filled."""
+
+    target: int  # samples of the batch
+    share: float = 1.0  # see `newcomer_share`
+    patience: float = 1.0  # by how much the step takes longer than usual; at least 1
+    usual_s: float = 0.0  # that a step takes; 0: not known
+    credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples lately brought to one step
+    missing: Mapping[str, int] = field(default_factory=dict)  # peer ID -> what it claims towards this step and has not
+    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples that it brought, after false claims
+
+    def of(self, peer_ids: Sequence[str]) -> float:
+        """Samples that these devices, of one member, may together be counted with."""
+        credit = sum(self.credits.get(peer_id, 0) for peer_id in peer_ids)
+        return max(self.share * self.target, GROWTH * credit) * self.patience
+
+    def samples(self, peer: KnownPeer) -> float:
+        """How many of one device's samples are counted, before its member's others are looked at."""
+        claimed = max(0, peer.record.samples - self.missing.get(peer.peer_id, 0))
+        most = self.of([peer.peer_id])
+        if peer.peer_id in self.doubted:
+            most = min(most, self.doubted[peer.peer_id] + DOUBTED_SHARE * self.target * self.patience)
+        return min(claimed, most)
+
+    def rate(self, peer: KnownPeer) -> float:
+        """How many of its samples per second are believed; all, as long as nobody knows how long a step takes."""
+        most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
+        return min(peer.record.rate, most)
+
+    def counted(self, peers: Iterable[KnownPeer]) -> int:
+        """The samples of all these trainers that count towards the step."""
+        members: dict[str, list[KnownPeer]] = {}
+        for peer in peers:
+            members.setdefault(peer.member, []).append(peer)
+        sums = [
+            min(sum(map(self.samples, devices)), self.of([device.peer_id for device in devices]))
+            for devices in members.values()
+        ]
+        return int(sum(sums))
+
+
+class CreditBook:
+    """What each device has lately brought to a step, as the keeper sees it in the rounds that it reduces."""
+
+    def __init__(self) -> None:
+        self._brought: dict[str, deque[int]] = {}
+        self._lasted: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+
+    def take(self, weights: Mapping[str, float], seconds: float, allowed: Callable[[Sequence[str]], float]) -> None:
+        """A step was taken with these samples, after so many seconds; nobody's credit grows faster than `GROWTH`."""
+        self._lasted.append(seconds)
+        for peer_id in self._brought.keys() | weights.keys():
+            weight = weights.get(peer_id, 0.0)
+            credited = min(weight, GROWTH * allowed([peer_id])) if weight >= 0 else 0.0  # false for no number
+            self._brought.setdefault(peer_id, deque(maxlen=REMEMBERED_STEPS)).append(int(credited))
+        self._brought = {peer_id: steps for peer_id, steps in self._brought.items() if any(steps)}
+
+    @property
+    def usual_s(self) -> float:
+        """How long a step takes, in seconds; 0 before the first."""
+        return median(self._lasted) if self._lasted else 0.0
+
+    def credits_above(self, samples: float) -> dict[str, int]:
+        """Who has brought more than so many samples to one of the last steps, the largest first."""
+        most = {peer_id: max(steps) for peer_id, steps in self._brought.items()}
+        named = sorted((peer_id for peer_id in most if most[peer_id] > samples), key=lambda peer_id: -most[peer_id])
+        return {peer_id: most[peer_id] for peer_id in named[:MAX_CREDITS]}

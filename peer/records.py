@@ -1,0 +1,88 @@
+"""What every peer says of itself in the DHT, as far as it can be believed: whose it is, its bounds, its times.
+
+Used by `peer.progress`, which publishes and reads the records, and by `peer.course`, which decides what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from hivemind.utils.timed_storage import ValueWithExpiration
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
+from peer.beacon import MAX_STEP, Course, SketchValue
+from peer.sketch import MAX_SKETCH_SIZE
+
+MAX_RATE = 1e7  # samples per second
+
+
+class PeerRecord(BaseModel):
+    """One peer's record as it lies in the DHT; untrusted until validated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    token: Annotated[str, Field(max_length=4096)]
+    step: Annotated[int, Field(ge=0, le=MAX_STEP)]  # global steps completed
+    samples: Annotated[int, Field(ge=0, le=2**31)]  # accumulated towards the next
+    rate: Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]  # samples per second
+    time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
+    client_mode: bool
+    sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
+    course: Course | None = None  # the keeper's alone: with it the record is the step's beacon
+
+
+@dataclass(frozen=True)
+class KnownPeer:
+    """A validated record and whose it is, as its token says."""
+
+    peer_id: str
+    member: str
+    device_id: str
+    role: str
+    record: PeerRecord
+
+
+def read_records(records: Any, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
+    """Validate each record of the DHT's dictionary alone; a bad one is dropped and spoils no other."""
+    known = []
+    for entry in records.values() if isinstance(records, dict) else ():
+        if not isinstance(entry, ValueWithExpiration) or not isinstance(entry.value, dict):
+            continue
+        try:
+            record = PeerRecord.model_validate(entry.value)
+        except ValidationError:
+            continue
+        token = check(record.token)
+        if token is not None:
+            known.append(KnownPeer(token.peer_id, token.member, token.device_id, token.role, record))
+    return known
+
+
+class NewestRecords:
+    """The newest record of each device: an older one that somebody stores again changes nothing.
+
+    A record counts for `lifetime_s` seconds from the time that it names, whatever expiration its owner gave it.
+    """
+
+    def __init__(self, lifetime_s: float) -> None:
+        self._lifetime_s = lifetime_s
+        self._newest: dict[str, KnownPeer] = {}
+
+    def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
+        """The newest record of each of these peers; `now` in the DHT's seconds."""
+        newest: dict[str, KnownPeer] = {}
+        for peer in peers:
+            known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)
+            if -MAX_CLOCK_SKEW_S <= now - known.record.time <= self._lifetime_s + MAX_CLOCK_SKEW_S:
+                newest[peer.peer_id] = known
+        kept = {peer_id: peer for peer_id, peer in self._newest.items() if now - _time_of(peer) <= self._lifetime_s}
+        self._newest = kept | newest
+        return list(newest.values())
+
+
+def _time_of(peer: KnownPeer) -> float:
+    return peer.record.time

@@ -1,0 +1,80 @@
+"""Who was caught at what: one kind of event, one place that logs it and passes it on.
+
+A suspicion is raised by whoever notices something that no honest peer says or does. It goes to the log, and over the
+session to the coordinator, so that the operator reads the name. It is no judgement: what follows is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+logger = logging.getLogger(__name__)
+SAME_PAUSE_S = 600.0  # the same of the same peer is said again after so long
+MAX_REMEMBERED = 10_000
+MAX_WAITING = 200
+MAX_DETAIL_CHARS = 200
+
+SuspicionKind = Literal[
+    "step",  # claims a step far ahead of the swarm's
+    "samples",  # claims more samples than can be, or than it brought
+    "state",  # gave another state than the members hold
+]
+KINDS = frozenset(get_args(SuspicionKind))
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What one peer, known by the token that it showed, was caught at."""
+
+    peer_id: str
+    member: str
+    device_id: str
+    kind: SuspicionKind
+    step: int  # the swarm's, when it was noticed
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.member} (device {self.device_id}, peer {self.peer_id}) {self.detail} (step {self.step})"
+
+
+class WaitingSuspicions:
+    """Those that the coordinator has not been told of yet; the oldest go when it is away for long."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Suspicion] = deque(maxlen=MAX_WAITING)
+
+    def put(self, suspicion: Suspicion) -> None:
+        """Keep it until there is a session."""
+        self._waiting.append(suspicion)
+
+    def take(self) -> list[Suspicion]:
+        """All that wait, which then no longer do."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+class Suspicions:
+    """Logs each suspicion and passes it on, the same one now and then only; from any thread."""
+
+    def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
+        self._tell, self._clock = tell, clock
+        self._lock = threading.Lock()
+        self._silent_until: dict[tuple[str, str], float] = {}
+
+    def raise_against(self, suspicion: Suspicion) -> None:
+        """Say it, unless it was said a short while ago."""
+        key, now = (suspicion.peer_id, suspicion.kind), self._clock()
+        with self._lock:
+            if now < self._silent_until.get(key, float("-inf")):
+                return
+            if len(self._silent_until) >= MAX_REMEMBERED:
+                self._silent_until.clear()
+            self._silent_until[key] = now + SAME_PAUSE_S
+        logger.warning("suspicious: %s", suspicion)
+        self._tell(suspicion)

@@ -1,0 +1,261 @@
+"""Where the swarm is, as its peers' records tell it: what is believed, and who is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from peer.allowances import Allowances
+from peer.beacon import Beacon, Course, nearest_step
+from peer.course import MEETING_S, SwarmCourse, SwarmView, steps_by_member, training, view_swarm
+from peer.quorum import agreed_step
+from peer.records import KnownPeer, PeerRecord
+from peer.sketch import Sketch
+from peer.suspicion import Suspicion, Suspicions
+
+TARGET = 32
+SOUND, FALSE = (1.0,) * 32, (2.0,) * 32
+
+
+def record(
+    step: int = 3, samples: int = 0, *, training: bool = True, rate: float = 1.0, time: float = 1.0
+) -> PeerRecord:
+    """A record with what a test cares about."""
+    return PeerRecord(
+        token="jwt", step=step, samples=samples, rate=rate, time=time, training=training, client_mode=False
+    )
+
+
+def peers(*records: PeerRecord, role: str = "trainer") -> list[KnownPeer]:
+    """Trainers (or others) with these records, each another member's."""
+    return [
+        KnownPeer(f"{role}-{index}", f"{role}-{index}", f"d{index}", role, item) for index, item in enumerate(records)
+    ]
+
+
+def keeper(
+    step: int,
+    *,
+    era: int = 0,
+    time: float = 1.0,
+    usual_s: float = 0.0,
+    credit: dict[str, int] | None = None,
+    sketch: Sketch = (),
+) -> KnownPeer:
+    """The keeper, whose record is a beacon."""
+    course = Course(era=era, age_s=0.0, usual_s=usual_s, credits=credit or {})
+    item = record(step, time=time).model_copy(update={"course": course, "sketch": sketch})
+    return KnownPeer("keeper", "keeper", "k", "keeper", item)
+
+
+def view_of(known: list[KnownPeer]) -> SwarmView:
+    """The view of a peer that has seen nothing before and believes everything that is claimed."""
+    beacons = [peer for peer in known if peer.record.course is not None]
+    beacon = None
+    if beacons and beacons[0].record.course is not None:
+        beacon = Beacon(beacons[0].record.step, beacons[0].record.sketch, 1.0, beacons[0].record.course)
+    step = nearest_step(agreed_step(steps_by_member(training(known))), beacon, beacon)
+    return view_swarm(known, step, beacon, Allowances(target=1000))
+
+
+def test_samples_of_the_current_step_add_up() -> None:
+    """Samples of peers at the swarm's step count; those of a peer that lags do not."""
+    view = view_of([*peers(record(samples=10), record(samples=5), record(step=2, samples=99))])
+    assert (view.step, view.samples, view.trainers, view.averaging) == (3, 15, 3, 2)
+
+
+def test_one_loud_trainer_does_not_set_the_step() -> None:
+    """A single claim of an enormous step changes nothing for the others."""
+    view = view_of(peers(record(step=3), record(step=3), record(step=10**9)))
+    assert view.step == 3
+
+
+def test_most_trainers_set_the_step() -> None:
+    """What more than half of the trainers have completed is the swarm's step, even if the keeper is behind."""
+    view = view_of([*peers(record(step=4), record(step=4), record(step=3)), keeper(3)])
+    assert view.step == 4
+
+
+def test_keeper_sets_the_step() -> None:
+    """The keeper's step is the swarm's, although most trainers have not completed it."""
+    view = view_of([*peers(record(step=3), record(step=3)), keeper(4)])
+    assert (view.step, view.averaging) == (4, 1)
+
+
+def test_keeper_is_waited_for_but_contributes_nothing() -> None:
+    """The keeper takes part in averaging; it counts neither as a trainer nor for the rate."""
+    view = view_of([*peers(record(samples=8, rate=2.0)), keeper(3)])
+    assert (view.averaging, view.trainers, view.samples, view.rate) == (2, 1, 8, 2.0)
+
+
+def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
+    """It takes part in averaging; neither its samples nor its rate nor its claim of a step count."""
+    assistants = peers(record(samples=9, rate=5.0), record(step=7), record(step=7), role="auxiliary")
+    view = view_of([*peers(record(samples=8, rate=2.0)), *assistants])
+    assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
+
+
+def test_peers_one_step_behind_are_arriving() -> None:
+    """Whoever has averaged a step and not taken it yet is seen, keeper and auxiliary peers included; no others are."""
+    others = [*peers(record(step=3), role="auxiliary"), keeper(4)]
+    view = view_of([*peers(record(step=4), record(step=4), record(step=3), record(step=2)), *others])
+    assert (view.step, view.averaging, view.arriving) == (4, 3, 2)
+
+
+def test_peer_that_has_not_begun_is_not_waited_for() -> None:
+    """A joining peer, still downloading state, is not part of the next averaging."""
+    view = view_of(peers(record(samples=4), record(training=False)))
+    assert (view.averaging, view.trainers) == (1, 1)
+
+
+def test_empty_swarm_is_at_its_beginning() -> None:
+    """Without any record there is no step, no sample and no rate."""
+    view = view_of([])
+    assert (view.step, view.samples, view.averaging, view.rate) == (0, 0, 0, 0.0)
+
+
+def test_a_member_with_many_devices_has_one_vote() -> None:
+    """One person's five devices do not outvote three people."""
+    crowd = [KnownPeer(f"c{i}", "crowd", f"c{i}", "trainer", record(step=10**6)) for i in range(5)]
+    assert view_of([*peers(record(), record(), record()), *crowd]).step == 3
+
+
+def test_nobody_goes_further_than_a_step_beyond_the_beacon() -> None:
+    """Even where most members claim it, while the keeper is there."""
+    assert view_of([*peers(record(step=9), record(step=9), record(step=3)), keeper(3)]).step == 4
+
+
+@dataclass
+class Scene:
+    """A peer's course of which a test moves the time, and the suspicions that it raises."""
+
+    is_keeper: bool = False
+    raised: list[Suspicion] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.course = SwarmCourse(
+            is_keeper=self.is_keeper,
+            silent_after_s=10.0,
+            first_step_s=20.0,
+            least_share=0.25,
+            suspicions=Suspicions(self.raised.append, lambda: 0.0),
+        )
+
+    def look(self, known: list[KnownPeer], now: float = 0.0) -> SwarmView:
+        """What the peer makes of these records."""
+        return self.course.look(known, TARGET, now)
+
+
+def test_step_bomb_moves_nobody_and_is_named() -> None:
+    """A claim of step 10^9 changes nothing and is held against the member once."""
+    scene = Scene()
+    for now in (0.0, 1.0):
+        assert scene.look([*peers(record(), record(), record(step=10**9)), keeper(3)], now).step == 3
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "step")]
+
+
+def test_step_bomb_of_most_members_holds_for_nobody_while_the_keeper_is_there() -> None:
+    """Only when the beacon has not been renewed for a while do most members decide."""
+    scene = Scene()
+    bombs = peers(record(), record(step=10**9), record(step=10**9))
+    assert scene.look([*bombs, keeper(3)], 0.0).step == 4
+    assert scene.look([*bombs, keeper(3)], 9.0).step == 4
+    assert scene.look([*bombs, keeper(3)], 11.0).step == 10**9
+
+
+def test_a_keeper_that_is_back_with_an_older_state_sets_no_step() -> None:
+    """Until it has caught up, most members do; a new era, in which steps were undone, holds at once."""
+    scene = Scene()
+    ahead = peers(record(step=50), record(step=50))
+    assert scene.look([*ahead, keeper(50)], 0.0).step == 50
+    assert scene.look([*ahead, keeper(40, time=2.0)], 11.0).step == 50
+    assert scene.look([*ahead, keeper(40, time=3.0, era=1)], 12.0).step == 41
+
+
+def test_the_keeper_follows_most_members() -> None:
+    """However far they have come while it was away; what it believes of the state is what most of them report."""
+    scene = Scene(is_keeper=True)
+    members = [
+        KnownPeer(name, name, name, "trainer", record(step=50).model_copy(update={"sketch": sketch}))
+        for name, sketch in (("a", SOUND), ("b", SOUND), ("liar", FALSE))
+    ]
+    assert scene.look([members[2], keeper(40, sketch=FALSE)], 0.0).step == 50
+    assert scene.course.sketch_at(50) == ()  # who came first is not most of them
+    assert scene.look([*members, keeper(40, sketch=FALSE)], MEETING_S).step == 50
+    assert scene.course.sketch_at(50) == SOUND
+
+
+def test_two_members_who_differ_confirm_no_state() -> None:
+    """Half of the members are not most of them."""
+    scene = Scene(is_keeper=True)
+    members = [
+        KnownPeer(name, name, name, "trainer", record(step=50).model_copy(update={"sketch": sketch}))
+        for name, sketch in (("a", SOUND), ("liar", FALSE))
+    ]
+    scene.look(members, 0.0)
+    scene.look(members, MEETING_S)
+    assert scene.course.sketch_at(50) == ()
+
+
+def test_endless_samples_are_cut_and_named() -> None:
+    """Who claims millions counts with a newcomer's share, and is held to have lied."""
+    scene = Scene()
+    view = scene.look(
+        [*peers(record(samples=4), record(samples=4), record(samples=4), record(samples=10**7)), keeper(3)]
+    )
+    assert view.samples == 12 + TARGET // 2
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-3", "samples")]
+
+
+def test_false_claims_stop_counting_after_two_rounds() -> None:
+    """Who claims half of a batch and brings four samples is believed once; after the second time, what it brings."""
+    scene = Scene()
+    for step in (3, 4):
+        liar = record(step, samples=16, time=float(step))
+        honest = [record(step, samples=8) for _ in range(3)]
+        known = [*peers(*honest, liar), keeper(step, time=float(step))]
+        assert scene.look(known, float(step)).samples == 40
+        weights = {"trainer-0": 8.0, "trainer-1": 8.0, "trainer-2": 8.0, "trainer-3": 4.0}
+        scene.course.round_ended(step, weights, short=True)
+        assert scene.look(known, step + 0.5).samples == 28
+    known = [*peers(*(record(5, samples=8) for _ in range(3)), record(5, samples=16, time=5.0)), keeper(5, time=5.0)]
+    assert scene.look(known, 5.0).samples == 28
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-3", "samples")]
+
+
+def test_a_peer_lost_on_the_way_is_not_held_to_have_lied() -> None:
+    """It may come to the next round with all that it claimed."""
+    scene = Scene()
+    for step in (3, 4, 5):
+        known = [*peers(record(step, samples=16, time=float(step)), record(step, samples=16)), keeper(step)]
+        scene.look(known, float(step))
+        scene.course.round_ended(step, {"trainer-1": 16.0}, short=True)
+        assert scene.look(known, step + 0.5).samples == 32
+    assert scene.raised == []
+
+
+def test_a_fast_device_counts_fully_once_it_has_credit() -> None:
+    """Nine tenths of each batch by one of eleven members: cut at first, believed when the keeper has seen it."""
+    slow = [record(samples=0) for _ in range(10)]
+    scene = Scene()
+    assert scene.look([*peers(record(samples=30), *slow), keeper(3)]).samples == TARGET // 4
+    scene = Scene()
+    assert scene.look([*peers(record(samples=30), *slow), keeper(3, credit={"trainer-0": 30})]).samples == 30
+
+
+def test_a_step_that_takes_long_ends() -> None:
+    """If the others stop, what one member is believed grows until its samples fill the batch."""
+    scene = Scene()
+    known = [*peers(record(samples=40), record(), record(), record()), keeper(3, usual_s=10.0)]
+    assert scene.look(known, 0.0).samples == TARGET // 2
+    assert scene.look(known, 25.0).samples >= TARGET
+
+
+@pytest.mark.parametrize(("usual_s", "rate"), [(0.0, 1e6), (4.0, 0.5 * TARGET / 4)])
+def test_a_rate_is_believed_as_far_as_a_step_allows(usual_s: float, rate: float) -> None:
+    """Nobody claims to be faster than its share of a batch in a step's usual time, once that is known."""
+    view = Scene().look(
+        [*peers(record(rate=0), record(rate=0), record(rate=0), record(rate=1e6)), keeper(3, usual_s=usual_s)]
+    )
+    assert view.rate == rate
