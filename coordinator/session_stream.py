@@ -20,6 +20,7 @@ from coordinator.pace import Pace
 from coordinator.presence import close_session, open_session, touch_session
 from coordinator.run_services import RunServices
 from coordinator.session_hub import End, LiveSession, SessionHub
+from coordinator.suspicions import note_suspicion
 from peer.guest.versions import software_version
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
 from peer.protocol.wire import report_from_wire
@@ -108,7 +109,10 @@ class _Conversation:
     async def _queue_welcome(self) -> None:
         session = self._session
         welcome = control_pb2.Welcome(
-            session_id=session.id, member=session.token.member, software_version=software_version()
+            session_id=session.id,
+            member=session.token.member,
+            software_version=software_version(),
+            hears_suspicions=True,
         )
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
@@ -136,8 +140,12 @@ class _Conversation:
                 await self._take_report(message.report)
             case "presence":
                 await self._take_presence(message.presence)
+            case "suspicion":
+                await self._take_suspicion(message.suspicion)
             case other:
-                raise RequestError(f"A session's message must be a report, a presence or a goodbye, not {other}.")
+                raise RequestError(
+                    f"A session's message must be a report, a presence, a suspicion or a goodbye, not {other}."
+                )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
         """Count a report, or refuse it for good; either way the peer need not send it again."""
@@ -158,6 +166,15 @@ class _Conversation:
             accepted, reason = False, str(error)
         ack = control_pb2.ReportAck(seq=message.seq, accepted=accepted, reason=reason)
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
+
+    async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
+        """Log whom this member suspects of what; nonsense is dropped and recorded."""
+        try:
+            await asyncio.to_thread(
+                note_suspicion, self._services.sessions, message, self._session.token.member, self._services.clock()
+            )
+        except RequestError as error:
+            await self._services.refusals.record("session", error, self._session.token.device_id)
 
     async def _take_presence(self, message: control_pb2.Presence) -> None:
         """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""

@@ -37,6 +37,7 @@ from peer.place_finding import find_place
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
+from peer.suspicion import WaitingSuspicions
 from peer.worker_process import WorkerMain, default_worker_main
 from peer.workers import StopRequest, Workers
 
@@ -77,8 +78,16 @@ class Agent:
         self._readings = Readings()  # the last ones
         self._used_due_s = 0.0
         self._presence = OwnPresence(options.role)
+        self._suspicions = WaitingSuspicions()
         self._workers = Workers(
-            worker_main, self._stop, self._watch, self._account, self._presence, self._on_event, clock
+            worker_main,
+            self._stop,
+            self._watch,
+            self._account,
+            self._presence,
+            self._on_event,
+            self._suspicions.put,
+            clock,
         )
         self._era = 0
         self._display: Display | None = None
@@ -225,6 +234,7 @@ class Agent:
             on_revoked=lambda reason: self._show(Notice("error", f"This device was revoked: {reason}")),
             on_connected=self._on_connected,
             on_version=self._on_version,
+            take_suspicions=self._suspicions.take,
         )
 
 

@@ -11,6 +11,7 @@ from peer.compile_choice import CompileMode
 from peer.phases import PhaseFacts
 from peer.place import Place
 from peer.precision import Wanted
+from peer.suspicion import Suspicion
 
 
 @dataclass(frozen=True)
@@ -125,4 +126,4 @@ class WorkerPlan:
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
-WorkerMessage = WorkerEvent | Transferred
+WorkerMessage = WorkerEvent | Transferred | Suspicion

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from peer.outbox import Outbox
 from peer.protocol import control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.protocol.wire import report_to_wire
+from peer.suspicion import Suspicion
 
 PresenceSource = Callable[[], control_pb2.Presence | None]
 
@@ -48,6 +49,7 @@ class SessionHandlers:
     on_standing: Callable[[control_pb2.Standing], None]
     on_revoked: Callable[[str], None]  # the reason; `RevokedError` follows
     on_connected: Callable[[bool], None]  # the line is up, or lost
+    take_suspicions: Callable[[], Sequence[Suspicion]] = lambda: ()  # what the coordinator is to be told of others
     on_version: Callable[[str], None] = lambda _: None  # what the coordinator runs, at the beginning of each stay
 
 
@@ -77,6 +79,7 @@ class SessionStream:
         self._handlers, self._timing = handlers, timing
         self._unacked: dict[int, int] = {}  # report number -> its step
         self._sent_up_to = 0
+        self._suspicions_are_heard = False
 
     async def greet(self, greeting: Greeting) -> control_pb2.Welcome:
         """Answer the coordinator's nonce with the device's signature; raises the coordinator's refusal."""
@@ -116,6 +119,7 @@ class SessionStream:
         welcome = await self._read()
         if welcome is None or welcome.WhichOneof("body") != "welcome":
             raise RequestError("The coordinator did not welcome the session.")
+        self._suspicions_are_heard = welcome.welcome.hears_suspicions
         self._handlers.on_version(welcome.welcome.software_version)
         return welcome.welcome
 
@@ -156,6 +160,7 @@ class SessionStream:
         try:
             while not stop.is_set():
                 await self._send_reports()
+                await self._send_suspicions()
                 if now() >= presence_due:
                     await self._send_presence()
                     presence_due = now() + self._timing.presence_every_s
@@ -171,6 +176,12 @@ class SessionStream:
             self._unacked[entry.seq] = entry.report.step
             self._sent_up_to = entry.seq
             await self._write(control_pb2.PeerMessage(report=wire))
+
+    async def _send_suspicions(self) -> None:
+        """What a worker noticed of others; an older coordinator would end the session over it."""
+        for found in self._handlers.take_suspicions() if self._suspicions_are_heard else ():
+            wire = control_pb2.Suspicion(peer_id=found.peer_id, kind=found.kind, step=found.step, detail=found.detail)
+            await self._write(control_pb2.PeerMessage(suspicion=wire))
 
     async def _send_presence(self) -> None:
         presence = self._presence()

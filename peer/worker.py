@@ -107,6 +107,7 @@ class Worker:
             initial_peers=plan.initial_peers,
             place=plan.place,
             traffic=self._traffic,
+            on_suspicion=self._tell,
         )
         threading.Thread(target=self._tell_traffic, daemon=True).start()
         try:

@@ -16,6 +16,7 @@ from peer.messages import Failed, Notice, Stopped, Transferred, WorkerEvent, Wor
 from peer.own_presence import OwnPresence
 from peer.run_config import RunConfig
 from peer.session_stream import unless_stopped
+from peer.suspicion import Suspicion
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
@@ -64,8 +65,10 @@ class Workers:
         account: Account,
         presence: OwnPresence,
         on_event: Callable[[WorkerEvent], None],
+        on_suspicion: Callable[[Suspicion], None],
         clock: Callable[[], float],
     ) -> None:
+        self._on_suspicion = on_suspicion
         self._main, self._stop, self._watch, self._account = main, stop, watch, account
         self._presence, self._on_event, self._clock = presence, on_event, clock
         self._halted_by = Action.GO
@@ -113,6 +116,9 @@ class Workers:
             watchdog.hear(event)
             if isinstance(event, Transferred):
                 self._account.take(event)
+                continue
+            if isinstance(event, Suspicion):
+                self._on_suspicion(event)
                 continue
             last = event
             if not self._stop.asked.is_set() and self._watch.decision.action is Action.GO:

@@ -217,16 +217,30 @@ class Presence(_message.Message):
     def __init__(self, step: _Optional[int] = ..., own_samples: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., state: _Optional[str] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("hello", "report", "presence", "goodbye")
+    __slots__ = ("hello", "report", "presence", "goodbye", "suspicion")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    SUSPICION_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: StepReport
     presence: Presence
     goodbye: Goodbye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[StepReport, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    suspicion: Suspicion
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[StepReport, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., suspicion: _Optional[_Union[Suspicion, _Mapping]] = ...) -> None: ...
+
+class Suspicion(_message.Message):
+    __slots__ = ("peer_id", "kind", "step", "detail")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    kind: str
+    step: int
+    detail: str
+    def __init__(self, peer_id: _Optional[str] = ..., kind: _Optional[str] = ..., step: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
@@ -241,14 +255,16 @@ class SessionChallenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session_id", "member", "software_version")
+    __slots__ = ("session_id", "member", "software_version", "hears_suspicions")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    HEARS_SUSPICIONS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     member: str
     software_version: str
-    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
+    hears_suspicions: bool
+    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ...) -> None: ...
 
 class ReportAck(_message.Message):
     __slots__ = ("seq", "accepted", "reason")
