@@ -1,0 +1,100 @@
+"""A member's peer of a manyhands swarm: an honest one, the keeper, or an insider who runs changed code.
+
+An insider has a valid token and does everything that an honest trainer does, except for the attack that it was told to
+play. What it changes is in `insider.py`; nothing of it is in the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from auth.credentials import Credentials
+from peer.backends.torch_backend import TorchBackend
+from peer.data.batches import Batch
+from peer.evaluation import evaluate
+from peer.models import build_model
+from peer.place import Place
+from peer.run_config import RunConfig
+from peer.swarm import Swarm
+from tests.security.insider import Insider, give_false_states
+from tests.security.processes import Orders
+from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
+
+MICROBATCHES = 4  # that each trainer computes again and again, so that the loss falls
+MASKED_TOKENS, FIRST_TOKEN = 8, 5
+SEEDS = range(1, 3)  # of the honest; the insider has the same data as the first of them
+STATE_RETRY_S = 0.3
+
+
+@dataclass(frozen=True)
+class MemberPlan:
+    """What one peer is to do."""
+
+    role: str
+    config: dict[str, Any]
+    credentials_dir: str
+    initial_peers: list[str]
+    seed: int = 1
+    port: int = 0
+    microbatch_s: float = 0.2
+
+
+def microbatch(config: RunConfig, seed: int, part: int) -> Batch:
+    """One of the few that the peer with this seed has; few tokens are ever masked, which is soon learnt."""
+    batch = fixed_batch(config.data.microbatch_size, seed, 0, part % MICROBATCHES)
+    return replace(batch, labels=batch.labels % MASKED_TOKENS + FIRST_TOKEN)
+
+
+def loss_of(model: Any, config: RunConfig, seeds: range) -> float:
+    """The model's mean loss on all that the peers with these seeds train on."""
+    losses = [evaluate(model, microbatch(config, seed, part)) for seed in seeds for part in range(MICROBATCHES)]
+    return sum(found.mlm_loss for found in losses if found is not None) / len(losses)
+
+
+def digest_of(model: torch.nn.Module) -> str:
+    """Equal for equal bits only."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run_member(plan: MemberPlan, orders: Orders) -> None:
+    """Join, train or keep until stopped, leave."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    torch.set_num_threads(1)
+    config = RunConfig.from_mapping(plan.config)
+    model = build_model(config, VOCABULARY, SPECIAL)
+    give_false_states(orders)
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=Credentials(Path(plan.credentials_dir)),
+        initial_peers=plan.initial_peers,
+        place=Place(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",)),
+        on_suspicion=lambda suspicion: orders.say("suspicion", **asdict(suspicion)),
+    )
+    while plan.role != "keeper" and not swarm.download_state():
+        orders.stop.wait(STATE_RETRY_S)
+    insider = Insider(swarm, orders)
+    backend, part = TorchBackend(config, model), 0
+    orders.say("joined", addresses=swarm.addresses, step=swarm.step)
+    while not orders.stop.wait(plan.microbatch_s):
+        if plan.role == "trainer":
+            result = backend.accumulate(microbatch(config, plan.seed, part))
+            part += 1
+            swarm.begin_training()
+            swarm.add(result.samples)
+        outcome = swarm.advance(backend.collect)
+        if outcome is not None:
+            backend.synchronize()
+            with swarm.frozen_state():
+                orders.say("step", **asdict(outcome), digest=digest_of(model), loss=loss_of(model, config, SEEDS))
+        insider.act()
+    swarm.leave()

@@ -1,0 +1,136 @@
+"""A manyhands swarm with an insider: keeper, honest trainers and one more member, all with tokens of one authority."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from auth.credentials import Credentials
+from auth.identity import AuthorityKey
+from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from peer.backends.torch_backend import TorchBackend
+from peer.models import build_model
+from peer.optim import build_optimizer, build_scheduler, parameter_groups
+from peer.run_config import RunConfig
+from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
+from tests.security.processes import PeerProcess, Said
+from tests.system.swarm_peer import SPECIAL, VOCABULARY
+
+RUN = "attacked"
+INSIDER = "mallory"
+HONEST = ("alice", "bob")
+TARGET = 32
+
+CONFIG: dict[str, Any] = {
+    "run": {"name": RUN},
+    "model": {
+        "embedding_size": 16,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32,
+    },
+    "data": {"sequence_length": 16, "microbatch_size": 4},
+    "optimizer": {"learning_rate": 0.1},
+    "schedule": {"warmup_steps": 2, "total_steps": 1000},
+    "averaging": {
+        "target_batch_size": TARGET,
+        "matchmaking_time_s": 2.0,
+        "averaging_timeout_s": 20.0,
+        "statistics_expiration_s": 10.0,
+        "progress_refresh_s": 0.1,
+        "compression": "none",
+    },
+}
+
+
+class MemberSwarm:
+    """Starts the peers and makes sure that none is left behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = AuthorityKey.generate()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.keeper_port = probe.getsockname()[1]
+        self.started: list[PeerProcess] = []
+        self.keeper_credentials = self._grant("keeper", "keeper", "keeper")
+        self.addresses: list[str] = []
+        self.keeper = self.start_keeper()
+        devices = sorted(("1", "2", "3"), key=lambda name: Credentials(directory / name).device_key.peer_id)
+        members = (INSIDER, *HONEST)  # the insider is the first whom a keeper asks for the state
+        peers = [
+            self._start(
+                name,
+                MemberPlan("trainer", CONFIG, str(self._grant(device, name, "trainer")), self.addresses, max(1, seed)),
+            )
+            for seed, (device, name) in enumerate(zip(devices, members, strict=True))
+        ]
+        for peer in peers:
+            peer.wait_for_event("joined")
+        self.insider, self.honest = peers[0], peers[1:]
+
+    def start_keeper(self) -> PeerProcess:
+        """The keeper, at the same address each time; it holds nothing of what was trained before."""
+        plan = MemberPlan("keeper", CONFIG, str(self.keeper_credentials), [], port=self.keeper_port, microbatch_s=0.03)
+        keeper = self._start("keeper", plan)
+        self.addresses = keeper.wait_for_event("joined")["addresses"]
+        return keeper
+
+    def _start(self, name: str, plan: MemberPlan) -> PeerProcess:
+        peer = PeerProcess(run_member, plan, self.directory / f"{name}-{len(self.started)}.log")
+        self.started.append(peer)
+        return peer
+
+    def _grant(self, device: str, member: str, role: Role) -> Path:
+        """A device that has joined the run."""
+        credentials = Credentials(self.directory / device)
+        key, now = credentials.device_key, time.time()
+        token = AccessToken(member, device, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600)
+        revocations = issue_revocations(self.authority, RevocationList(RUN, 0, now, frozenset()))
+        credentials.store_grant(RUN, self.authority.public_bytes, issue_token(self.authority, token), revocations)
+        return self.directory / device
+
+    @property
+    def step(self) -> int:
+        """The highest step that an honest trainer has told of."""
+        return max((said["step"] for peer in self.honest for said in peer.hear() if said["event"] == "step"), default=0)
+
+    def steps_at(self, step: int) -> list[Said]:
+        """What each honest peer that has come to this very step said of it."""
+        heard = [said for peer in [*self.honest, self.keeper] for said in peer.hear()]
+        return [said for said in heard if said["event"] == "step" and said["step"] == step]
+
+    def named(self, kind: str) -> list[Said]:
+        """The suspicions of this kind that honest peers have raised."""
+        heard = [said for peer in [*self.honest, self.keeper] for said in peer.hear()]
+        return [said for said in heard if said["event"] == "suspicion" and said["kind"] == kind]
+
+    def close(self) -> None:
+        """End every process group that was started."""
+        for peer in self.started:
+            peer.kill()
+
+
+def clean_losses(steps: int) -> list[float]:
+    """The loss before and after each step of a clean run: one plain process with all of the honest members' samples."""
+    config = RunConfig.from_mapping(CONFIG)
+    model = build_model(config, VOCABULARY, SPECIAL)
+    optimizer = build_optimizer(config, parameter_groups(model, config))
+    scheduler, backend = build_scheduler(config, optimizer), TorchBackend(config, model)
+    losses = [loss_of(model, config, SEEDS)]
+    for _ in range(steps):
+        samples = sum(
+            backend.accumulate(microbatch(config, seed, part)).samples for seed in SEEDS for part in range(MICROBATCHES)
+        )
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(samples)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        losses.append(loss_of(model, config, SEEDS))
+    return losses

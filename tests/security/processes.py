@@ -1,0 +1,110 @@
+"""Peers of a swarm under attack, each a process of its own that the test talks to through a pipe.
+
+All are forked from one server that has imported torch and hivemind once, so that a swarm of five starts in a few
+seconds on a small machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 120.0
+PRELOADED = ["tests.security.plain_peer", "tests.security.member_peer"]
+Said = dict[str, Any]
+
+
+class Orders:
+    """What the test has told a peer so far: which attack to play, and whether to stop."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.attack = ""
+        self.stop = threading.Event()
+        self._pipe = pipe
+        self._sending = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while (order := self._pipe.recv()) != "stop":
+                self.attack = order
+        self.stop.set()
+
+    def say(self, event: str, **facts: Any) -> None:
+        """Tell the test; from any thread."""
+        with self._sending:
+            self._pipe.send({"event": event} | facts)
+
+
+def _begin(main: Callable[[Any, Orders], None], plan: Any, pipe: Connection, log: str) -> None:
+    """In the new process: lead a group of its own, so that all it forks can be ended with it; write to a log."""
+    os.setsid()
+    with open(log, "w", buffering=1) as file:  # noqa: PTH123 - file descriptors of the process itself
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    main(plan, Orders(pipe))
+
+
+class PeerProcess:
+    """A started peer and what it has said so far."""
+
+    def __init__(self, main: Callable[[Any, Orders], None], plan: Any, log: Path) -> None:
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self._pipe, theirs = context.Pipe()
+        self.log = log
+        self.process = context.Process(target=_begin, args=(main, plan, theirs, str(log)))
+        self.process.start()
+        theirs.close()
+        self.said: list[Said] = []
+        self._read = 0
+
+    def tell(self, order: str) -> None:
+        """Let the peer play this attack, or stop."""
+        self._pipe.send(order)
+
+    def hear(self) -> list[Said]:
+        """Everything that the peer has said."""
+        while self._pipe.poll(0):
+            self.said.append(self._pipe.recv())
+        return self.said
+
+    def wait_for(self, wanted: Callable[[Said], bool]) -> Said:
+        """The next thing said that is `wanted`; fails the test if none comes."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.hear()
+            while self._read < len(self.said):
+                said = self.said[self._read]
+                self._read += 1
+                if wanted(said):
+                    return said
+            if not self._pipe.poll(1.0) and self.process.exitcode is not None:
+                break
+        pytest.fail(f"the peer said nothing more (exit code {self.process.exitcode}):\n{self.log.read_text()[-3000:]}")
+
+    def wait_for_event(self, event: str) -> Said:
+        """The next event of this kind."""
+        return self.wait_for(lambda said: said["event"] == event)
+
+    def wait_for_step(self, step: int) -> Said:
+        """The outcome that brought the peer to `step` or beyond."""
+        return self.wait_for(lambda said: said["event"] == "step" and said["step"] >= step)
+
+    def kill(self) -> None:
+        """SIGKILL to the peer and all that it forked, as a power cut would."""
+        if self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        self._pipe.close()

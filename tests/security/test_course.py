@@ -1,0 +1,89 @@
+"""Attacks of a member on the swarm's course: honest members go on together, lose nothing, and learn who it was.
+
+One swarm for all of them: keeper, two honest members and an insider, whose code is changed and whose token is valid.
+What the same attacks do to plain hivemind is in `test_plain_hivemind.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
+
+ATTACKED_STEPS = 2  # so many under each attack; by then the insider is named
+MARGIN = 0.25  # of what a clean run has learnt by the last step
+
+
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberSwarm]:
+    """One swarm for all attacks, after its first steps."""
+    swarm = MemberSwarm(tmp_path_factory.mktemp("members"))
+    swarm.honest[0].wait_for_step(2)
+    yield swarm
+    swarm.close()
+
+
+def go_on_under(swarm: MemberSwarm, attack: str) -> int:
+    """Let the insider attack for some steps, then behave; returns the last of these steps."""
+    swarm.insider.tell(attack)
+    last = swarm.step + ATTACKED_STEPS
+    for peer in swarm.honest:
+        peer.wait_for_step(last)
+    swarm.insider.tell("nothing")
+    require_health(swarm, last)
+    return last
+
+
+def require_health(swarm: MemberSwarm, last: int) -> None:
+    """All honest peers hold the same finite parameters after each step, made of full batches, and learn as ever."""
+    losses = clean_losses(last)
+    for step in range(1, last + 1):
+        outcomes = swarm.steps_at(step)
+        assert len({said["digest"] for said in outcomes}) <= 1
+        for said in outcomes:
+            assert math.isfinite(said["loss"])
+            assert said["group_samples"] is None or said["group_samples"] >= TARGET
+            assert said["loss"] <= losses[step] + MARGIN * (losses[0] - losses[last])
+
+
+def test_step_bomb(swarm: MemberSwarm) -> None:
+    """A claim of step 10^9 moves nobody, and everybody names who made it."""
+    go_on_under(swarm, "step bomb")
+    assert {(said["member"], said["kind"]) for said in swarm.named("step")} == {(INSIDER, "step")}
+    assert f"suspicious: {INSIDER} (device" in swarm.keeper.log.read_text()
+
+
+def test_progress_inflation(swarm: MemberSwarm) -> None:
+    """Claims of millions of samples begin no step before its batch is full."""
+    go_on_under(swarm, "inflation")
+    assert {said["member"] for said in swarm.named("samples")} == {INSIDER}
+
+
+def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:
+    """Nobody stores another's older record, nor one in another's name, with another's token, or of an unknown key."""
+    swarm.insider.tell("keep records")
+    assert swarm.insider.wait_for_event("kept")["records"] >= len(HONEST) + 1
+    go_on_under(swarm, "nothing")
+    swarm.insider.tell("replay")
+    answers = swarm.insider.wait_for_event("replayed")
+    assert any(answers.pop("own"))
+    for kind in ("older", "in_anothers_name", "with_anothers_token", "by_an_unknown_key", "over_all"):
+        assert answers[kind]
+        assert not any(answers[kind]), kind
+    go_on_under(swarm, "nothing")
+
+
+def test_donor_capture(swarm: MemberSwarm) -> None:
+    """A keeper that comes back with nothing asks the insider first, refuses its state, and takes an honest member's."""
+    swarm.insider.tell("donor")
+    swarm.keeper.kill()
+    swarm.keeper = swarm.start_keeper()
+    caught_up = swarm.keeper.wait_for(lambda said: said["event"] == "step" and said["step"] > 0)
+    assert swarm.insider.wait_for_event("donated")
+    assert not caught_up["averaged"]
+    go_on_under(swarm, "donor")
+    assert {said["member"] for said in swarm.named("state")} == {INSIDER}
+    assert caught_up["digest"] in {said["digest"] for said in swarm.steps_at(caught_up["step"])}
