@@ -30,6 +30,7 @@ from benchmarks.averaging import RUN, Plan
 from peer.all_reduce import ExactAllReduce
 from peer.averaging import AveragedGroup, SwarmGradientAverager
 from peer.dht import start_dht
+from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
 from peer.place import Place
 from peer.round_memory import forget_frames
@@ -104,14 +105,13 @@ def main() -> None:
         prefix=f"{RUN}_averager",
         parameters=[gradient],
         compression=Float16Compression(),
-        min_matchmaking_time=plan.matchmaking_s,
-        request_timeout=plan.matchmaking_s / 2,
+        gathering=Gathering(plan.matchmaking_s),
         allreduce_timeout=ROUND_TIMEOUT_S,
         next_chunk_timeout=plan.patience_s,
         start=True,
         warn=False,
     )
-    averager.required_group_size = plan.peers
+    averager.gathering.required = plan.peers
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "memory":

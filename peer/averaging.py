@@ -18,11 +18,13 @@ from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext
 from hivemind.proto import averaging_pb2
+from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import enter_asynchronously
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.all_reduce import ExactAllReduce, take_averages
 from peer.deadlines import RoundDeadline
+from peer.gathering import Gathering, request_timeout
 from peer.guest.traffic import Traffic
 from peer.load_balancing import believed, part_size, reduction_shares
 from peer.round_memory import forget_frames, freeze_imported, give_back
@@ -81,26 +83,28 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
     """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
 
     def __init__(
-        self, *args: Any, access: SwarmAccess, traffic: Traffic, allreduce_timeout: float, **kwargs: Any
+        self,
+        *args: Any,
+        access: SwarmAccess,
+        traffic: Traffic,
+        gathering: Gathering,
+        allreduce_timeout: float,
+        **kwargs: Any,
     ) -> None:
-        self.access, self._traffic = access, traffic
-        self._required_group_size = mp.Value("i", 2)
+        self.access, self._traffic, self.gathering = access, traffic, gathering
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
         self._deadline = RoundDeadline(allreduce_timeout)
         super().__init__(
-            *args, allreduce_timeout=allreduce_timeout, reuse_grad_buffers=True, allow_state_sharing=False, **kwargs
+            *args,
+            allreduce_timeout=allreduce_timeout,
+            min_matchmaking_time=gathering.window_s,
+            request_timeout=request_timeout(gathering.window_s),
+            reuse_grad_buffers=True,
+            allow_state_sharing=False,
+            **kwargs,
         )
-
-    @property
-    def required_group_size(self) -> int:
-        """A group is begun only with this many peers; may change while one is being looked for."""
-        return int(self._required_group_size.value)
-
-    @required_group_size.setter
-    def required_group_size(self, size: int) -> None:
-        self._required_group_size.value = max(2, size)
 
     @property
     def failed_rounds(self) -> int:
@@ -165,17 +169,16 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         freeze_imported()
         super().run()
 
-    async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
-        async def follow_required_size() -> None:
-            while True:
-                self._matchmaking.min_group_size = self.required_group_size
-                await asyncio.sleep(GROUP_POLL_S)
+    def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
+        """Begin to look for a group, which is to begin when its window ends (`scheduled_time`, of the DHT)."""
+        return super().schedule_step(scheduled_time or get_dht_time() + self.gathering.window_s, **kwargs)
 
-        follower = asyncio.create_task(follow_required_size())
+    async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
+        steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
         try:
             await super()._step(step=step, **kwargs)
         finally:
-            follower.cancel()
+            steering.cancel()
             if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
                 forget_frames(step.exception())
 

@@ -1,4 +1,4 @@
-"""How long a round of averaging may take: as long as rounds really take here, and some more."""
+"""How long something that happens every round may take: as long as it really takes here, and some more."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distri
 class RoundDeadline:
     """Follows the rounds: median plus a multiple of the spread, never above the run's limit; doubled by each failure.
 
+    The averager keeps one for its rounds, and the optimizer one for the gathering of groups before them.
+
     Median and median absolute deviation, because one round that a sleeping laptop held up must not count for twenty.
     """
 
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
+    def __init__(self, most_s: float, least_s: float = LEAST_S) -> None:
+        self._most_s, self._least_s = most_s, least_s
         self._taken: deque[float] = deque(maxlen=REMEMBERED)
         self._failures = 0  # since the last round that succeeded
 
@@ -31,7 +33,7 @@ class RoundDeadline:
             return self._most_s
         median = statistics.median(self._taken)
         spread = SPREAD_OF_DEVIATION * statistics.median(abs(taken - median) for taken in self._taken)
-        expected = max(LEAST_S, TIMES_MEDIAN * median, median + SPREADS * spread)
+        expected = max(self._least_s, TIMES_MEDIAN * median, median + SPREADS * spread)
         return min(self._most_s, expected * 2.0 ** min(self._failures, 32))
 
     def succeeded(self, seconds: float) -> None:

@@ -24,6 +24,8 @@ from auth.swarm_auth import RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.compression import compression_of
 from peer.course import MEETING_S, STEPS_AHEAD
+from peer.deadlines import RoundDeadline
+from peer.gathering import LEAST_WINDOW_S, Gathering, request_timeout
 from peer.guest.traffic import Traffic
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.power_sgd import PowerSGDAverager
@@ -75,6 +77,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         self._config = config
         averaging = config.averaging
+        self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         super().__init__(
             dht=dht,
             run_id=config.run.name,
@@ -98,9 +101,10 @@ class SwarmOptimizer(hivemind.Optimizer):
                 "max_refresh_period": max(1.0, 2 * averaging.progress_refresh_s),
                 "metadata_expiration": averaging.statistics_expiration_s,
             },
-            averager_opts={"request_timeout": min(3.0, averaging.matchmaking_time_s / 2)},
+            averager_opts={"request_timeout": request_timeout(averaging.matchmaking_time_s)},
         )
         self.attempts = 0  # failed averagings of the current step
+        self._due_view = self.tracker.view  # in which the batch was full: who began just before is only in the next
         self._step_began_s = time.monotonic()
         self.interrupted = threading.Event()  # told to leave: wait for nobody any more
 
@@ -146,8 +150,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             prefix=f"{self.run_id}_grad_averager",
             bandwidth=self._bandwidth,
             parameters=self.state_averager.main_parameters,
-            min_matchmaking_time=self.matchmaking_time,
-            request_timeout=min(3.0, self.matchmaking_time / 2),
+            gathering=Gathering(self.matchmaking_time),
             allreduce_timeout=self.allreduce_timeout,
             shutdown_timeout=self.shutdown_timeout,
             next_chunk_timeout=self.next_chunk_timeout,
@@ -171,7 +174,19 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._maybe_schedule_gradient_averaging()
 
     def _require_group(self) -> None:
-        self.grad_averager.required_group_size = required_group_size(self.tracker.view.averaging, self.attempts)
+        view, gathering = self.tracker.view, self.grad_averager.gathering
+        gathering.required = required_group_size(view.averaging, self.attempts)
+        known = view is not self._due_view and view.step == self.local_epoch
+        gathering.expected = view.averaging + view.arriving if known else 0
+
+    def _follow_gathering(self, waited_s: float | None) -> None:
+        """Let the next group be looked for as long as that takes here; None: this one was not found."""
+        if waited_s is None:
+            self._window.failed()
+        else:
+            self._window.succeeded(waited_s)
+        if not self.client_mode:  # leaders turn away who would wait less long than they, and a client only follows
+            self.matchmaking_time = self.grad_averager.gathering.window_s = self._window.seconds
 
     @property
     def is_due(self) -> bool:
@@ -190,7 +205,8 @@ class SwarmOptimizer(hivemind.Optimizer):
 
         For who begins with samples that were accumulated beside a round may fill the next batch before they are there.
         """
-        return self.tracker.view.arriving > 0 and time.monotonic() - self._step_began_s < self.matchmaking_time
+        patience_s = self._config.averaging.matchmaking_time_s
+        return self.tracker.view.arriving > 0 and time.monotonic() - self._step_began_s < patience_s
 
     @property
     def is_ahead(self) -> bool:
@@ -232,6 +248,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         control, self.scheduled_grads = self.scheduled_grads, None
         if control is not None and (control.triggered or control.done()):
             control = None
+        began, failed_before = time.monotonic(), self.grad_averager.failed_rounds
+        self._due_view = self.tracker.view
+        self._require_group()
         try:
             control = control or self.grad_averager.schedule_step(timeout=self.averaging_timeout)
             weight = self.grad_averager.due_samples
@@ -239,10 +258,14 @@ class SwarmOptimizer(hivemind.Optimizer):
             group = self._await_group(control)
         except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
+            if control is not None and not control.began_allreduce:
+                self._follow_gathering(None)
             if control is not None and not control.done():
                 control.cancel()
             forget_frames(error)  # these hold `control`, which holds the error
             return None
+        if self.grad_averager.failed_rounds == failed_before:
+            self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
         short = group.samples < self.target_batch_size
         self.tracker.round_ended(group.weights, short=short)
         if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up

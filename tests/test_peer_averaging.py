@@ -11,6 +11,7 @@ import torch
 
 from auth.swarm_auth import SwarmAccess
 from peer.averaging import SwarmGradientAverager
+from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
@@ -35,7 +36,14 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter) -> SwarmGradientA
     """An averager that is never started, so that no round begins."""
     access = cast(SwarmAccess, None)  # nobody asks to take part
     return SwarmGradientAverager(
-        [parameter], dht=dht, prefix="test", access=access, traffic=Traffic(), allreduce_timeout=60.0, start=False
+        [parameter],
+        dht=dht,
+        prefix="test",
+        access=access,
+        traffic=Traffic(),
+        gathering=Gathering(5.0),
+        allreduce_timeout=60.0,
+        start=False,
     )
 
 

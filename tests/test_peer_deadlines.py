@@ -52,3 +52,12 @@ def test_it_never_exceeds_the_runs_limit() -> None:
     """Which the operator sets."""
     assert after([30.0] * 10, most_s=45.0).seconds == 45.0
     assert after([0.1] * 10, most_s=5.0).seconds == 5.0
+
+
+def test_the_least_is_what_is_measured() -> None:
+    """The gathering of a group has another least time than a round."""
+    deadline = RoundDeadline(15.0, least_s=3.0)
+    for _ in range(LEAST_KNOWN):
+        assert deadline.seconds == 15.0
+        deadline.succeeded(0.5)
+    assert deadline.seconds == 3.0

@@ -14,6 +14,7 @@ from hivemind.averaging.allreduce import AllreduceException
 
 from auth.swarm_auth import SwarmAccess
 from peer.averaging import AveragedGroup, SwarmGradientAverager
+from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
 from peer.power_sgd import FIRST, PowerSGDAverager
 
@@ -46,6 +47,7 @@ def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> PowerSG
         prefix="test",
         access=cast(SwarmAccess, None),  # nobody asks to take part
         traffic=Traffic(),
+        gathering=Gathering(5.0),
         allreduce_timeout=60.0,
         start=False,
     )

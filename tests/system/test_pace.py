@@ -85,6 +85,26 @@ def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[s
     assert all(equal(keeper, other) for other in peers[1:])
 
 
+def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> None:
+    """However long the run lets groups be looked for: when everybody is there, the round begins.
+
+    Five steps together spend less time in averaging than a single window has; the group of each has everybody.
+    """
+    last, window_s = 6, 50.0
+    patient = CONFIG | {
+        "averaging": CONFIG["averaging"] | {"matchmaking_time_s": window_s, "averaging_timeout_s": 2 * window_s}
+    }
+    swarm.start_keeper(config=patient, last_step=last)
+    trainers = [
+        swarm.start(f"trainer-{seed}", "trainer", patient, seed=seed, microbatch_s=0.2, last_step=last)
+        for seed in (1, 2)
+    ]
+    for outcomes in [outcomes_until(trainer, last) for trainer in trainers]:
+        together = [outcome for outcome in outcomes.values() if outcome["group_size"] == 3]
+        assert len(together) >= last - 2  # one may have begun before the other joined
+        assert sum(outcome["averaging_s"] for outcome in together) < window_s
+
+
 def complete_steps(outcomes: list[dict[int, dict[str, Any]]], target: int) -> list[int]:
     """The steps that all of their group have told of; every step has its target's samples, and these are theirs."""
     complete = []

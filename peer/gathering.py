@@ -1,0 +1,92 @@
+"""How a group of averaging peers is gathered: it begins at once when everybody who is known has come.
+
+hivemind's leader begins when the time that it declared is up, however early the last peer came. Here the trainer's
+process says whom it knows to be there, and the averager's process begins as soon as they all are; the time only matters
+where somebody does not come. Used by `peer.averaging`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing as mp
+
+from hivemind.averaging.control import StepControl
+from hivemind.averaging.matchmaking import Matchmaking
+
+BEGIN_POLL_S = 0.05
+MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
+LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
+
+
+class Gathering:
+    """What a trainer wants of the group that its averager looks for; read by the averager's process while it looks."""
+
+    def __init__(self, window_s: float) -> None:
+        self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
+        self._window_s = mp.Value("d", window_s)
+
+    @property
+    def required(self) -> int:
+        """A group is begun only with this many peers."""
+        return int(self._required.value)
+
+    @required.setter
+    def required(self, size: int) -> None:
+        self._required.value = max(2, size)
+
+    @property
+    def expected(self) -> int:
+        """A group of so many peers waits for nobody else; 0 where that is not known."""
+        return int(self._expected.value)
+
+    @expected.setter
+    def expected(self, size: int) -> None:
+        self._expected.value = size
+
+    @property
+    def window_s(self) -> float:
+        """How long a leader waits for those who do not come."""
+        return float(self._window_s.value)
+
+    @window_s.setter
+    def window_s(self, seconds: float) -> None:
+        self._window_s.value = seconds
+
+    async def steer(self, matchmaking: Matchmaking, step: StepControl) -> None:
+        """Until cancelled: let the search for this step's group follow what is wanted."""
+        while True:
+            self.apply(matchmaking)
+            if step.triggered:  # before, whoever begins to train meanwhile can still come in
+                await begin_if_complete(matchmaking, step, self.expected)
+            await asyncio.sleep(BEGIN_POLL_S)
+
+    def apply(self, matchmaking: Matchmaking) -> None:
+        """What is wanted now holds for this search, from its next declaration on."""
+        window_s = self.window_s
+        matchmaking.min_group_size = self.required
+        matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
+        matchmaking.request_timeout = request_timeout(window_s)
+
+
+def request_timeout(window_s: float) -> float:
+    """How long to wait for a peer's answer while a group is looked for."""
+    return min(MOST_REQUEST_S, window_s / 2)
+
+
+async def begin_if_complete(matchmaking: Matchmaking, step: StepControl, expected: int) -> None:
+    """Begin with the followers that are there, if this peer leads them and nobody else is to come."""
+    if not _is_complete(matchmaking, step, expected):
+        return
+    async with matchmaking.lock_request_join_group:
+        if _is_complete(matchmaking, step, expected):  # still: whoever held the lock may have changed it
+            await matchmaking.leader_assemble_group()
+
+
+def _is_complete(matchmaking: Matchmaking, step: StepControl, expected: int) -> bool:
+    return (
+        expected > 1
+        and matchmaking.step_control is step
+        and matchmaking.current_leader is None
+        and not matchmaking.assembled_group.done()
+        and len(matchmaking.current_followers) + 1 >= expected
+    )

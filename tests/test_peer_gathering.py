@@ -1,0 +1,92 @@
+"""When a group of averaging peers begins; real groups are in tests/system/test_pace.py."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.gathering import MOST_REQUEST_S, Gathering, begin_if_complete, request_timeout
+
+
+class Search:
+    """A search for a group by a peer that leads two others."""
+
+    def __init__(self, step: object, **changes: Any) -> None:
+        self.step_control: object = step
+        self.current_leader: str | None = None
+        self.current_followers = {"first": None, "second": None}
+        self.assembled_group: asyncio.Future[str] = asyncio.Future()
+        self.lock_request_join_group = asyncio.Lock()
+        self.potential_leaders = SimpleNamespace()
+        vars(self).update(changes)
+
+    async def leader_assemble_group(self) -> None:
+        assert self.lock_request_join_group.locked()  # as hivemind demands
+        self.assembled_group.set_result("assembled")
+
+
+async def begins(expected: int, **changes: Any) -> bool:
+    """Whether the group begins at once when so many peers are known."""
+    step = SimpleNamespace(triggered=True)
+    search = Search(step, **changes)
+    await begin_if_complete(search, step, expected)  # type: ignore[arg-type]
+    return search.assembled_group.done()
+
+
+async def test_a_group_begins_when_everybody_known_has_come() -> None:
+    """And not before; where nobody is known, hivemind's window decides."""
+    assert await begins(3)
+    assert await begins(2)
+    assert not await begins(4)
+    assert not await begins(0)
+
+
+async def test_only_the_leader_of_this_search_begins() -> None:
+    """Neither who follows another, nor the search for a group of an earlier attempt."""
+    assert not await begins(3, current_leader="another")
+    assert not await begins(3, step_control=SimpleNamespace(triggered=True))
+
+
+async def test_nobody_begins_while_another_may_still_come() -> None:
+    """Followers that come while a request is being answered, or leave, are counted afterwards."""
+    step = SimpleNamespace(triggered=True)
+    search = Search(step)
+    async with search.lock_request_join_group:
+        waiting = asyncio.create_task(begin_if_complete(search, step, 3))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        del search.current_followers["second"]
+    await waiting
+    assert not search.assembled_group.done()
+
+
+async def test_a_search_that_is_not_due_goes_on() -> None:
+    """So that who begins to train before the batch is full comes in; when it is full, the group begins."""
+    step = SimpleNamespace(triggered=False)
+    search, gathering = Search(step), Gathering(6.0)
+    gathering.expected = 3
+    steering = asyncio.create_task(gathering.steer(search, step))  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not search.assembled_group.done()
+    step.triggered = True
+    assert await asyncio.wait_for(search.assembled_group, 60) == "assembled"
+    steering.cancel()
+
+
+async def test_what_is_wanted_holds_for_the_search() -> None:
+    """How many are required, and for how long they are waited for."""
+    search, gathering = Search(None), Gathering(15.0)
+    gathering.required, gathering.window_s = 5, 4.0
+    gathering.apply(search)  # type: ignore[arg-type]
+    assert vars(search)["min_group_size"] == 5
+    assert vars(search)["min_matchmaking_time"] == search.potential_leaders.min_matchmaking_time == 4.0
+    assert vars(search)["request_timeout"] == 2.0
+
+
+@pytest.mark.parametrize("window_s", [0.5, 3.0, 15.0, 600.0])
+def test_an_answer_is_waited_for_less_long_than_the_window(window_s: float) -> None:
+    """Or two peers that ask each other would both miss it."""
+    assert request_timeout(window_s) <= min(MOST_REQUEST_S, window_s / 2)
