@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from auth.credentials import Credentials
@@ -28,12 +29,13 @@ from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
 from peer.guest.versions import require_understood, software_version, update_notice
 from peer.guest.watch import POLL_S, Watch, local_time
+from peer.line_watch import LineWatch
 from peer.login_prompt import LoginPrompt, show_as_text
 from peer.messages import Notice, StepReport, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
 from peer.own_presence import OwnPresence
 from peer.place import Place, describe
-from peer.place_finding import find_place
+from peer.place_finding import find_place, measured_bandwidth
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
@@ -119,7 +121,7 @@ class Agent:
             self._display = self._open_display(PanelState(run=options.link.run, member=reply.member))
             try:
                 place = await find_place(client, options.listen, options.client_mode)
-                place = place.within(options.limits.upload_rate, options.limits.download_rate)
+                place = place.within(*options.limits.rates)
                 self._show(Notice("info", describe(place)))
                 await self._take_part(client, self._plan(reply, tokenizer_dir, place))
             finally:
@@ -163,7 +165,8 @@ class Agent:
         talking = asyncio.create_task(
             session.run(self._outbox, lambda: self._presence.now, self._handlers(), session_stop)
         )
-        training = asyncio.create_task(self._workers.run(plan))
+        line = LineWatch(partial(self._measure_line, client), self._show)
+        training = asyncio.create_task(self._workers.run(plan, line))
         watching = asyncio.create_task(self._watch.run())
         try:
             await asyncio.wait({talking, training, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -180,6 +183,11 @@ class Agent:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+    async def _measure_line(self, client: ControlClient) -> float | None:
+        """As at joining: what the volunteer allows of it, in bytes per second."""
+        limits, measured = self._options.limits, await measured_bandwidth(client)
+        return None if measured is None else Place(bandwidth=measured).within(*limits.rates).bandwidth
 
     def _on_reading(self, readings: Readings) -> None:
         self._readings = readings

@@ -7,7 +7,7 @@ import multiprocessing as mp
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
@@ -26,6 +26,7 @@ from peer.all_reduce import ExactAllReduce, take_averages
 from peer.deadlines import RoundDeadline
 from peer.gathering import Gathering, request_timeout
 from peer.guest.traffic import Traffic
+from peer.line_estimate import RoundTraffic, promised_time
 from peer.load_balancing import believed, part_size, reduction_shares
 from peer.round_memory import forget_frames, freeze_imported, give_back
 
@@ -42,6 +43,7 @@ class AveragedGroup:
     averaged_bytes: int  # that others sent to this peer to be averaged
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
     seconds: float = 0.0  # from the group's forming until every average was here
+    traffic: RoundTraffic | None = None  # what that tells of this peer's line
 
 
 class BalancedRounds:
@@ -58,6 +60,7 @@ class BalancedRounds:
         try:
             lines = [_declared_line(self.serializer.loads(gathered)) for gathered in group_info.gathered]
             shares = reduction_shares(self.total_size, *zip(*lines, strict=True))
+            before = self._traffic.passed()
             async with enter_asynchronously(self.get_tensors()) as tensors:
                 group = await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
         except BaseException as error:
@@ -65,7 +68,10 @@ class BalancedRounds:
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
             self._deadline.succeeded(group.seconds)
-            return group
+            sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
+            own, rates = group_info.peer_ids.index(self.peer_id), [rate for rate, _ in lines]
+            promised_s = promised_time(min(sent, received), own, shares, rates)
+            return replace(group, traffic=RoundTraffic(sent, received, group.seconds, promised_s))
         finally:
             self._allreduce_timeout = self._deadline.seconds  # of the next round
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)

@@ -41,7 +41,7 @@ class RoundTraffic:
     @property
     def is_slow(self) -> bool:
         """Whether the lines cannot be what they were declared to be, one of them at least."""
-        return 0 < SLOW_TIMES * self.promised_s + SLOW_S < self.seconds if self.promised_s else False
+        return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 
 def promised_time(own_bytes: float, own: int, shares: Sequence[int], rates: Sequence[float | None]) -> float:

@@ -97,6 +97,18 @@ class Transferred:
 
 
 @dataclass(frozen=True)
+class LineInDoubt:
+    """Rounds took so long, or the measurement is so old, that the line should be measured again."""
+
+
+@dataclass(frozen=True)
+class LineMeasured:
+    """Agent to worker: what came of it; bytes per second of the slower direction, within the volunteer's limits."""
+
+    rate: float
+
+
+@dataclass(frozen=True)
 class Stop:
     """Agent to worker: finish the microbatch, leave the swarm in order."""
 
@@ -126,4 +138,5 @@ class WorkerPlan:
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
-WorkerMessage = WorkerEvent | Transferred | Suspicion
+WorkerMessage = WorkerEvent | Transferred | Suspicion | LineInDoubt
+AgentMessage = Stop | LineMeasured

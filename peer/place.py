@@ -60,9 +60,14 @@ def place_of(
 
 def describe(place: Place) -> str:
     """One sentence for the volunteer."""
-    rate = f"{(place.bandwidth or 0) * 8 / 1e6:,.1f} Mbit/s"
+    rate = describe_rate(place.bandwidth or 0)
     if place.reach == "direct":
         return f"Others can reach this machine; its line has {rate}."
     if place.reach == "relayed":
         return f"Others cannot reach this machine directly, so it joins through the keeper; its line has {rate}."
     return f"This machine opens connections and takes none, as asked; its line has {rate}."
+
+
+def describe_rate(rate: float) -> str:
+    """Bytes per second as people name the rate of a line."""
+    return f"{rate * 8 / 1e6:,.1f} Mbit/s"

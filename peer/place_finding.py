@@ -31,7 +31,8 @@ async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
 ) -> Place:
     """Where this machine stands; what cannot be found out (an older coordinator, too many who ask) is assumed."""
-    bandwidth = await _measured_bandwidth(client, patience.probe_s)
+    measured = await measured_bandwidth(client, patience)
+    bandwidth = UNMEASURED if measured is None else measured
     if client_mode:
         return Place("client", listen, None, bandwidth)
     dialled, port = await _is_dialled(client, listen, patience.dial_back_s)
@@ -41,13 +42,13 @@ async def find_place(
     )
 
 
-async def _measured_bandwidth(client: ControlClient, probe_s: float) -> float:
-    """Bytes per second of the line's slower direction."""
-    call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * probe_s)
+async def measured_bandwidth(client: ControlClient, patience: Patience = Patience()) -> float | None:
+    """Bytes per second of the line's slower direction; None where the coordinator does not measure it (now)."""
+    call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * patience.probe_s)
     try:
-        speed = await measure_line(call, probe_s, time.monotonic)
+        speed = await measure_line(call, patience.probe_s, time.monotonic)
     except (grpc.aio.AioRpcError, ManyhandsError):
-        return UNMEASURED
+        return None
     finally:
         call.cancel()
     return min(speed.up, speed.down)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -21,6 +22,7 @@ from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
 from peer.dht import start_dht, waits_at_relay
 from peer.guest.traffic import Traffic
+from peer.line_estimate import LineEstimate
 from peer.place import Place
 from peer.run_config import RunConfig
 from peer.suspicion import Suspicion, Suspicions
@@ -101,7 +103,7 @@ class Swarm:
             dht=dht,
             keeper_ids=keeper_ids,
             traffic=traffic or Traffic(),
-            bandwidth=place.declared_bandwidth,
+            line=LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
             suspicions=Suspicions(on_suspicion, clock),
             client_mode=place.reach == "client" or (place.reach == "relayed" and not waits_at_relay(dht)),
         )
@@ -129,6 +131,15 @@ class Swarm:
     def addresses(self) -> list[str]:
         """This peer's libp2p multiaddresses."""
         return [str(address) for address in self._dht.get_visible_maddrs()]
+
+    def line_is_due(self) -> bool:
+        """Whether the line is to be measured (again) now; true once each time."""
+        return self._optimizer.line.is_due()
+
+    def line_measured(self, rate: float) -> None:
+        """The line has this rate (bytes per second), the slower direction of the two."""
+        self._optimizer.line.measured(rate)
+        self._optimizer.declare_line()
 
     def add(self, samples: int) -> None:
         """Count a microbatch whose gradient (summed over samples) was added to `.grad`."""

@@ -27,6 +27,7 @@ from peer.course import MEETING_S, STEPS_AHEAD
 from peer.deadlines import RoundDeadline
 from peer.gathering import LEAST_WINDOW_S, Gathering, request_timeout
 from peer.guest.traffic import Traffic
+from peer.line_estimate import LineEstimate
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.power_sgd import PowerSGDAverager
 from peer.progress import StepTracker
@@ -68,12 +69,12 @@ class SwarmOptimizer(hivemind.Optimizer):
         dht: hivemind.DHT,
         keeper_ids: Sequence[PeerID],
         traffic: Traffic,
-        bandwidth: float | None,
+        line: LineEstimate,
         client_mode: bool,
         suspicions: Suspicions,
     ) -> None:
         self._suspicions = suspicions
-        self._traffic, self._bandwidth = traffic, bandwidth
+        self._traffic, self.line = traffic, line
         self._access, self._key, self._role, self._keeper_ids = access, key, role, keeper_ids
         self._config = config
         averaging = config.averaging
@@ -148,7 +149,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             access=self._access,
             traffic=self._traffic,
             prefix=f"{self.run_id}_grad_averager",
-            bandwidth=self._bandwidth,
+            bandwidth=self.line.rate,
             parameters=self.state_averager.main_parameters,
             gathering=Gathering(self.matchmaking_time),
             allreduce_timeout=self.allreduce_timeout,
@@ -176,8 +177,13 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _require_group(self) -> None:
         view, gathering = self.tracker.view, self.grad_averager.gathering
         gathering.required = required_group_size(view.averaging, self.attempts)
-        known = view is not self._due_view and view.step == self.local_epoch
+        keeper_known = view.keepers > 0 or not self.tracker.keeper_may_be_late
+        known = view is not self._due_view and view.step == self.local_epoch and keeper_known
         gathering.expected = view.averaging + view.arriving if known else 0
+
+    def declare_line(self) -> None:
+        """Tell the next groups how fast the line is by now."""
+        self.grad_averager.bandwidth = self.line.rate
 
     def _follow_gathering(self, waited_s: float | None) -> None:
         """Let the next group be looked for as long as that takes here; None: this one was not found."""
@@ -258,20 +264,26 @@ class SwarmOptimizer(hivemind.Optimizer):
             group = self._await_group(control)
         except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", self.local_epoch + 1, error)
-            if control is not None and not control.began_allreduce:
-                self._follow_gathering(None)
-            if control is not None and not control.done():
-                control.cancel()
+            self._give_up(control)
             forget_frames(error)  # these hold `control`, which holds the error
             return None
         if self.grad_averager.failed_rounds == failed_before:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
+        if group.traffic is not None:
+            self.line.passed(group.traffic)
+            self.declare_line()
         short = group.samples < self.target_batch_size
         self.tracker.round_ended(group.weights, short=short)
         if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up
             logger.warning("only %d samples were averaged for step %d", group.samples, self.local_epoch + 1)
             return None
         return group
+
+    def _give_up(self, control: StepControl | None) -> None:
+        if control is not None and not control.began_allreduce:
+            self._follow_gathering(None)
+        if control is not None and not control.done():
+            control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
         """The round's result; gives up when the batch is no longer full, because a peer that filled it has gone.

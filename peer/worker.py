@@ -40,7 +40,18 @@ from peer.guest.traffic import Throttle, Traffic, require_rate
 from peer.hardware import find_device, pick_threads
 from peer.local_steps import own_model, with_local_steps
 from peer.low_rank import values_sent
-from peer.messages import Failed, Notice, PhaseEntered, Ready, Stopped, Transferred, WorkerMessage, WorkerPlan
+from peer.messages import (
+    Failed,
+    LineInDoubt,
+    LineMeasured,
+    Notice,
+    PhaseEntered,
+    Ready,
+    Stopped,
+    Transferred,
+    WorkerMessage,
+    WorkerPlan,
+)
 from peer.microbatch import describe_work, fitting_microbatch_size
 from peer.models import build_model
 from peer.phases import phase_at
@@ -109,7 +120,7 @@ class Worker:
             traffic=self._traffic,
             on_suspicion=self._tell,
         )
-        threading.Thread(target=self._tell_traffic, daemon=True).start()
+        threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
             if self._take_state(swarm):
                 take_part(swarm, credentials.device_key.peer_id)
@@ -198,11 +209,13 @@ class Worker:
         ):
             require_rate(option, rate, round(size_bytes), averaging.averaging_timeout_s)
 
-    def _tell_traffic(self) -> None:
+    def _tell_traffic(self, swarm: Swarm) -> None:
         """Now and then, as long as the process lives, in a thread of its own."""
         with suppress(OSError):  # the agent is gone
             while True:
                 self._tell(self._transferred())
+                if swarm.line_is_due():
+                    self._tell(LineInDoubt())
                 time.sleep(TRAFFIC_EVERY_S)
 
     def _transferred(self) -> Transferred:
@@ -226,9 +239,11 @@ class Worker:
         return False
 
     def _listen(self, pipe: Connection) -> None:
-        """The agent's only message is `Stop`; an agent that is gone means the same."""
+        """Until the agent says `Stop`; an agent that is gone means the same."""
         try:
-            pipe.recv()
+            while isinstance(message := pipe.recv(), LineMeasured):
+                if self._swarm is not None:
+                    self._swarm.line_measured(message.rate)
         except (EOFError, OSError):
             logging.getLogger(__name__).info("the agent is gone")
         self._stop.set()

@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from peer.guest.disk_use import cache_within
 from peer.macos import prepare_children
-from peer.messages import Ready, Stop, Transferred, WorkerMessage, WorkerPlan
+from peer.messages import AgentMessage, LineInDoubt, Ready, Stop, Transferred, WorkerMessage, WorkerPlan
 from peer.supervision import end_group, has_ended
 
 POLL_S = 0.1
@@ -32,6 +33,7 @@ class Watchdog:
     """How long a worker may still be silent before it is taken to hang.
 
     That bytes come and go is a sign of life only until it is ready: later its averagers answer others by themselves.
+    Nor is a doubt about the line, which the thread has that counts the bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -50,7 +52,7 @@ class Watchdog:
             alive = not self._ready and message != self._bytes
             self._bytes = message
         else:
-            alive = True
+            alive = not isinstance(message, LineInDoubt)
         if alive:
             self._heard_at = self._clock()
 
@@ -83,11 +85,13 @@ class WorkerProcess:
     def ask_to_stop(self, reason: str) -> None:
         """Let the worker leave the swarm in order; one that is gone already is fine."""
         self.asked_to_stop = True
+        self.tell(Stop(reason))
+
+    def tell(self, message: AgentMessage) -> None:
+        """Send it, if the worker is still there."""
         if self._pipe is not None:
-            try:
-                self._pipe.send(Stop(reason))
-            except OSError:
-                return
+            with suppress(OSError):
+                self._pipe.send(message)
 
     async def ended(self) -> None:
         """Wait until the process itself has ended."""

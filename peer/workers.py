@@ -12,7 +12,8 @@ from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, WorkerErr
 from peer.guest.account import Account
 from peer.guest.decision import Action
 from peer.guest.watch import Watch
-from peer.messages import Failed, Notice, Stopped, Transferred, WorkerEvent, WorkerPlan
+from peer.line_watch import LineWatch
+from peer.messages import Failed, LineInDoubt, Notice, Stopped, Transferred, WorkerEvent, WorkerPlan
 from peer.own_presence import OwnPresence
 from peer.run_config import RunConfig
 from peer.session_stream import unless_stopped
@@ -73,12 +74,12 @@ class Workers:
         self._presence, self._on_event, self._clock = presence, on_event, clock
         self._halted_by = Action.GO
 
-    async def run(self, plan: WorkerPlan) -> None:
+    async def run(self, plan: WorkerPlan, line: LineWatch) -> None:
         """Run workers one after another until told to stop; raises what the last one failed with."""
         failures: list[float] = []
         while await unless_stopped(self._stop.asked, self._watch.may_go()):
-            worker = WorkerProcess(plan, self._main)
-            failure = await self._run_one(worker)
+            worker = WorkerProcess(line.within(plan), self._main)
+            failure = await self._run_one(worker, line)
             if worker.asked_to_stop and not self._stop.asked.is_set():  # a pause, or too much memory
                 plan = halved(plan) if self._halted_by is Action.SHRINK else plan
                 continue
@@ -91,40 +92,46 @@ class Workers:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.asked.wait(), RESTART_DELAY_S * len(failures))
 
-    async def _run_one(self, worker: WorkerProcess) -> Failed | None:
+    async def _run_one(self, worker: WorkerProcess, line: LineWatch) -> Failed | None:
         """One worker from start to end; None if it ended in order."""
         worker.start()
         self._account.worker_started(worker.pid)
         stopping = asyncio.create_task(self._stop_when_told(worker))
         try:
-            last = await self._listen(worker)
+            last = await self._listen(worker, line)
         except asyncio.TimeoutError:
             return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
         finally:
             stopping.cancel()
+            line.stop()
             worker.end()
             self._account.worker_ended()
         if isinstance(last, Stopped | Failed):
             return last if isinstance(last, Failed) else None
         return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
 
-    async def _listen(self, worker: WorkerProcess) -> WorkerEvent | None:
+    async def _listen(self, worker: WorkerProcess, line: LineWatch) -> WorkerEvent | None:
         """Pass on what it says until it ends, and return its last word; raises `TimeoutError` if it hangs."""
         last: WorkerEvent | None = None
         watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (event := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
             watchdog.hear(event)
-            if isinstance(event, Transferred):
-                self._account.take(event)
-                continue
-            if isinstance(event, Suspicion):
-                self._on_suspicion(event)
-                continue
-            last = event
-            if not self._stop.asked.is_set() and self._watch.decision.action is Action.GO:
-                self._presence.hear(event)
-            self._on_event(event)
+            match event:
+                case Transferred():
+                    self._account.take(event)
+                case Suspicion():
+                    self._on_suspicion(event)
+                case LineInDoubt():
+                    line.measure_for(worker)
+                case _:
+                    last = event
+                    self._hear(event)
         return last
+
+    def _hear(self, event: WorkerEvent) -> None:
+        if not self._stop.asked.is_set() and self._watch.decision.action is Action.GO:
+            self._presence.hear(event)
+        self._on_event(event)
 
     async def _stop_when_told(self, worker: WorkerProcess) -> None:
         await unless_stopped(self._stop.asked, self._watch.must_halt())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from peer.messages import Failed, Ready, StepReport, Stopped, WorkerPlan
+from peer.messages import Failed, LineInDoubt, Ready, StepReport, Stopped, WorkerPlan
 from peer.supervision import lead_own_group
 
 GRANDCHILD_FILE = "grandchild.pid"
@@ -37,6 +37,16 @@ def trains_until_stopped(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -
     pipe.send(Ready("Qm", 0, f"device {plan.device_number}"))
     for step in (1, 2):
         pipe.send(report(step))
+    pipe.recv()
+    pipe.send(Stopped("told to stop"))
+
+
+def doubts_its_line(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Has the line measured again, tells the answer as its device, leaves when told to."""
+    lead_own_group()
+    pipe.send(LineInDoubt())
+    answer = pipe.recv()
+    pipe.send(Ready("Qm", 0, repr(answer)))
     pipe.recv()
     pipe.send(Stopped("told to stop"))
 

@@ -30,6 +30,11 @@ class Limits:
     upload_bytes: int | None = None  # of one stay
     download_bytes: int | None = None
 
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """Both directions', bytes a second."""
+        return self.upload_rate, self.download_rate
+
 
 NO_LIMITS = Limits()
 

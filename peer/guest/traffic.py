@@ -58,6 +58,10 @@ class Traffic:
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
 
+    def passed(self) -> tuple[float, float]:
+        """Bytes sent and received so far, without their headers."""
+        return self.up.total_bytes / HEADERS, self.down.total_bytes / HEADERS
+
     async def sending(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
         """These messages, each when it may be sent."""
         async for message in messages:
