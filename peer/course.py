@@ -20,7 +20,7 @@ from peer.suspicion import Suspicion, SuspicionKind, Suspicions
 
 STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
 STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may the others have come meanwhile
-MOST_BATCHES = 8  # that no device accumulates towards one step of the usual length
+MOST_BATCHES = 8  # that a device claims towards one step
 REMEMBERED_SKETCHES = 16  # steps
 GREETING_PERIOD_S = 5.0  # peers that miss the keeper look for it so often
 MEETING_S = GREETING_PERIOD_S + 1.0
@@ -60,6 +60,11 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
 def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
     """Those who train."""
     return [peer for peer in peers if peer.record.training and peer.role == "trainer"]
+
+
+def claim_of(accumulated: int, target: int) -> int:
+    """The samples to claim for so many accumulated ones: while rounds fail a fast device has more than others believe."""
+    return min(accumulated, MOST_BATCHES * target)
 
 
 def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:

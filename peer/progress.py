@@ -23,7 +23,7 @@ from auth.swarm_auth import RecordKey, SwarmAccess, checked_token, peers_key
 from auth.tokens import AccessToken
 from peer.allowances import GROWTH, CreditBook
 from peer.beacon import Course
-from peer.course import GREETING_PERIOD_S, SwarmCourse, SwarmView
+from peer.course import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 from peer.records import MAX_RATE, KnownPeer, NewestRecords, PeerRecord, read_records
 from peer.sketch import Sketch, drifted
 from peer.suspicion import Suspicions
@@ -140,7 +140,7 @@ class StepTracker(ProgressTracker):
         return PeerRecord(
             token=self._access.credentials.token_jwt,
             step=progress.epoch,
-            samples=progress.samples_accumulated,
+            samples=claim_of(progress.samples_accumulated, self.target_batch_size),
             rate=min(float(progress.samples_per_second), MAX_RATE),
             time=now,
             training=self._training,

@@ -8,7 +8,7 @@ import pytest
 
 from peer.allowances import Allowances
 from peer.beacon import Beacon, Course, nearest_step
-from peer.course import MEETING_S, SwarmCourse, SwarmView, steps_by_member, training, view_swarm
+from peer.course import MEETING_S, SwarmCourse, SwarmView, claim_of, steps_by_member, training, view_swarm
 from peer.quorum import agreed_step
 from peer.records import KnownPeer, PeerRecord
 from peer.sketch import Sketch
@@ -206,6 +206,14 @@ def test_endless_samples_are_cut_and_named() -> None:
     )
     assert view.samples == 12 + TARGET // 2
     assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-3", "samples")]
+
+
+def test_a_fast_device_is_not_suspected_while_rounds_fail() -> None:
+    """However much it accumulates meanwhile, it claims no more than others believe possible."""
+    scene = Scene()
+    scene.look([*peers(record(samples=claim_of(100 * TARGET, TARGET))), keeper(3)])
+    assert scene.raised == []
+    assert claim_of(TARGET, TARGET) == TARGET
 
 
 def test_false_claims_stop_counting_after_two_rounds() -> None:
