@@ -63,7 +63,7 @@ def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
 
 
 def claim_of(accumulated: int, target: int) -> int:
-    """The samples to claim for so many accumulated ones: while rounds fail a fast device has more than others believe."""
+    """What to claim of so many samples: while rounds fail, a fast device has more of them than others believe."""
     return min(accumulated, MOST_BATCHES * target)
 
 
