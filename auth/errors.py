@@ -27,8 +27,9 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── LoginDeniedError           22   the person refused the login at the identity provider
     ├── LoginExpiredError          23   nobody completed the login in time
     ├── NotAllowedError            24   who logged in is not on the run's allowlist
-    └── ProviderError              25   the identity provider does not answer, or not as it should
-        └── IdTokenError           25   ... because its ID token proves nothing to this coordinator
+    ├── ProviderError              25   the identity provider does not answer, or not as it should
+    │   └── IdTokenError           25   ... because its ID token proves nothing to this coordinator
+    └── DeviceLimitError           26   the member has as many devices in the run as it may
 """
 
 from __future__ import annotations
@@ -214,3 +215,10 @@ class IdTokenError(ProviderError):
     """An ID token is malformed, forged, out of date, used before, or meant for somebody else."""
 
     code = "bad-id-token"
+
+
+class DeviceLimitError(ManyhandsError):
+    """The member has as many devices in the run as it may have at once."""
+
+    code = "too-many-devices"
+    exit_code = 26

@@ -9,24 +9,14 @@ from sqlalchemy import select
 
 from auth.errors import ConfigError
 from coordinator.audit import AuditLog, AuditRow, audit_log
+from coordinator.devices import DeviceRow, device_act, device_rows
 from coordinator.display_names import display_names, set_display_name
 from coordinator.erasure import erase
-from coordinator.membership import KEEPER, MemberRow, Membership
+from coordinator.membership import MemberRow, Membership
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Refusal
+from coordinator.store.models import Refusal
 
 SHOWN = 200  # rows of a list
-
-
-@dataclass(frozen=True)
-class DeviceRow:
-    """One member's machine."""
-
-    device_id: str
-    member: str
-    role: str
-    created_at: float  # Unix seconds
-    revoked_at: float | None
 
 
 @dataclass(frozen=True)
@@ -62,6 +52,11 @@ class Administration:
         with self._audit.act("revoke", name, reason):
             return self.membership.revoke(name, reason)
 
+    def revoke_device(self, name: str, device_id: str, reason: str) -> str:
+        """Shut one device of a member out; returns its whole id."""
+        with self._audit.act("revoke-device", name, device_act(device_id, reason)):
+            return self.membership.revoke_device(name, device_id, reason)
+
     def show_as(self, name: str, display_name: str) -> None:
         """Show a member to the public under another name."""
         with self._audit.act("display-name", name, display_name):
@@ -80,12 +75,9 @@ class Administration:
         shown = display_names(self.sessions)
         return [(row, shown.get(row.name, row.name)) for row in self.membership.members()]
 
-    def devices(self) -> list[DeviceRow]:
-        """The newest devices."""
-        query = select(Device, Member.name).join(Device.member).where(Device.role != KEEPER)
-        with self.sessions() as session:
-            found = session.execute(query.order_by(Device.number.desc()).limit(SHOWN))
-            return [DeviceRow(row.id, name, row.role, row.created_at, row.revoked_at) for row, name in found]
+    def devices(self, member: str = "") -> list[DeviceRow]:
+        """The newest devices, of one member or of all."""
+        return device_rows(self.sessions, member, SHOWN)
 
     def refusals(self) -> list[RefusalRow]:
         """The newest refusals."""

@@ -17,6 +17,7 @@ from auth.errors import ConfigError
 from coordinator.administrators import Administrators
 from coordinator.allowlist import AllowedRow, Entry
 from coordinator.audit import audit_log
+from coordinator.devices import device_act, device_rows
 from coordinator.directory import RunDirectory
 from coordinator.display_names import set_display_name
 from coordinator.doctor import examine
@@ -195,20 +196,65 @@ def _gift(samples: int, averaged_bytes: int) -> str:
     return f"{averaged_bytes / 1e6:,.1f} MB averaged" if only_averages else f"{samples} samples"
 
 
+@app.command(epilog="Example: manyhands coordinator devices my-run alice")
+def devices(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument("", help="The member's name; nothing: everybody's devices."),
+    as_json: bool = JSON,
+) -> None:
+    """List the members' devices: since when, on what hardware, and which are revoked."""
+    with open_run(directory) as run:
+        rows = device_rows(run.sessions, name and run.membership.known_name(name))
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("device", "member", "role", "first seen", "last seen", "hardware", "revoked"),
+        [
+            (
+                row.short_id,
+                row.member,
+                row.role,
+                format_age(row.created_at, now),
+                format_age(row.last_seen_at, now),
+                row.hardware,
+                None if row.revoked_at is None else f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip(),
+            )
+            for row in rows
+        ],
+    )
+
+
 @app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')
 def revoke(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    device: str | None = typer.Option(
+        None, help="Only this device: its id, or enough of the beginning (see `devices`)."
+    ),
     reason: str = typer.Option("", help="Why; the member sees it."),
     as_json: bool = JSON,
 ) -> None:
-    """Shut a member out, with all devices; it reaches the swarm within seconds while the run is served."""
+    """Shut a member out, with all devices or one only; it reaches the swarm within seconds while the run is served."""
+    if device is not None:
+        _revoke_device(directory, name, device, reason, as_json)
+        return
     with open_run(directory) as run, run.audit.act("revoke", name, reason):
         devices = run.membership.revoke(name, reason)
     if as_json:
         say_json({"member": name, "devices_revoked": devices})
         return
     say(f"{name} is revoked, with {devices} device{'' if devices == 1 else 's'}.")
+
+
+def _revoke_device(directory: Path, name: str, device: str, reason: str, as_json: bool) -> None:
+    with open_run(directory) as run, run.audit.act("revoke-device", name, device_act(device, reason)):
+        device_id = run.membership.revoke_device(name, device, reason)
+    if as_json:
+        say_json({"member": name, "device_revoked": device_id})
+        return
+    say(f"{name}'s device {device_id} is revoked; {name} may bring another.")
 
 
 @app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")

@@ -33,11 +33,13 @@ from coordinator.allowlist import (
     record_login,
     remove_entry,
 )
+from coordinator.devices import find_device, require_active, require_room, revocation_of, shut_out
 from coordinator.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.refusals import Kind, add_refusal
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Account, Device, Invite, Member, Revocation
 from coordinator.store.models import Session as Stay
+from peer.run_config import MAX_DEVICES_PER_MEMBER
 
 KEEPER = "keeper"
 MAX_NAME_CHARS = 64
@@ -78,12 +80,14 @@ class Membership:
         run: str,
         token_lifetime_s: float,
         clock: Callable[[], float] = time.time,
+        max_devices: int = MAX_DEVICES_PER_MEMBER,
     ) -> None:
         self._sessions = sessions
         self._authority = authority
         self._run = run
         self._token_lifetime_s = token_lifetime_s
         self._clock = clock
+        self._max_devices = max_devices  # of a member, that hold a token at once
         self._signed_revocations = (-1, "")  # serial, JWT: signed once per serial
 
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
@@ -94,7 +98,7 @@ class Membership:
 
         def add(session: Session) -> list[str]:
             member = self._find_or_add_member(session, name)
-            _require_active(member)
+            require_active(member)
             add_invites(session, member, role, days, codes, self._clock())
             return codes
 
@@ -112,17 +116,16 @@ class Membership:
             now = self._clock()
             device = session.scalar(select(Device).where(Device.peer_id == peer_id))
             if device is not None:
-                _require_active(device.member, device)
+                require_active(self._locked_member(session, device.member_id), device)
             invite = usable_invite(session, invite_code, device, now) if invite_code else None
             if invite is not None:
-                # locked, so that no device can slip in beside a revocation
-                member = session.get_one(Member, invite.member_id, with_for_update=True)
-                _require_active(member)
+                member = self._locked_member(session, invite.member_id)
+                require_active(member)
                 device = device or self._add_device(session, member, public_key, peer_id, invite.role)
                 use_up(session, invite, device, now)
             if device is None:
                 raise _not_invited()
-            return self._grant(device, take_role(session, device, role))
+            return self._grant(session, device, take_role(session, device, role))
 
         return self._sessions.transact(admit)
 
@@ -136,15 +139,15 @@ class Membership:
 
         def admit(session: Session) -> Grant:
             account = self._admitted_account(session, identity)
-            member = session.get_one(Member, account.member_id, with_for_update=True)
+            member = self._locked_member(session, account.member_id)
             device = session.scalar(select(Device).where(Device.peer_id == peer_id))
-            _require_active(member, device)
+            require_active(member, device)
             if device is not None and device.member_id != member.id:
                 raise RequestError(f"This device belongs to {device.member.name} already, not to {identity.label}.")
             device = device or self._add_device(session, member, public_key, peer_id, account.role)
             record_login(session, device, account)
             session.flush()
-            return self._grant(device, take_role(session, device, role or account.role))
+            return self._grant(session, device, take_role(session, device, role or account.role))
 
         return self._sessions.transact(admit)
 
@@ -161,7 +164,7 @@ class Membership:
         def add(session: Session) -> str | None:
             member = None if called is None else self._find_or_add_member(session, called)
             if member is not None:
-                _require_active(member)
+                require_active(member)
             add_entry(session, parsed, role, member, self._clock())
             return called
 
@@ -179,12 +182,15 @@ class Membership:
 
     def renew(self, public_key: bytes) -> Grant:
         """A new token for a known device that has proved to hold `public_key`."""
-        with self._sessions() as session:
+
+        def prolong(session: Session) -> Grant:
             device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
             if device is None:
                 raise _not_invited()
-            _require_active(device.member, device)
-            return self._grant(device, cast(Role, device.role))
+            require_active(self._locked_member(session, device.member_id), device)
+            return self._grant(session, device, cast(Role, device.role))
+
+        return self._sessions.transact(prolong)
 
     def grant_keeper(self, public_key: bytes) -> Grant:
         """A token for the run's own keeper, whose process has access to this database anyway."""
@@ -195,7 +201,7 @@ class Membership:
             if device is None:
                 member = self._find_or_add_member(session, KEEPER)
                 device = self._add_device(session, member, public_key, peer_id, KEEPER)
-            return self._grant(device, "keeper")
+            return self._grant(session, device, "keeper")
 
         return self._sessions.transact(admit)
 
@@ -204,19 +210,39 @@ class Membership:
         name = member_name(name)
         now = self._clock()
 
-        def shut_out(session: Session) -> int:
-            member = session.scalar(select(Member).where(Member.name == name).with_for_update())
-            if member is None:
-                raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
+        def shut_member_out(session: Session) -> int:
+            member = self._named_member(session, name)
             if member.revoked_at is None:
                 member.revoked_at, member.revoked_reason = now, reason
-            devices = [device for device in member.devices if device.revoked_at is None]
-            for device in devices:
-                device.revoked_at = now
-                session.add(Revocation(device_id=device.id, peer_id=device.peer_id, at=now, reason=reason))
-            return len(devices)
+            return sum(shut_out(session, device, reason, now) for device in member.devices)
 
-        return self._sessions.transact(shut_out)
+        return self._sessions.transact(shut_member_out)
+
+    def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
+        """Shut one device of a member out for good; the member stays, and may bring another.
+
+        `device_id`: enough of its beginning to be the member's only one. Returns the whole id.
+        """
+        name = member_name(name)
+
+        def shut_device_out(session: Session) -> str:
+            device = find_device(session, self._named_member(session, name), device_id)
+            shut_out(session, device, reason, self._clock())
+            return device.id
+
+        return self._sessions.transact(shut_device_out)
+
+    def known_name(self, name: str) -> str:
+        """A member's name as it is stored; raises `ConfigError` where nobody is called so."""
+        name = member_name(name)
+        with self._sessions() as session:
+            return self._named_member(session, name).name
+
+    def revocation_of(self, device_id: str) -> RevokedError | None:
+        """What to tell a device that was shut out; None for others."""
+        with self._sessions() as session:
+            device = session.get(Device, device_id)
+            return None if device is None else revocation_of(device.member, device)
 
     def revocation_serial(self) -> int:
         """The number of the newest revocation; cheap enough to ask every second."""
@@ -240,7 +266,7 @@ class Membership:
             device = session.get(Device, token.device_id)
             if device is None or device.peer_id != token.peer_id:
                 raise NotInvitedError("The token's device is not known here: join again.")
-            _require_active(device.member, device)
+            require_active(device.member, device)
         return token
 
     def members(self) -> list[MemberRow]:
@@ -281,7 +307,7 @@ class Membership:
         """The account of an identity that the allowlist allows, with its member, both made at the first login."""
         account = find_account(session, identity)
         if account is not None:
-            _require_active(session.get_one(Member, account.member_id))
+            require_active(session.get_one(Member, account.member_id))
         matched = matching_entries(session, identity, account)
         if account is None:
             named = next((row.member_id for row in matched if row.member_id is not None), None)
@@ -323,8 +349,22 @@ class Membership:
         session.flush()
         return device
 
-    def _grant(self, device: Device, role: Role) -> Grant:
+    def _locked_member(self, session: Session, member_id: int) -> Member:
+        """The member, locked, so that no device can slip in beside a revocation, or beside another one."""
+        return session.get_one(Member, member_id, with_for_update=True)
+
+    def _named_member(self, session: Session, name: str) -> Member:
+        """The member of this name, locked; raises `ConfigError`."""
+        member = session.scalar(select(Member).where(Member.name == name).with_for_update())
+        if member is None:
+            raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
+        return member
+
+    def _grant(self, session: Session, device: Device, role: Role) -> Grant:
         now = self._clock()
+        if role != KEEPER:
+            require_room(session, device.member, device, self._max_devices, now)
+        expires_at = device.token_until = now + self._token_lifetime_s
         token = AccessToken(
             member=device.member.name,
             device_id=device.id,
@@ -333,7 +373,7 @@ class Membership:
             role=role,
             run=self._run,
             issued_at=now,
-            expires_at=now + self._token_lifetime_s,
+            expires_at=expires_at,
         )
         return Grant(issue_token(self._authority, token), token.member, token.device_id, device.number, role)
 
@@ -351,12 +391,6 @@ def member_name(name: str) -> str:
     if name == KEEPER:
         raise ConfigError(f"The name {KEEPER!r} belongs to the run's own keeper: choose another.")
     return name
-
-
-def _require_active(member: Member, device: Device | None = None) -> None:
-    if member.revoked_at is not None or (device is not None and device.revoked_at is not None):
-        reason = f" ({member.revoked_reason})" if member.revoked_reason else ""
-        raise RevokedError(f"{member.name} was removed from this run by its operator{reason}.")
 
 
 def _not_invited() -> NotInvitedError:

@@ -42,7 +42,10 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
     try:
         migrate(engine)
         sessions = Sessions(engine)
-        membership = Membership(sessions, authority, config.run.name, config.membership.token_lifetime_s, clock)
+        limits = config.membership
+        membership = Membership(
+            sessions, authority, config.run.name, limits.token_lifetime_s, clock, limits.max_devices_per_member
+        )
         yield RunServices(
             config=config,
             authority_public=authority.public_bytes,

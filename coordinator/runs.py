@@ -57,7 +57,7 @@ def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirector
 def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
     """Open an existing run, its database brought to this version's tables; raises `ConfigError` where there is none."""
     directory = RunDirectory.open(path)
-    config = directory.config
+    config, limits = directory.config, directory.config.membership
     engine = open_engine(directory.database_url)
     try:
         migrate(engine)
@@ -66,7 +66,12 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
             directory=directory,
             sessions=sessions,
             membership=Membership(
-                sessions, directory.authority, config.run.name, config.membership.token_lifetime_s, clock
+                sessions,
+                directory.authority,
+                config.run.name,
+                limits.token_lifetime_s,
+                clock,
+                limits.max_devices_per_member,
             ),
             ledger=Ledger(sessions, config, clock),
             audit=AuditLog(sessions, os_actor(), clock),

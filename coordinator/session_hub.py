@@ -113,7 +113,7 @@ class SessionHub:
         jwt = await asyncio.to_thread(self._services.membership.revocations_jwt)
         if jwt != self._revocations_jwt:
             self._announce(jwt)
-        self._send_revoked_away()
+        await self._send_revoked_away()
         now = self._services.clock()
         if self._live and now >= self._standings_due:
             self._standings_due = now + STANDING_EVERY_S
@@ -130,11 +130,12 @@ class SessionHub:
         for session in self._live.values():
             session.push(control_pb2.CoordinatorMessage(revocations=jwt))
 
-    def _send_revoked_away(self) -> None:
+    async def _send_revoked_away(self) -> None:
         """Each time, not only when the list changes: a session may have been opened in the meantime."""
-        for session in self._live.values():
-            if session.token.peer_id in self._revoked:
-                error = RevokedError(f"{session.token.member} was removed from this run by its operator.")
+        for session in list(self._live.values()):
+            if not session.ended and session.token.peer_id in self._revoked:
+                known = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
+                error = known or RevokedError(f"{session.token.member} was removed from this run by its operator.")
                 notice = control_pb2.RevokedNotice(reason=str(error))
                 session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
 

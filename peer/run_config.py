@@ -21,6 +21,7 @@ from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Schedule
 
 MAX_RUN_FILE_CHARS = 4_000_000
+MAX_DEVICES_PER_MEMBER = 32  # unless the run says otherwise
 BUILTIN_RUNS = Path(__file__).parent / "runs"
 
 
@@ -43,11 +44,13 @@ class Checkpoints(Section):
 class Membership(Section):
     """How long an access token is valid (seconds): so long does the swarm go on without the coordinator.
 
-    And the share of a global batch up to which the samples of a member are believed that has brought none so far.
+    And the share of a global batch up to which the samples of a member are believed that has brought none so far; and
+    how many devices of a member may hold a token at once.
     """
 
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
     newcomer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
+    max_devices_per_member: int = Field(MAX_DEVICES_PER_MEMBER, ge=1, le=10_000)
 
 
 class RunConfig(Section):

@@ -149,6 +149,28 @@ def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
     assert "sends garbage" in call("members", run_dir).output
 
 
+def test_one_device_is_listed_and_revoked(run_dir: Path, tmp_path: Path) -> None:
+    """`devices` shows the id that `revoke --device` takes; the member stays, and both acts are on record."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    [device] = json.loads(call("devices", run_dir, "ada", "--json").output)
+    short_id = device["device_id"][:8]
+    assert (device["member"], device["role"], device["revoked_at"]) == ("ada", "trainer", None)
+    assert short_id in call("devices", run_dir).output
+    with pytest.raises(ConfigError, match="No member is called"):
+        call("devices", run_dir, "eve")
+    with pytest.raises(ConfigError, match="too short"):
+        call("revoke", run_dir, "ada", "--device", "")  # a script's empty variable is not the whole member
+    result = json.loads(call("revoke", run_dir, "ada", "--device", short_id, "--reason", "stolen", "--json").output)
+    assert result == {"member": "ada", "device_revoked": device["device_id"]}
+    assert "stolen" in call("devices", run_dir, "ada").output
+    assert "ada may bring another" in call("revoke", run_dir, "ada", "--device", short_id).output
+    [member] = json.loads(call("members", run_dir, "--json").output)
+    assert member["revoked_at"] is None
+    acts = [(row["act"], row["subject"], row["detail"]) for row in json.loads(call("audit", run_dir, "--json").output)]
+    assert acts[1] == ("revoke-device", "ada", f"{short_id} stolen")
+    assert acts[2][2].startswith("refused: The device id")
+
+
 def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> None:
     """Step, loss, what the keeper sees, and the newest checkpoint's path."""
     join_and_report(run_dir, tmp_path / "key", "ada", 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"
 HOSTILE = "<img src=x onerror=alert(1)>"
 PAGES = ("/admin", "/admin/devices", "/admin/refusals", "/admin/audit")
-ACTS = ("invite", "revoke", "display-name", "erase")
+ACTS = ("invite", "revoke", "revoke-device", "display-name", "erase")
 
 
 @pytest.fixture
@@ -64,6 +65,7 @@ def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeR
     for act in ACTS:
         assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
         body = {"name": "ada", "confirmation": "ada"} if act == "erase" else {"name": "ada"}
+        body |= {"device": run.devices["ada"]} if act == "revoke-device" else {}
         assert client.post(f"/api/admin/v1/{act}", json=body, headers={"x-csrf-token": "x"}).status_code == 401
     assert audit_log(run.services.sessions, 10) == []
 
@@ -129,7 +131,11 @@ def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: Fake
 
     assert re.fullmatch(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan").json()["code"])
     assert post("display-name", name="ada", display_name="Owl").json() == {"display_name": "Owl"}
-    assert post("revoke", name="ada", reason="why").json() == {"devices_revoked": 1}
+    device = run.devices["ada"]
+    assert [row["device_id"] for row in client.get("/api/admin/v1/devices?member=ada").json()] == [device]
+    assert post("revoke-device", name=HOSTILE, device=device).json()["detail"].endswith("lists what there is.")
+    assert post("revoke-device", name="ada", device=device[:8], reason="lost").json() == {"device_revoked": device}
+    assert post("revoke", name="ada", reason="why").json() == {"devices_revoked": 0}
     assert post("erase", name="ada", confirmation="adam").status_code == 400
     pseudonym = post("erase", name="ada", confirmation="ada").json()["pseudonym"]
     assert post("revoke", name="ada").json()["detail"].startswith("No member is called")
@@ -140,7 +146,14 @@ def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: Fake
     assert "ada" not in names
     audit = client.get("/api/admin/v1/audit").json()
     assert {row["actor"] for row in audit} == {"web:grace"}
-    assert [row["act"] for row in audit[::-1]][:4] == ["invite", "display-name", "revoke", "erase"]
+    assert [row["act"] for row in audit[::-1]][:5] == [
+        "invite",
+        "display-name",
+        "revoke-device",
+        "revoke-device",
+        "revoke",
+    ]
+    assert any(row["act"] == "erase" for row in audit)
     assert len(client.get("/api/admin/v1/devices").json()) == 2
     assert client.get("/api/admin/v1/refusals").json() == []
 
@@ -158,6 +171,22 @@ def test_names_are_text_and_pages_are_not_kept(client: TestClient, csrf: str) ->
         assert "form-action 'self'" in policy
 
 
+def test_a_device_is_revoked_on_its_page(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """The form leads back to the member's devices; a mistake is told there; the member stays."""
+    device = run.devices["ada"]
+    wrong = client.post("/admin/revoke-device", data={"name": "ada", "device": "0", "csrf": csrf})
+    assert (wrong.status_code, "too short" in wrong.text) == (400, True)
+    answer = client.post("/admin/revoke-device", data={"name": "ada", "device": device, "reason": "lost", "csrf": csrf})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/admin/devices?member=ada")
+    page = client.get(answer.headers["location"]).text
+    assert device[:8] in page
+    assert "Revoked" in page
+    assert "lost" in page
+    assert run.devices[HOSTILE][:8] not in page
+    [ada] = [row for row in client.get("/api/admin/v1/members").json() if row["name"] == "ada"]
+    assert ada["revoked_at"] is None
+
+
 def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str) -> None:
     """A copy of the cookie is worth nothing afterwards."""
     cookies = dict(client.cookies)
@@ -168,8 +197,8 @@ def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str)
 
 def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
     """From login to invitation, revocation and erasure on a phone's screen, with nothing blocked or cut off."""
-    server, complaints = PageServer(run), []
-    with sync_playwright() as playwright:
+    complaints: list[str] = []
+    with closing(PageServer(run)) as server, sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=arguments)
         page = browser.new_page(viewport={"width": 360, "height": 740})
@@ -183,6 +212,13 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         page.get_by_role("button", name="Make an invite code").click()
         expect(page.locator("#code")).to_have_text(re.compile(r"(?:\w{5}-){3}\w{5}"))
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.locator("li", has_text="Change ada").get_by_role("link", name="1 devices").click()
+        page.locator("summary").click()
+        page.get_by_label("Reason").fill("stolen")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_role("button", name="Revoke this device for good").click()
+        expect(page.get_by_text("stolen")).to_be_visible()
+        page.get_by_role("link", name="Members").click()
         page.get_by_text("Change ada").click()
         page.locator("details[open]").get_by_label("Reason").fill("sends garbage")
         page.locator("details[open]").get_by_role("button", name="Revoke").click()
@@ -197,5 +233,4 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         browser.close()
-    server.close()
     assert complaints == []

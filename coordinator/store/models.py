@@ -67,7 +67,9 @@ class Device(Base):
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
+    token_until: Mapped[float | None] = mapped_column(Float)  # when the newest token that it was given expires
     member: Mapped[Member] = relationship(back_populates="devices")
+    revocation: Mapped[Revocation | None] = relationship(viewonly=True)
 
 
 class Session(Base):

@@ -43,6 +43,12 @@ class Revocation(_Body):
     reason: Text = ""
 
 
+class DeviceRevocation(Revocation):
+    """Which of a member's devices to shut out: enough of the beginning of its id."""
+
+    device: Text
+
+
 class PublicName(_Body):
     """Under which name the public sees a member; empty: the member's own."""
 
@@ -69,9 +75,9 @@ async def members(request: Request, login: Who) -> list[dict[str, Any]]:
 
 
 @router.get("/devices")
-async def devices(request: Request, login: Who) -> list[dict[str, Any]]:
-    """The newest devices."""
-    return [asdict(row) for row in await asyncio.to_thread(administration(request, login).devices)]
+async def devices(request: Request, login: Who, member: Text = "") -> list[dict[str, Any]]:
+    """The newest devices, of one member or of all."""
+    return [asdict(row) for row in await asyncio.to_thread(administration(request, login).devices, member)]
 
 
 @router.get("/refusals")
@@ -98,6 +104,13 @@ async def revoke(request: Request, login: Who, body: Revocation) -> dict[str, in
     """Shut a member out."""
     run = administration(request, login)
     return {"devices_revoked": await asyncio.to_thread(run.revoke, body.name, body.reason)}
+
+
+@router.post("/revoke-device", dependencies=[Depends(own_request)])
+async def revoke_device(request: Request, login: Who, body: DeviceRevocation) -> dict[str, str]:
+    """Shut one device of a member out."""
+    run = administration(request, login)
+    return {"device_revoked": await asyncio.to_thread(run.revoke_device, body.name, body.device, body.reason)}
 
 
 @router.post("/display-name", dependencies=[Depends(own_request)])

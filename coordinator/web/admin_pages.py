@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -109,6 +110,17 @@ async def revoke(request: Request, login: Who, form: Form) -> Response:
     return await _act(request, login, "revoke", form, "name", "reason")
 
 
+@router.post("/revoke-device")
+async def revoke_device(request: Request, login: Who, form: Form) -> Response:
+    """Shut one device of a member out."""
+    name, device, reason = (form.get(field, "") for field in ("name", "device", "reason"))
+    try:
+        await asyncio.to_thread(administration(request, login).revoke_device, name, device, reason)
+    except ConfigError as error:
+        return await _devices(request, login, name, 400, error=str(error))
+    return RedirectResponse(f"/admin/devices?{urlencode({'member': name})}", 303)
+
+
 @router.post("/display-name")
 async def display_name(request: Request, login: Who, form: Form) -> Response:
     """Show a member under another name."""
@@ -122,13 +134,9 @@ async def erase(request: Request, login: Who, form: Form) -> Response:
 
 
 @router.get("/devices")
-async def devices(request: Request, login: Who) -> Response:
-    """The members' machines."""
-    rows = await asyncio.to_thread(administration(request, login).devices)
-    facts = [
-        (row.created_at, (row.member, row.role, row.device_id, "revoked" if row.revoked_at else "")) for row in rows
-    ]
-    return _draw(request, "rows.html", login, title="Devices", rows=facts)
+async def devices(request: Request, login: Who, member: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """The members' machines, or one member's."""
+    return await _devices(request, login, member)
 
 
 @router.get("/refusals")
@@ -168,6 +176,11 @@ async def _members(request: Request, login: Login, status: int = 200, **values: 
     found = await asyncio.to_thread(administration(request, login).members)
     values = {"code": "", "invited": "", "command": ""} | values
     return _draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
+
+
+async def _devices(request: Request, login: Login, member: str, status: int = 200, **values: Any) -> Response:
+    found = await asyncio.to_thread(administration(request, login).devices, member)
+    return _draw(request, "devices.html", login, status, devices=found, member=member, **values)
 
 
 def _draw(request: Request, template: str, login: Login | None, status: int = 200, **values: Any) -> Response:
