@@ -11,6 +11,7 @@ Only the worker and the keeper import this module: hivemind pulls in torch.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2PContext, PeerID
-from hivemind.proto import averaging_pb2
+from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.proto.auth_pb2 import AccessToken as WireToken
-from hivemind.utils.auth import TokenAuthorizerBase
+from hivemind.utils.auth import AuthorizedRequestBase, TokenAuthorizerBase
 from hivemind.utils.crypto import RSAPrivateKey
 from hivemind.utils.timed_storage import ValueWithExpiration
 
@@ -37,7 +38,9 @@ from auth.nesting import bound_nesting
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
+logger = logging.getLogger(__name__)
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
+CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
 MAX_RECORD_BYTES = 16_384
 bound_nesting()  # at import: before the first node of any kind reads anything
 
@@ -45,6 +48,11 @@ bound_nesting()  # at import: before the first node of any kind reads anything
 def peers_key(run: str) -> str:
     """The DHT key under which every peer of `run` keeps its record."""
     return f"{run}_peers"
+
+
+def peers_key_id(run: str) -> bytes:
+    """The same key as requests and records carry it."""
+    return bytes(DHTID.generate(source=peers_key(run)).to_bytes())
 
 
 class RecordKey(RSAPrivateKey):
@@ -70,6 +78,15 @@ class SwarmAuthorizer(TokenAuthorizerBase):
         token = checked_token(self._credentials, access_token.signature, self._clock())
         return token is not None and token.public_key.encode() == access_token.public_key
 
+    async def validate_request(self, request: AuthorizedRequestBase) -> bool:
+        """Who only reads may store its own record, by which others know it, and nothing else (see the validator)."""
+        if isinstance(request, dht_pb2.StoreRequest):
+            token = checked_token(self._credentials, request.auth.client_access_token.signature, self._clock())
+            own = peers_key_id(self._credentials.run)
+            if token is not None and token.role not in TRAINING_ROLES and any(key != own for key in request.keys):
+                return False
+        return bool(await super().validate_request(request))
+
     def does_token_need_refreshing(self, access_token: WireToken) -> bool:
         return access_token.signature != self._credentials.token_jwt.encode()
 
@@ -82,7 +99,7 @@ class PeerRecordValidator(RecordValidatorBase):
 
     def __init__(self, credentials: Credentials, run: str, clock: Clock = time.time) -> None:
         self._credentials = credentials
-        self._key_id = DHTID.generate(source=peers_key(run)).to_bytes()
+        self._key_id = peers_key_id(run)
         self._clock = clock
 
     def validate(self, record: DHTRecord) -> bool:
@@ -133,9 +150,9 @@ class PeerDirectory:
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
-        """Whether the peer holds a valid token with one of these roles; asks the DHT if it is not known yet."""
+        """Whether the peer holds a valid token with one of these roles; asks the DHT for one that is not known yet."""
         token = self.token_of(peer_id)
-        if token is None:
+        if token is None or token.role not in roles:  # it may have come back in another role
             await self.refresh()
             token = self.token_of(peer_id)
         return token is not None and token.role in roles
@@ -220,6 +237,15 @@ class AuthorizedAverager:
             return
         async for message in super().rpc_download_state(request, context):  # type: ignore[misc]
             yield message
+
+    async def may_contribute(self, peer: PeerID) -> bool:
+        """Whether a peer's gradients may have a weight; who has none and claims one is named in the log."""
+        if await self.directory.admits(peer, CONTRIBUTING_ROLES):
+            return True
+        token = self.directory.token_of(peer)
+        who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+        logger.warning("suspicious: %s, peer %s, sent gradients with a weight: banned from the round", who, peer)
+        return False
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
         """Send tensors to members only: a group with a stranger in it is given up."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,9 @@ from peer.guest.traffic import Traffic
 class ExactAllReduce(AllReduceRunner):
     """Butterfly all-reduce in which all members receive identical averages."""
 
-    def __init__(self, *, traffic: Traffic, **kwargs: Any) -> None:
+    def __init__(self, *, traffic: Traffic, may_contribute: Callable[[PeerID], Awaitable[bool]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
         self.received_bytes = 0  # to be reduced, from others
@@ -115,6 +116,7 @@ class ExactAllReduce(AllReduceRunner):
                 max_prefetch=self.tensor_part_container.prefetch,
             ):
                 self._check_part(part_index, part)
+                await self._check_weight(sender_index, weight)
                 self._weights[sender_index] = weight
                 self.received_bytes += size
                 try:
@@ -131,6 +133,12 @@ class ExactAllReduce(AllReduceRunner):
         finally:
             if part_index != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
+
+    async def _check_weight(self, sender_index: int, weight: float) -> None:
+        """Raise `AllreduceException` for a weight, whatever it is, of one whose role allows none."""
+        sender = self.sender_peer_ids[sender_index]
+        if weight != 0 and not self._weights.get(sender_index) and not await self._may_contribute(sender):
+            raise AllreduceException(f"{sender} may not contribute, and sent parts with weight {weight:g}")
 
     def _check_part(self, part_index: int, part: torch.Tensor) -> None:
         """Raise `AllreduceException` unless this part is due: others might be added, too, by broadcast."""

@@ -208,6 +208,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             group_id=group_id,
             ordered_peer_ids=group_info.peer_ids,
             traffic=self._traffic,
+            may_contribute=self.may_contribute,
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)

@@ -15,8 +15,8 @@ from hivemind.proto import dht_pb2
 
 from auth.credentials import Credentials
 from auth.identity import AuthorityKey
-from auth.swarm_auth import PeerRecordValidator, RecordKey, SwarmAuthorizer, owner_subkey, peers_key
-from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from auth.swarm_auth import PeerRecordValidator, RecordKey, SwarmAuthorizer, owner_subkey, peers_key, peers_key_id
+from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
 from tests.clocks import Clock
 
 RUN = "demo"
@@ -24,12 +24,16 @@ NOW = 1_000.0
 
 
 def member(
-    directory: Path, authority: AuthorityKey, serial: int = 0, revoked: frozenset[str] = frozenset()
+    directory: Path,
+    authority: AuthorityKey,
+    serial: int = 0,
+    revoked: frozenset[str] = frozenset(),
+    role: Role = "trainer",
 ) -> Credentials:
     """A device that joined the run."""
     credentials = Credentials(directory)
     key = credentials.device_key
-    token = AccessToken("alice", "device-1", key.peer_id, key.public_key.decode(), "trainer", RUN, NOW, NOW + 60)
+    token = AccessToken("alice", "device-1", key.peer_id, key.public_key.decode(), role, RUN, NOW, NOW + 60)
     revocations = issue_revocations(authority, RevocationList(RUN, serial, NOW, revoked))
     credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
     return credentials
@@ -169,3 +173,33 @@ async def test_renewed_token_is_used_for_the_next_request(authority: AuthorityKe
     await signer.sign_request(second, None)
     assert first.auth.client_access_token.signature != second.auth.client_access_token.signature
     assert second.auth.client_access_token.signature == renewed.encode()
+
+
+@pytest.mark.parametrize(
+    ("role", "keys", "served"),
+    [
+        ("observer", [RUN + "_grad_averager.0b"], False),
+        ("observer", [peers_key(RUN), RUN + "_state_averager.all_averagers"], False),
+        ("observer", [peers_key(RUN)], True),
+        ("auxiliary", [RUN + "_grad_averager.0b"], True),
+        ("trainer", [RUN + "_grad_averager.0b"], True),
+    ],
+)
+async def test_an_observer_stores_its_own_record_only(
+    authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role, keys: list[str], served: bool
+) -> None:
+    """It cannot declare itself for averaging or as a donor; by its record others know whom they give the state."""
+    sender = member(tmp_path / role, authority, role=role)
+    request = dht_pb2.StoreRequest(keys=[DHTID.generate(source=key).to_bytes() for key in keys])
+    await SwarmAuthorizer(sender, RecordKey(sender.device_key.private_der), Clock(NOW)).sign_request(request, None)
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
+    assert await node.validate_request(request) is served
+
+
+async def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
+    """Requests that store nothing are served."""
+    watcher = member(tmp_path / "watcher", authority, role="observer")
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
+    request = dht_pb2.FindRequest(keys=[peers_key_id(RUN)])
+    await SwarmAuthorizer(watcher, RecordKey(watcher.device_key.private_der), Clock(NOW)).sign_request(request, None)
+    assert await node.validate_request(request)

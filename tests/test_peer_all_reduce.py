@@ -10,8 +10,36 @@ import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.partition import TensorPartReducer
+from hivemind.compression import serialize_torch_tensor
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
 
 from peer.all_reduce import ExactAllReduce, take_averages
+from peer.compression import decode
+from peer.guest.traffic import Traffic
+
+TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
+
+
+def round_of_two() -> ExactAllReduce:
+    """What reduces one part of a trainer (0) and of an auxiliary peer (1), without a network."""
+
+    async def may_contribute(peer: PeerID) -> bool:
+        return peer == TRAINER
+
+    reducing = ExactAllReduce.__new__(ExactAllReduce)
+    reducing._traffic, reducing._may_contribute = Traffic(), may_contribute
+    reducing._weights, reducing.received_bytes = {}, 0
+    reducing.sender_peer_ids, reducing.banned_senders, reducing.banlock = [TRAINER, AUXILIARY], set(), asyncio.Lock()
+    reducing.tensor_part_container = SimpleNamespace(prefetch=1)
+    reducing.tensor_part_reducer = TensorPartReducer([torch.Size([3])], 2)
+    return reducing
+
+
+async def sent(part: torch.Tensor, weight: float) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """One sender's stream."""
+    wire = serialize_torch_tensor(part)
+    yield averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, tensor_part=wire, weight=weight)
 
 
 class EndedRound:
@@ -77,3 +105,39 @@ def test_a_part_that_was_not_asked_for_is_refused(index: int, part: torch.Tensor
     asyncio.run(check(0, torch.zeros(3)))
     with pytest.raises(AllreduceException, match="not asked for"):
         asyncio.run(check(index, part))
+
+
+@pytest.mark.parametrize("weight", [1e9, -1.0, 0.5, float("nan")])
+def test_who_may_not_contribute_changes_no_average(weight: float) -> None:
+    """Parts with a weight, of an auxiliary peer, are not added: it is banned, and a trainer's average comes at once."""
+
+    async def reduce_both() -> torch.Tensor:
+        reducing = round_of_two()
+        trainers = reducing._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
+        first = asyncio.ensure_future(anext(trainers))
+        with pytest.raises(AllreduceException, match="may not contribute"):
+            await anext(reducing._accumulate_parts_streaming(sent(torch.full((3,), 1e6), weight), 1))
+        answer = await asyncio.wait_for(first, 30)
+        assert (answer.weight, reducing.weights_by_peer) == (4.0, {TRAINER.to_base58(): 4.0})
+        await trainers.aclose()
+        return decode(answer.tensor_part)
+
+    assert torch.equal(asyncio.run(reduce_both()), torch.ones(3))
+
+
+def test_who_may_not_contribute_takes_part_without_a_weight() -> None:
+    """An auxiliary peer that names no weight receives the average like everybody."""
+
+    async def reduce_both() -> list[torch.Tensor]:
+        reducing = round_of_two()
+        streams = [
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0),
+            reducing._accumulate_parts_streaming(sent(torch.full((3,), 7.0), 0.0), 1),
+        ]
+        answers = await asyncio.gather(*(anext(stream) for stream in streams))
+        for stream in streams:
+            await stream.aclose()
+        return [decode(answer.tensor_part) for answer in answers]
+
+    for average in asyncio.run(reduce_both()):
+        assert torch.equal(average, torch.ones(3))
