@@ -69,6 +69,7 @@ class BlockwiseCompression(CompressionBase):
 
 BLOCKWISE = BlockwiseCompression()
 MAX_DIMENSIONS = 16
+MOST_STRIDE = 2**63  # torch counts a tensor's strides in 64 bits, even where it has no values
 _READERS: dict[int, CompressionBase] = {
     code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
@@ -106,6 +107,8 @@ def decode(message: runtime_pb2.Tensor) -> torch.Tensor:
     if message.compression != BLOCKWISE.compression_type and len(message.buffer) != count * width:
         raise ValueError(f"{len(message.buffer)} bytes are not {count} values of {width} bytes")
     if not count:
+        if math.prod(size or 1 for size in message.size) >= MOST_STRIDE:
+            raise ValueError(f"no tensor has the shape {tuple(message.size)}")
         return torch.zeros(tuple(message.size), dtype=getattr(torch, message.dtype))
     plain = runtime_pb2.Tensor(
         compression=message.compression, buffer=message.buffer, size=message.size, dtype=message.dtype

@@ -102,6 +102,15 @@ def test_a_size_that_lies_is_refused(size: list[int]) -> None:
         decode(message)
 
 
+def test_a_shape_without_values_that_nothing_can_hold_is_refused() -> None:
+    """torch would fail while it counts the strides."""
+    message = encode(torch.ones(0), compression_of("none").compression_type)
+    del message.size[:]
+    message.size.extend([0, 3, 2**31 - 1, 2**31 - 1])
+    with pytest.raises(ValueError, match="no tensor has the shape"):
+        decode(message)
+
+
 def test_no_sender_ties_a_tensor_to_a_graph() -> None:
     """The flag would make every sum with it fail later, for all senders."""
     message = encode(torch.ones(3), compression_of("none").compression_type)
