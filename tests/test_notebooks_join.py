@@ -60,7 +60,8 @@ def prepare(run: RunDirectory, code: str, monkeypatch: pytest.MonkeyPatch) -> No
     """Say beforehand what the cell would ask, and keep the worker small."""
     monkeypatch.setenv("MANYHANDS_LINK", str(run.join_link))
     monkeypatch.setenv("MANYHANDS_INVITE", code)
-    monkeypatch.setenv("MANYHANDS_OPTIONS", "--threads 1 --listen /ip4/127.0.0.1/tcp/0")
+    options = f"--threads 1 --listen /ip4/127.0.0.1/tcp/0 --data-folder {run.path.parent}"  # its text lies there
+    monkeypatch.setenv("MANYHANDS_OPTIONS", options)
 
 
 async def run_cell(client: NotebookClient, true: Callable[[], object], *, interrupts: int = 1) -> None:
