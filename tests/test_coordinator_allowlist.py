@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import select
 
 from auth.errors import ConfigError, NotAllowedError, RequestError, RevokedError
-from auth.identity import AuthorityKey, DeviceKey
+from auth.identity import AuthorityKey
 from auth.openid.identity import Identity
 from coordinator.allowlist import Entry
 from coordinator.erasure import erase
 from coordinator.membership import Membership
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions
 from coordinator.store.models import Account
+from tests.stores import device_keys, empty_store
 
 ALICE = Identity("hf", "https://hf.test", "sub-1", "Alice", frozenset())
 BOB = Identity("hf", "https://hf.test", "sub-2", "bob", frozenset({"neuropark"}))
@@ -24,16 +25,13 @@ BOB = Identity("hf", "https://hf.test", "sub-2", "bob", frozenset({"neuropark"})
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    directory = tmp_path_factory.mktemp("keys")
-    return [DeviceKey.load_or_create(directory / f"{number}.key").public_key for number in range(3)]
+    return device_keys(tmp_path_factory.mktemp("keys"), 3)
 
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db")
-    migrate(engine)
-    yield Sessions(engine)
-    engine.dispose()
+    with empty_store(tmp_path) as store:
+        yield store
 
 
 @pytest.fixture

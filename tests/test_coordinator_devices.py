@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError, DeviceLimitError, RevokedError
-from auth.identity import AuthorityKey, DeviceKey, peer_id_of
+from auth.identity import AuthorityKey, peer_id_of
 from auth.openid.identity import Identity
 from auth.tokens import verify_revocations
 from coordinator.devices import device_rows
 from coordinator.membership import Membership, device_id_of
 from coordinator.presence import open_session
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions
 from tests.clocks import Clock
+from tests.stores import device_keys, empty_store
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600
@@ -27,8 +28,7 @@ ADA = Identity("hf", "https://hf.example", "1", "ada", frozenset())
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Public keys of five devices."""
-    directory = tmp_path_factory.mktemp("keys")
-    return [DeviceKey.load_or_create(directory / f"{number}.key").public_key for number in range(5)]
+    return device_keys(tmp_path_factory.mktemp("keys"), 5)
 
 
 @pytest.fixture
@@ -38,10 +38,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db")
-    migrate(engine)
-    yield Sessions(engine)
-    engine.dispose()
+    with empty_store(tmp_path) as store:
+        yield store
 
 
 @pytest.fixture

@@ -20,15 +20,16 @@ from auth.errors import (
     UnknownInviteError,
     UsedInviteError,
 )
-from auth.identity import AuthorityKey, DeviceKey, peer_id_of
+from auth.identity import AuthorityKey, peer_id_of
 from auth.providers import new_invite_code
 from auth.tokens import verify_revocations, verify_token
 from coordinator.membership import Membership, device_id_of
 from coordinator.presence import open_session
 from coordinator.refusals import KEPT_REFUSALS, add_refusal
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Invite, Refusal
 from tests.clocks import Clock
+from tests.stores import device_keys, empty_store
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600
@@ -38,8 +39,7 @@ DAY_S = 86_400
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Public keys of four devices."""
-    directory = tmp_path_factory.mktemp("keys")
-    return [DeviceKey.load_or_create(directory / f"{number}.key").public_key for number in range(4)]
+    return device_keys(tmp_path_factory.mktemp("keys"), 4)
 
 
 @pytest.fixture
@@ -49,10 +49,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db")
-    migrate(engine)
-    yield Sessions(engine)
-    engine.dispose()
+    with empty_store(tmp_path) as store:
+        yield store
 
 
 @pytest.fixture

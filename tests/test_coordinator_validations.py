@@ -10,9 +10,10 @@ import pytest
 
 from coordinator.eras import begin_era
 from coordinator.presence import record_checkpoint
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions
 from coordinator.validations import pending_checkpoints, record_validation, validations
 from tests.served_page import validation_row
+from tests.stores import empty_store
 
 FIRST, SECOND = "1" * 64, "2" * 64
 
@@ -20,10 +21,8 @@ FIRST, SECOND = "1" * 64, "2" * 64
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Sessions]:
     """An empty database."""
-    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db")
-    migrate(engine)
-    yield Sessions(engine)
-    engine.dispose()
+    with empty_store(tmp_path) as store:
+        yield store
 
 
 def checkpoint(sessions: Sessions, step: int, manifest_sha256: str = FIRST) -> None:
