@@ -95,7 +95,7 @@ class ExactAllReduce(AllReduceRunner):
                     has_all.set()
             if part_index != expected:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
-        except BaseException:
+        except BaseException:  # cancelled too: nobody may wait for parts of this reducer any more
             container.register_failed_reducer(peer_index)
             raise
 

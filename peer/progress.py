@@ -7,6 +7,7 @@ begins a step only when the samples have really been reported, and believes what
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -27,6 +28,8 @@ from peer.course import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 from peer.records import MAX_RATE, KnownPeer, NewestRecords, PeerRecord, read_records
 from peer.sketch import Sketch, drifted
 from peer.suspicion import Suspicions
+
+logger = logging.getLogger(__name__)
 
 
 async def _greet(_dht: DHT, node: DHTNode, peer_ids: tuple[PeerID, ...]) -> None:
@@ -173,7 +176,8 @@ class StepTracker(ProgressTracker):
         try:
             self.publish()
             self._greet_lost_keeper()
-        except Exception:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
+        except Exception as error:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
+            logger.info("this peer's record was not stored: %r", error)
             time.sleep(min(1.0, self.heartbeat_s))
 
     def _greet_lost_keeper(self) -> None:

@@ -129,7 +129,7 @@ class Passes:
         while True:
             try:
                 return self._in_parts(batch, whole)
-            except Exception as error:
+            except Exception as error:  # compilers and allocators raise all kinds; what is neither's is raised again
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break

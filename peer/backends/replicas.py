@@ -208,7 +208,7 @@ def _place(
 ) -> _Replica:
     try:
         return _Replica(config, model, device, precision, layers)
-    except Exception as error:
+    except Exception as error:  # allocators raise all kinds; whatever is no lack of memory is raised again
         if not is_out_of_memory(error):
             raise
         raise MemoryLimitError(
