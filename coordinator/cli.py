@@ -52,6 +52,9 @@ def init(
     directory: Path = DIRECTORY,
     config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="the demo's"),
     host: str = typer.Option(LOCAL_HOST, help="Name or address under which volunteers reach this machine."),
+    announce: list[str] = typer.Option(
+        [], help="Another name or address of this machine, such as its IPv6 address beside an IPv4 --host; repeatable."
+    ),
     bind: str = typer.Option("0.0.0.0", help="Address to listen on."),  # noqa: S104  # volunteers come from everywhere
     control_port: int = typer.Option(7443, help="Port of the control plane."),
     web_port: int = typer.Option(8080, help="Port of the dashboard."),
@@ -61,7 +64,12 @@ def init(
     """Make a new run: its keys, its settings, its database and its tokenizer."""
     run_config = RunConfig.from_yaml(config)
     settings = make_settings(
-        public_host=host, bind_host=bind, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+        public_host=host,
+        announce_hosts=announce,
+        bind_host=bind,
+        control_port=control_port,
+        web_port=web_port,
+        swarm_port=swarm_port,
     )
     run = create_run(directory, run_config, settings)
     if as_json:

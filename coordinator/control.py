@@ -127,7 +127,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     ) -> control_pb2.DialBackReply:
         """Open a connection to the caller, who learns that way whether others can."""
         async with answering(context, self._services.refusals, "visit"):
-            word = self._visitors.dial_back(caller_address(context.peer()), request.port)
+            word = self._visitors.dial_back(caller_address(context.peer()), request.port, request.udp_port)
             return control_pb2.DialBackReply(word=word)
 
     async def _check_proof(

@@ -34,7 +34,17 @@ from peer.run_config import RunConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
-_HOST = r"^[A-Za-z0-9._:%-]{1,253}$"
+
+
+def _without_brackets(host: object) -> object:
+    """An IPv6 address as it stands in a link, [2001:db8::1], without its brackets."""
+    if isinstance(host, str) and host.startswith("[") and host.endswith("]"):
+        return host[1:-1]
+    return host
+
+
+BindHost = Annotated[str, BeforeValidator(_without_brackets)]
+Host = Annotated[str, BeforeValidator(_without_brackets), Field(pattern=r"^[A-Za-z0-9._:%-]{1,253}$")]
 
 
 class Settings(BaseModel):
@@ -42,8 +52,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    public_host: str = Field("127.0.0.1", pattern=_HOST)  # what peers connect to; IPv6 without brackets
-    bind_host: str = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
+    public_host: Host = "127.0.0.1"  # what peers connect to
+    announce_hosts: tuple[Host, ...] = Field((), max_length=4, strict=False)  # where else peers reach the keeper
+    bind_host: BindHost = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
     control_port: Port = 7443
     web_port: Port = 8080
     swarm_port: Port = 31337
@@ -75,23 +86,6 @@ class Settings(BaseModel):
     def to_yaml(self) -> str:
         """The complete file, defaults included."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
-
-    @property
-    def swarm_host_maddrs(self) -> tuple[str, ...]:
-        """Where the keeper's libp2p node listens."""
-        return (f"{_host_maddr(self.bind_host)}/tcp/{self.swarm_port}",)
-
-    @property
-    def swarm_announce_maddrs(self) -> tuple[str, ...]:
-        """Where peers reach the keeper's libp2p node."""
-        return (f"{_host_maddr(self.public_host)}/tcp/{self.swarm_port}",)
-
-
-def _host_maddr(host: str) -> str:
-    try:
-        return f"/ip{ipaddress.ip_address(host).version}/{host}"
-    except ValueError:
-        return f"/dns/{host}"
 
 
 def _nothing_more(_directory: RunDirectory) -> None:

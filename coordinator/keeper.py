@@ -37,11 +37,11 @@ from coordinator.membership import Membership
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.probe import make_probes, probe_loss, probe_tensors
 from coordinator.store.engine import Sessions, open_engine
+from coordinator.swarm_addresses import keeper_place
 from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model, checkpoint_config
 from peer.phases import phase_at
-from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 
@@ -191,13 +191,12 @@ def open_keeper(run_dir: Path) -> Keeper:
     checkpoint = newest_verified(directory.checkpoints_dir)
     if checkpoint is not None:
         restore_model(model, checkpoint.path)
-    settings = directory.settings
     swarm = Swarm.join(
         config=config,
         model=model,
         credentials=credentials,
         initial_peers=(),
-        place=Place(host_maddrs=settings.swarm_host_maddrs, announce_maddrs=settings.swarm_announce_maddrs),
+        place=keeper_place(directory.settings),
         clock=clock,
     )
     ledger = Ledger(sessions, config, clock)

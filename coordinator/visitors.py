@@ -26,6 +26,7 @@ PROBES_AT_ONCE = 4
 DIALS_AT_ONCE = 16
 PROBE_TIMEOUT_S = 60.0
 DIAL_TIMEOUT_S = 5.0
+DATAGRAMS, DATAGRAM_EVERY_S = 3, 0.3
 
 
 class Visitors:
@@ -66,19 +67,19 @@ class Visitors:
         finally:
             self._probing -= 1
 
-    def dial_back(self, caller: Address, port: int) -> bytes:
+    def dial_back(self, caller: Address, port: int, udp_port: int = 0) -> bytes:
         """Begin to connect to the caller's own address, and nobody else's; returns the word that will be said there.
 
-        Caller and port decide where it goes, but not what is said, and whether it succeeds shows only at that port: so
-        nobody can look into a neighbour behind the same address.
+        A port that is 0 is left out. Caller and port decide where it goes, but not what is said, and whether it
+        succeeds shows only at that port: so nobody can look into a neighbour behind the same address.
         """
-        if not LOWEST_DIALLED_PORT <= port <= 65535:
-            raise RequestError(f"`port` ({port}) must lie between {LOWEST_DIALLED_PORT} and 65535.")
+        _require_port("port", port, may_lack=bool(udp_port))
+        _require_port("udp_port", udp_port, may_lack=True)
         self._dials.admit(caller)
         if len(self._dialling) >= DIALS_AT_ONCE:
             raise RequestError("The coordinator is dialling others: try again in a minute.")
         word = secrets.token_bytes(WORD_BYTES)
-        dialling = asyncio.create_task(_dial(caller, port, word))
+        dialling = asyncio.create_task(_say(caller, port, udp_port, word))
         self._dialling.add(dialling)
         dialling.add_done_callback(self._dialling.discard)
         return word
@@ -110,9 +111,33 @@ async def _take_in(chunks: AsyncIterator[control_pb2.ProbeUp]) -> tuple[int, int
     return received, wanted
 
 
-async def _dial(address: Address, port: int, word: bytes) -> None:
-    with suppress(OSError, asyncio.TimeoutError):  # an address that cannot be reached is an answer, too
+def _require_port(name: str, port: int, may_lack: bool) -> None:
+    if not (LOWEST_DIALLED_PORT <= port <= 65535 or (may_lack and not port)):
+        raise RequestError(f"`{name}` ({port}) must lie between {LOWEST_DIALLED_PORT} and 65535.")
+
+
+async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
+    """An address that cannot be reached is an answer, too."""
+    ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
+    await asyncio.gather(*ways)
+
+
+async def _connect(address: Address, port: int, word: bytes) -> None:
+    with suppress(OSError, asyncio.TimeoutError):
         _, writer = await asyncio.wait_for(asyncio.open_connection(str(address), port), DIAL_TIMEOUT_S)
         writer.write(word)
         writer.close()
         await asyncio.wait_for(writer.wait_closed(), DIAL_TIMEOUT_S)
+
+
+async def _send(address: Address, port: int, word: bytes) -> None:
+    """Some datagrams from a port that the caller's router has not seen, as each may be lost."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(str(address), port))
+        try:
+            for _ in range(DATAGRAMS):
+                transport.sendto(word)
+                await asyncio.sleep(DATAGRAM_EVERY_S)
+        finally:
+            transport.close()

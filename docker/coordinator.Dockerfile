@@ -34,7 +34,7 @@ WORKDIR /data
 # The run's directory with its keys, database and checkpoints: `manyhands coordinator init /data/run` makes it once.
 VOLUME /data
 # Control plane (gRPC over TLS), web, swarm (libp2p).
-EXPOSE 7443 8080 31337
+EXPOSE 7443 8080 31337 31337/udp
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=4 \
     CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
 ENTRYPOINT ["manyhands"]

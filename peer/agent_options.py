@@ -15,7 +15,6 @@ from peer.compile_choice import CompileMode
 from peer.config.reach import Allowed
 from peer.guest.cloud import Cloud
 from peer.guest.limits import NO_LIMITS, Limits
-from peer.place import ANY_PORT
 from peer.precision import Wanted
 
 
@@ -36,7 +35,7 @@ class AgentOptions:
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
-    listen: tuple[str, ...] = ANY_PORT
+    listen: tuple[str, ...] = ()  # libp2p addresses; none: every way that this machine has
     allowed: Allowed = field(default=Allowed())
 
 

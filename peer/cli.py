@@ -222,7 +222,7 @@ def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> Age
     parsed = JoinLink.parse(link)
     directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
     cloud = Cloud.find(os.environ.get(VARIABLE, ""))
-    return AgentOptions(parsed, directory, cloud=cloud, listen=tuple(listen) if listen else AgentOptions.listen)
+    return AgentOptions(parsed, directory, cloud=cloud, listen=tuple(listen or ()))
 
 
 def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:

@@ -91,9 +91,12 @@ class ControlClient:
         """What the run needs of a machine, where its swarm is, and where this machine seems to be; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
-    async def dial_back(self, port: int) -> bytes:
-        """Have the coordinator connect to a TCP port here; returns the word that it will say. Needs no account."""
-        reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port))
+    async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
+        """Have the coordinator connect to a TCP port here, and send a datagram; returns the word that it will say.
+
+        A port that is 0 is not tried. Needs no account.
+        """
+        reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:

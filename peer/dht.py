@@ -17,6 +17,7 @@ from auth.errors import SwarmError
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAuthorizer
 from peer.place import Place
 from peer.round_memory import freeze_imported
+from peer.ways import one_for_each_peer
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -57,7 +58,7 @@ def start_dht(
             check_if_identity_free=False,
             client_mode=place.reach != "direct",  # only who can be reached directly holds the DHT's records
             use_auto_relay=place.reach == "relayed",
-            trusted_relays=list(initial_peers) if place.reach == "relayed" else None,
+            trusted_relays=list(one_for_each_peer(initial_peers)) if place.reach == "relayed" else None,
             force_reachability=REACHABILITY[place.reach],  # what libp2p would find out in minutes
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,

@@ -18,7 +18,6 @@ from peer.doctor.context import Context, Options
 from peer.doctor.display import Display, open_display
 from peer.doctor.stages import run_stages
 from peer.doctor.verdict import conclude
-from peer.place import ANY_PORT
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -78,5 +77,5 @@ def make_options(
         device=check_device_name(device),
         threads=threads,
         microbatch_size=microbatch_size,
-        listen=tuple(listen) if listen else ANY_PORT,
+        listen=tuple(listen or ()),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+from peer.ways import TRANSPORTS, Endpoint, IPAddress, Version, read_endpoint
+
 # direct: others can open connections to it; relayed: only through a relay (the keeper), and where that grants nothing a
 # client; client: it opens connections, and takes none
 Reach = Literal["direct", "relayed", "client"]
@@ -23,11 +23,12 @@ class Place:
     host_maddrs: tuple[str, ...] = ANY_PORT  # where it listens
     announce_maddrs: tuple[str, ...] | None = None  # where others reach it; None: as libp2p finds out
     bandwidth: float | None = None  # bytes per second of the line's slower direction; None: faster than is known
+    reduces: bool = True  # everybody in the run can reach it directly
 
     @property
     def declared_bandwidth(self) -> float | None:
         """What groups are told: a relayed peer reduces nothing, as each byte would cross the relay's line twice."""
-        return 0.0 if self.reach == "relayed" else self.bandwidth
+        return 0.0 if self.reach == "relayed" or not self.reduces else self.bandwidth
 
     def within(self, *rates: float | None) -> Place:
         """The place of a peer that may use so many bytes per second of its line; None: all."""
@@ -35,37 +36,54 @@ class Place:
         return replace(self, bandwidth=min(limits, default=None))
 
 
-def place_of(
-    *,
-    dialled: bool | None,
-    observed: IPAddress | None,
-    own: Collection[IPAddress],
-    port: int,
-    listen: tuple[str, ...],
-    bandwidth: float,
-) -> Place:
-    """What follows from how the coordinator sees this machine: at `observed`, and whether it could dial its `port`.
+@dataclass(frozen=True)
+class Seen:
+    """How the coordinator sees this machine over one IP version."""
 
-    Where that was not tried (`dialled` is None), an address of this machine's own counts as reachable.
+    address: IPAddress
+    dialled: frozenset[Endpoint] | None = None  # where its connections arrived; None: that was not tried
+
+
+def place_of(
+    *, seen: Sequence[Seen], own: Collection[IPAddress], listen: tuple[str, ...], common: Version, bandwidth: float
+) -> Place:
+    """What follows from how the coordinator sees this machine; only what it could dial is announced.
+
+    Where nothing was tried, an address of this machine's own counts as reachable. `common`: the IP version that
+    everybody in the run has; who cannot be reached over that by TCP reduces nothing, lest rounds fail for others.
     """
-    reachable = observed in own if dialled is None else dialled
-    if not reachable:
+    tried = [look for look in seen if look.dialled is not None]
+    if not tried and any(look.address in own for look in seen):
+        return Place("direct", listen, None, bandwidth)
+    working = [(look.address, endpoint) for look in tried for endpoint in _in_order(look.dialled or frozenset())]
+    if not working:
         return Place("relayed", listen, None, bandwidth)
-    if dialled:  # listen where it was tried
-        listen = tuple(address.replace("/tcp/0", f"/tcp/{port}") for address in listen)
-    forwarded = observed is not None and observed not in own
-    announced = (f"/ip{observed.version}/{observed}/tcp/{port}",) if forwarded and observed is not None else None
-    return Place("direct", listen, announced, bandwidth)
+    announced = tuple(replace(endpoint, host=str(address)).maddr for address, endpoint in working)
+    if all(address.is_loopback for address, _ in working):
+        announced = ()  # a coordinator on this machine cannot tell how others see it
+    reduces = any((endpoint.version, endpoint.transport) == (common, "tcp") for _, endpoint in working)
+    return Place("direct", listen, announced or None, bandwidth, reduces)
+
+
+def _in_order(endpoints: Collection[Endpoint]) -> list[Endpoint]:
+    return sorted(endpoints, key=lambda endpoint: (endpoint.version, endpoint.transport))
 
 
 def describe(place: Place) -> str:
     """One sentence for the volunteer."""
     rate = describe_rate(place.bandwidth or 0)
     if place.reach == "direct":
-        return f"Others can reach this machine; its line has {rate}."
+        return f"Others can reach this machine{_by(place)}; its line has {rate}."
     if place.reach == "relayed":
         return f"Others cannot reach this machine directly, so it joins through the keeper; its line has {rate}."
     return f"This machine opens connections and takes none, as asked; its line has {rate}."
+
+
+def _by(place: Place) -> str:
+    """By which ways, where these are known."""
+    ways = [read_endpoint(maddr) for maddr in place.announce_maddrs or ()]
+    names = [f"{TRANSPORTS[way.transport]} over IPv{way.version}" for way in ways if way is not None]
+    return f" by {' and '.join(names)}" if names else ""
 
 
 def describe_rate(rate: float) -> str:

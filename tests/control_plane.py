@@ -81,7 +81,11 @@ class TestCoordinator:
 
 @asynccontextmanager
 async def serving(
-    path: Path, token_lifetime_s: int = 3600, providers: dict[str, Any] | None = None, **sections: Any
+    path: Path,
+    token_lifetime_s: int = 3600,
+    providers: dict[str, Any] | None = None,
+    bind: str = "127.0.0.1",
+    **sections: Any,
 ) -> AsyncIterator[TestCoordinator]:
     """A new run in `path`, with these sections of its run file, served for the time of the block.
 
@@ -90,7 +94,7 @@ async def serving(
     membership = {"token_lifetime_s": token_lifetime_s}
     config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": membership, **sections})
     clock = SteppedClock()
-    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1", providers=providers or {}))
+    directory = RunDirectory.create(path / "run", config, Settings(bind_host=bind, providers=providers or {}))
     (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)
     (directory.path / "secret").write_text("not for peers")
     with open_run_services(directory, clock) as services:
@@ -103,7 +107,7 @@ async def serving(
 
 async def start_server(directory: RunDirectory, services: RunServices, port: int) -> ControlServer:
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
-    return await ControlServer.start(services, "127.0.0.1", port, tls)
+    return await ControlServer.start(services, directory.settings.bind_host, port, tls)
 
 
 @asynccontextmanager

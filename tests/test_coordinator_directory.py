@@ -10,6 +10,7 @@ from sqlalchemy import inspect
 
 from auth.errors import ConfigError, StorageError
 from auth.identity import certificate_fingerprint
+from auth.join_link import JoinLink
 from coordinator.directory import RunDirectory, Settings
 from coordinator.store.engine import open_engine
 from peer.run_config import Run, RunConfig
@@ -133,12 +134,18 @@ def test_settings_do_not_show_a_database_password(tmp_path: Path) -> None:
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("host", "prefix"), [("192.0.2.7", "/ip4/192.0.2.7"), ("2001:db8::1", "/ip6/2001:db8::1"), ("a.org", "/dns/a.org")]
-)
-def test_keeper_is_announced_where_peers_reach_it(host: str, prefix: str) -> None:
-    """An address or a name becomes the right kind of multiaddress."""
-    assert Settings(public_host=host).swarm_announce_maddrs == (f"{prefix}/tcp/31337",)
+def test_addresses_may_come_in_brackets() -> None:
+    """As an IPv6 address stands in a link; the link has them again."""
+    settings = Settings(public_host="[2001:db8::1]", bind_host="[::]", announce_hosts=["[2001:db8::2]", "192.0.2.1"])  # type: ignore[arg-type]
+    assert (settings.public_host, settings.bind_host) == ("2001:db8::1", "::")
+    assert settings.announce_hosts == ("2001:db8::2", "192.0.2.1")
+
+
+def test_the_link_of_a_run_over_ipv6_is_read_again(tmp_path: Path) -> None:
+    """Its host stands in brackets there."""
+    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(public_host="[2001:db8::1]"))
+    assert "//[2001:db8::1]:7443/" in str(run.join_link)
+    assert JoinLink.parse(str(run.join_link)) == run.join_link
 
 
 def test_named_database_is_used(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from auth.join_link import JoinLink
 from coordinator.ports import free_ports
 from peer.cli import default_state_dir
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
-from peer.doctor.context import ANY_PORT
 from peer.doctor_cli import make_options
 
 TIMEOUT_S = 120.0
@@ -59,7 +58,7 @@ def test_options_are_those_of_joining(tmp_path: Path) -> None:
     link = JoinLink("example.org", 7443, "demo", "ab" * 32)
     options = make_options(str(link), None)
     assert options.state_dir == default_state_dir(link)
-    assert options.listen == ANY_PORT
+    assert options.listen == ()
     given = make_options(None, tmp_path, "cpu", 2, 8, ["/ip4/0.0.0.0/tcp/31338"])
     assert (given.state_dir, given.threads, given.microbatch_size) == (tmp_path, 2, 8)
     assert given.listen == ("/ip4/0.0.0.0/tcp/31338",)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peer.control_client import ControlClient
-from peer.dial_back import listening_port, own_addresses
+from peer.dial_back import own_addresses
 from peer.doctor.context import Context, Options, Timing
 from peer.doctor.description import read_description
 from peer.doctor.findings import Verdict
@@ -20,7 +20,6 @@ from peer.doctor.reachability import (
     judge_position,
     position_of,
 )
-from peer.place import ANY_PORT
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from tests.control_plane import connected, serving
@@ -32,7 +31,7 @@ PUBLIC = ip_address("93.184.216.34")
 REPLY = control_pb2.DescribeReply(run_config_json=RunConfig().to_json(), observed_address="127.0.0.1")
 
 
-def context_with(client: ControlClient, listen: tuple[str, ...] = ANY_PORT, dial_back_s: float = 20.0) -> Context:
+def context_with(client: ControlClient, listen: tuple[str, ...] = (), dial_back_s: float = 20.0) -> Context:
     context = Context(Options(Path("unused"), client.link, listen=listen), timing=Timing(dial_back_s=dial_back_s))
     context.client, context.description = client, read_description(REPLY)
     return context
@@ -47,6 +46,7 @@ async def test_a_machine_that_is_dialled_is_reachable(tmp_path: Path) -> None:
         assert context.reachable is True
         assert outcome.data["position"] == "open"
         assert "no address of the internet" in outcome.found
+        assert outcome.data["ways"] == ["QUIC", "TCP"]
         with socket.create_server(("127.0.0.1", outcome.data["port"])):
             pass
 
@@ -107,13 +107,6 @@ def test_each_obstacle_has_its_remedy(own: frozenset[object], word: str) -> None
     outcome = judge_position(False, PUBLIC, own, 31337)  # type: ignore[arg-type]
     assert word in outcome.remedy
     assert "through a relay" in outcome.remedy
-
-
-def test_the_port_is_the_one_to_listen_on() -> None:
-    """The first TCP port among the addresses; any if there is none."""
-    assert listening_port(("/ip4/0.0.0.0/udp/9/quic-v1", "/ip4/0.0.0.0/tcp/31338")) == 31338
-    assert listening_port(ANY_PORT) == 0
-    assert listening_port(("/ip4/0.0.0.0/udp/9/quic-v1",)) == 0
 
 
 def test_own_addresses_are_known() -> None:

@@ -19,7 +19,6 @@ from peer.doctor.findings import Finding, Outcome, Verdict, ok
 from peer.doctor.helper import HelperMain
 from peer.doctor.stages import Stage, run_stages
 from peer.doctor.swarm import check_daemon
-from peer.place import ANY_PORT
 from peer.run_config import RunConfig
 from tests import doctor_mains
 
@@ -58,7 +57,7 @@ async def known(_: Context) -> Outcome:
 
 
 async def examine(
-    *swarm_addresses: str, main: HelperMain | None = None, listen: tuple[str, ...] = ANY_PORT
+    *swarm_addresses: str, main: HelperMain | None = None, listen: tuple[str, ...] = ()
 ) -> tuple[dict[str, Finding], Context]:
     """All stages of the swarm, for a run whose keeper has these addresses."""
     options = Options(Path("unused"), listen=listen)

@@ -6,54 +6,86 @@ from ipaddress import ip_address
 
 import pytest
 
-from peer.place import ANY_PORT, IPAddress, Place, describe, place_of
+from peer.place import ANY_PORT, Place, Seen, describe, place_of
+from peer.ways import Endpoint, IPAddress, Version
 
 OWN, ROUTER, OWN_V6 = ip_address("192.168.1.7"), ip_address("93.184.216.34"), ip_address("2001:db8::7")
-LISTEN = ("/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1")
+LISTEN = ("/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1")
+TCP, QUIC = Endpoint(4, "tcp", "0.0.0.0", 4001), Endpoint(4, "udp", "0.0.0.0", 4001)  # noqa: S104
+TCP_V6, QUIC_V6 = Endpoint(6, "tcp", "::", 4001), Endpoint(6, "udp", "::", 4001)
 
 
-def found(dialled: bool | None, observed: IPAddress | None, listen: tuple[str, ...] = LISTEN) -> Place:
+def found(*seen: Seen, common: Version = 4) -> Place:
     """The place of a machine on a line of 1 MB/s."""
-    own = {OWN, OWN_V6}
-    return place_of(dialled=dialled, observed=observed, own=own, port=4001, listen=listen, bandwidth=1e6)
+    return place_of(seen=seen, own={OWN, OWN_V6}, listen=LISTEN, common=common, bandwidth=1e6)
 
 
-def test_a_machine_that_was_dialled_listens_where_it_was_tried() -> None:
-    """A firewall may let just that port through."""
-    place = found(True, OWN)
+def seen_at(address: IPAddress, *dialled: Endpoint) -> Seen:
+    """Seen there, and dialled by these ways."""
+    return Seen(address, frozenset(dialled))
+
+
+def test_what_was_dialled_is_announced_and_nothing_else() -> None:
+    """At the address that the coordinator sees, which behind a router is not the machine's own."""
+    assert found(seen_at(ROUTER, TCP, QUIC)).announce_maddrs == (
+        "/ip4/93.184.216.34/tcp/4001",
+        "/ip4/93.184.216.34/udp/4001/quic-v1",
+    )
+    both = found(seen_at(OWN, TCP), seen_at(OWN_V6, TCP_V6, QUIC_V6))
+    assert both.announce_maddrs == (
+        "/ip4/192.168.1.7/tcp/4001",
+        "/ip6/2001:db8::7/tcp/4001",
+        "/ip6/2001:db8::7/udp/4001/quic-v1",
+    )
+    assert (both.reach, both.declared_bandwidth) == ("direct", 1e6)
+
+
+def test_a_coordinator_on_this_machine_cannot_tell_how_others_see_it() -> None:
+    """Then libp2p announces what it finds."""
+    place = found(seen_at(ip_address("127.0.0.1"), TCP))
     assert (place.reach, place.announce_maddrs) == ("direct", None)
-    assert place.host_maddrs == ("/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/0/quic-v1")
-    assert place.declared_bandwidth == 1e6
 
 
-@pytest.mark.parametrize(("observed", "announced"), [(ROUTER, "/ip4/93.184.216.34/tcp/4001")])
-def test_a_forwarded_port_is_announced_at_the_routers_address(observed: IPAddress, announced: str) -> None:
-    """Others cannot use the address that the machine has behind its router."""
-    assert found(True, observed).announce_maddrs == (announced,)
-    elsewhere = ip_address("2001:db8::9")
-    assert found(True, elsewhere).announce_maddrs == ("/ip6/2001:db8::9/tcp/4001",)
+@pytest.mark.parametrize(
+    ("seen", "common", "reduces"),
+    [
+        ([seen_at(ROUTER, TCP)], 4, True),
+        ([seen_at(ROUTER, QUIC)], 4, False),
+        ([seen_at(OWN_V6, TCP_V6)], 4, False),
+        ([seen_at(OWN_V6, TCP_V6)], 6, True),
+        ([seen_at(OWN, QUIC), seen_at(OWN_V6, TCP_V6)], 4, False),
+    ],
+)
+def test_any_way_makes_direct_but_only_everybodys_way_a_reducer(
+    seen: list[Seen], common: Version, reduces: bool
+) -> None:
+    """A reducer that one of the group cannot reach would fail the round for all."""
+    place = found(*seen, common=common)
+    assert place.reach == "direct"
+    assert place.declared_bandwidth == (1e6 if reduces else 0.0)
 
 
 def test_who_was_not_dialled_is_relayed_and_reduces_nothing() -> None:
     """Behind a router or a firewall; it listens all the same, for those that it connects to."""
-    for observed in (ROUTER, OWN):
-        place = found(False, observed)
+    for address in (ROUTER, OWN):
+        place = found(seen_at(address))
         assert place == Place("relayed", LISTEN, None, 1e6)
         assert place.declared_bandwidth == 0.0
 
 
-@pytest.mark.parametrize(("observed", "reach"), [(OWN, "direct"), (ROUTER, "relayed"), (None, "relayed")])
-def test_what_was_not_tried_is_told_by_the_address(observed: IPAddress | None, reach: str) -> None:
-    """An address of its own counts as reachable; the port stays as it was."""
-    place = found(None, observed)
+@pytest.mark.parametrize(("seen", "reach"), [([Seen(OWN)], "direct"), ([Seen(ROUTER)], "relayed"), ([], "relayed")])
+def test_what_was_not_tried_is_told_by_the_address(seen: list[Seen], reach: str) -> None:
+    """An address of its own counts as reachable."""
+    place = found(*seen)
     assert place.reach == reach
     assert place.host_maddrs == LISTEN
 
 
 def test_the_volunteer_hears_it_in_a_sentence() -> None:
-    """With the line's rate."""
-    assert "Others can reach this machine; its line has 8.0 Mbit/s" in describe(found(True, OWN))
-    assert "through the keeper" in describe(found(False, OWN))
+    """With the ways that work, and the line's rate."""
+    told = describe(found(seen_at(OWN, TCP), seen_at(OWN_V6, QUIC_V6)))
+    assert "Others can reach this machine by TCP over IPv4 and QUIC over IPv6; its line has 8.0 Mbit/s" in told
+    assert "through the keeper" in describe(found(seen_at(OWN)))
     assert "as asked" in describe(Place("client", ANY_PORT, None, 1e6))
 
 

@@ -12,7 +12,7 @@ from peer.place import ANY_PORT, UNMEASURED, Place
 from peer.place_finding import Patience, find_place
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from tests.control_plane import connected, serving
+from tests.control_plane import connected, serving, write_status
 from tests.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
 
 QUICK = Patience(probe_s=0.1, dial_back_s=0.2)
@@ -24,8 +24,30 @@ async def test_a_machine_that_the_coordinator_reaches_is_direct(tmp_path: Path) 
         place = await find_place(client, ANY_PORT, client_mode=False)
     assert place.reach == "direct"
     assert re.fullmatch(r"/ip4/0\.0\.0\.0/tcp/[1-9]\d+", place.host_maddrs[0])
+    assert place.announce_maddrs is None  # the coordinator is on this machine
     assert place.bandwidth is not None
     assert place.bandwidth not in (0.0, UNMEASURED)
+
+
+async def test_all_ways_are_tried_at_one_port(tmp_path: Path) -> None:
+    """TCP and QUIC, and over IPv6 too where the keeper is announced there."""
+    keeper = "/ip6/::1/tcp/31337/p2p/12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
+    async with serving(tmp_path, bind="0.0.0.0") as coordinator, connected(coordinator) as client:  # noqa: S104
+        write_status(coordinator, keeper)
+        place = await find_place(client, (), client_mode=False)
+    assert place.reach == "direct"
+    assert len({maddr.split("/")[4] for maddr in place.host_maddrs}) == 1
+    ways = {tuple(maddr.split("/")[1:4:2]) for maddr in place.host_maddrs}
+    assert ways == {("ip4", "tcp"), ("ip4", "udp"), ("ip6", "tcp"), ("ip6", "udp")}
+    assert place.reduces is True
+
+
+async def test_a_port_of_udp_alone_is_enough(tmp_path: Path) -> None:
+    """Others reach such a machine by QUIC; it averages nothing for them, as some have TCP only."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        place = await find_place(client, ("/ip4/127.0.0.1/udp/0/quic-v1",), client_mode=False)
+    assert (place.reach, place.reduces) == ("direct", False)
+    assert re.fullmatch(r"/ip4/127\.0\.0\.1/udp/[1-9]\d+/quic-v1", place.host_maddrs[0])
 
 
 async def test_who_wants_to_be_a_client_is_one(tmp_path: Path) -> None:

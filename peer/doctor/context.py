@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from auth.join_link import JoinLink
-from peer.place import ANY_PORT
 
 if TYPE_CHECKING:
     from peer.control_client import ControlClient
@@ -31,7 +30,7 @@ class Options:
     device: str = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
-    listen: tuple[str, ...] = ANY_PORT
+    listen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

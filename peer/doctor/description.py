@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import re
 from dataclasses import dataclass
 
 from auth.errors import RequestError
-from peer.place import IPAddress
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
+from peer.ways import IPAddress, is_peer_address
 
 MAX_JSON_CHARS = 64 * 1024
 MAX_ADDRESSES = 16
-_HOST = r"/(?:ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{1,253}"
-_SWARM_ADDRESS = re.compile(rf"{_HOST}/(?:tcp/\d{{1,5}}|udp/\d{{1,5}}/quic(?:-v1)?)/p2p/[A-Za-z0-9]{{20,100}}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
     rate = reply.samples_per_second
     return RunDescription(
         config=RunConfig.from_json(reply.run_config_json),
-        swarm_addresses=tuple(filter(_SWARM_ADDRESS.fullmatch, reply.swarm_addresses[:MAX_ADDRESSES])),
+        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),
         observed_address=observed,
         samples_per_second=rate if math.isfinite(rate) and rate > 0 else 0.0,
     )

@@ -5,16 +5,15 @@ Tried, not guessed: the coordinator dials the address that it sees, at a port wh
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Collection
 from enum import Enum
 
 from auth.errors import ManyhandsError
-from peer.dial_back import is_dialled, listening, listening_port, own_addresses
+from peer.dial_back import dialled_ways, listening, own_addresses
 from peer.doctor.context import Context
 from peer.doctor.findings import Outcome, failed, ok, skipped, warning
-from peer.place import IPAddress
+from peer.ways import TRANSPORTS, Endpoint, IPAddress, everywhere, read_endpoint
 
 CARRIER_NETWORK = ipaddress.ip_network("100.64.0.0/10")
 
@@ -30,31 +29,54 @@ class Position(str, Enum):
 
 
 async def check_reachability(context: Context) -> Outcome:
-    """Listen where the peer would, and let the coordinator dial."""
+    """Listen where the peer would, and let the coordinator dial, over the IP version by which it sees this machine."""
     assert context.client is not None
     assert context.description is not None
-    port = listening_port(context.options.listen)
-    words: asyncio.Queue[bytes] = asyncio.Queue()
+    observed = context.description.observed_address
+    asked = [read_endpoint(maddr) for maddr in context.options.listen]
+    endpoints = [endpoint for endpoint in asked or everywhere() if endpoint is not None]
+    async with listening(endpoints) as ears:
+        if endpoints and not ears.endpoints:
+            return _not_bound(endpoints[0])
+        tried = ears.first(observed.version, "tcp") or ears.first(observed.version, "udp")
+        if tried is None:
+            return skipped(
+                f"This machine does not listen over IPv{observed.version}, by which the coordinator sees it."
+            )
+        try:
+            ways = await dialled_ways(context.client, ears, observed.version, context.timing.dial_back_s)
+        except ManyhandsError as error:
+            return skipped(str(error))
+    context.reachable = bool(ways)
+    names = tuple(sorted(TRANSPORTS[way.transport] for way in ways))
+    return judge_position(bool(ways), observed, own_addresses(), tried.port, names)
+
+
+def _not_bound(endpoint: Endpoint) -> Outcome:
     try:
-        async with listening(port, words) as bound_port:
-            dialled = await is_dialled(context.client, bound_port, words, context.timing.dial_back_s)
+        endpoint.bind().close()
+        reason = "something has just used it"
     except OSError as error:
-        return failed(
-            f"Port {port} cannot be listened on ({error.strerror}).", "Stop what uses it, or --listen elsewhere."
-        )
-    except ManyhandsError as error:
-        return skipped(str(error))
-    context.reachable = dialled
-    return judge_position(dialled, context.description.observed_address, own_addresses(), bound_port)
+        reason = str(error.strerror)
+    found = f"Port {endpoint.port} cannot be listened on ({reason})."
+    return failed(found, "Stop what uses it, or --listen elsewhere.")
 
 
-def judge_position(dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int) -> Outcome:
+def judge_position(
+    dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
+) -> Outcome:
     """What it means that a machine with these addresses is seen at that one and could be dialled there, or not."""
     position = position_of(dialled, observed, own)
-    data = {"reachable": dialled, "position": position.value, "observed_address": str(observed), "port": port}
+    data = {
+        "reachable": dialled,
+        "position": position.value,
+        "observed_address": str(observed),
+        "port": port,
+        "ways": list(ways),
+    }
     seen = f"The coordinator sees {observed}" + ("" if observed.is_global else ", which is no address of the internet")
     if dialled:
-        return ok(f"{seen}, and a connection from there arrives here ({position.value}).", **data)
+        return ok(f"{seen}, and a connection from there arrives here ({', '.join((position.value, *ways))}).", **data)
     found = f"{seen}, but no connection from there arrives here ({position.value})."
     return warning(found, _remedy(position), **data)
 

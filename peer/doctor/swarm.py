@@ -11,6 +11,7 @@ from peer.doctor.context import Context
 from peer.doctor.findings import Outcome, failed, ok, skipped, warning
 from peer.doctor.helper import Helper, HelperError, swarm_helper_main
 from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
+from peer.ways import everywhere
 
 INSTALL_AGAIN = "Install manyhands again, into an environment of its own; its log is in the details."
 _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
@@ -18,7 +19,8 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 async def check_daemon(context: Context) -> Outcome:
     """hivemind's p2p daemon starts and listens as it would for a peer."""
-    question = StartDaemon(context.options.listen, context.timing.daemon_s)
+    listen = context.options.listen or tuple(endpoint.maddr for endpoint in everywhere())
+    question = StartDaemon(listen, context.timing.daemon_s)
     try:
         daemon = await _ask(context, question)
     except HelperError as error:

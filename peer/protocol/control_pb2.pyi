@@ -63,7 +63,7 @@ class RunFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "era", "device_number")
+    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "era", "device_number", "relays")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_KEY_FIELD_NUMBER: _ClassVar[int]
     RUN_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class JoinReply(_message.Message):
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     ERA_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
     token: str
     authority_key: bytes
     run_config_json: str
@@ -84,7 +85,8 @@ class JoinReply(_message.Message):
     device_id: str
     era: int
     device_number: int
-    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ..., device_number: _Optional[int] = ...) -> None: ...
+    relays: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ..., device_number: _Optional[int] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LoginRequest(_message.Message):
     __slots__ = ("nonce", "public_key", "signature", "provider", "role", "software_version")
@@ -205,16 +207,18 @@ class StepReport(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., mlm_loss: _Optional[float] = ..., sop_loss: _Optional[float] = ..., group_size: _Optional[int] = ..., group_samples: _Optional[int] = ..., averaging_s: _Optional[float] = ..., samples_per_second: _Optional[float] = ..., lost_samples: _Optional[int] = ..., lost_reason: _Optional[str] = ..., data_wait_s: _Optional[float] = ..., era: _Optional[int] = ..., time: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., averaged_bytes: _Optional[int] = ...) -> None: ...
 
 class Presence(_message.Message):
-    __slots__ = ("step", "own_samples", "samples_per_second", "state")
+    __slots__ = ("step", "own_samples", "samples_per_second", "state", "relay_addresses")
     STEP_FIELD_NUMBER: _ClassVar[int]
     OWN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    RELAY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     step: int
     own_samples: int
     samples_per_second: float
     state: str
-    def __init__(self, step: _Optional[int] = ..., own_samples: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., state: _Optional[str] = ...) -> None: ...
+    relay_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, step: _Optional[int] = ..., own_samples: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., state: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
     __slots__ = ("hello", "report", "presence", "goodbye", "suspicion")
@@ -353,10 +357,12 @@ class ProbeDown(_message.Message):
     def __init__(self, received_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class DialBackRequest(_message.Message):
-    __slots__ = ("port",)
+    __slots__ = ("port", "udp_port")
     PORT_FIELD_NUMBER: _ClassVar[int]
+    UDP_PORT_FIELD_NUMBER: _ClassVar[int]
     port: int
-    def __init__(self, port: _Optional[int] = ...) -> None: ...
+    udp_port: int
+    def __init__(self, port: _Optional[int] = ..., udp_port: _Optional[int] = ...) -> None: ...
 
 class DialBackReply(_message.Message):
     __slots__ = ("word",)
