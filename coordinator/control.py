@@ -148,6 +148,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             run_config_json=services.config.to_json(),
             files=[control_pb2.RunFile(name=name, size_bytes=f.size_bytes, sha256=f.sha256) for name, f in files],
             initial_peers=status.addresses if status is not None else (),
+            relays=self._sessions.relays_for(services.membership.check(grant.token_jwt).peer_id),
             revocations=services.membership.revocations_jwt(),
             member=grant.member,
             device_id=grant.device_id,

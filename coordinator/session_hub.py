@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from auth.errors import ManyhandsError, RequestError, RevokedError, UnreachableError
 from auth.tokens import AccessToken, verify_revocations
+from coordinator.callers import Address
 from coordinator.ledger import Contribution
+from coordinator.relays import some_of
 from coordinator.run_services import RunServices
 from peer.protocol import control_pb2
 
@@ -53,6 +56,8 @@ class LiveSession:
 
     id: str
     token: AccessToken
+    caller: Address
+    relay: str = ""  # where this device relays for others; "": nowhere
     standing: Standing | None = None  # as it was last told
     ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
@@ -86,6 +91,7 @@ class SessionHub:
         self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = 0.0
         self._closing = False
+        self._rng = random.Random()
 
     def add(self, session: LiveSession) -> None:
         """Register a welcomed session; an older one of the same device ends."""
@@ -101,6 +107,10 @@ class SessionHub:
         """Forget an ended session."""
         if self._live.get(session.token.device_id) is session:
             del self._live[session.token.device_id]
+
+    def relays_for(self, peer_id: str) -> tuple[str, ...]:
+        """Some volunteers that relay for a joiner."""
+        return some_of([session.relay for session in list(self._live.values())], peer_id, self._rng)
 
     def close(self) -> None:
         """End all sessions because the service stops; the peers will come back."""

@@ -15,9 +15,11 @@ import grpc
 from auth.errors import ManyhandsError, RequestError, TokenError, UnreachableError
 from auth.identity import challenge_bytes, verify_signature
 from auth.tokens import AccessToken
+from coordinator.callers import caller_address
 from coordinator.nonces import NonceStore
 from coordinator.pace import Pace
 from coordinator.presence import close_session, open_session, touch_session
+from coordinator.relays import relay_of
 from coordinator.run_services import RunServices
 from coordinator.session_hub import End, LiveSession, SessionHub
 from coordinator.suspicions import note_suspicion
@@ -53,13 +55,17 @@ class SessionServer:
             hello.software_version,
             services.clock(),
         )
-        session = LiveSession(session_id, token)
+        session = LiveSession(session_id, token, caller_address(context.peer()))
         try:
             self._hub.add(session)
             await _Conversation(services, session, context).run()
         finally:
             self._hub.remove(session)
             await asyncio.to_thread(close_session, services.sessions, session_id, services.clock())
+
+    def relays_for(self, peer_id: str) -> tuple[str, ...]:
+        """Some of the volunteers here now that relay for a joiner."""
+        return self._hub.relays_for(peer_id)
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
         """Challenge the peer; return its checked token and what it says of itself."""
@@ -178,7 +184,8 @@ class _Conversation:
 
     async def _take_presence(self, message: control_pb2.Presence) -> None:
         """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""
-        services = self._services
+        services, session = self._services, self._session
+        session.relay = relay_of(message.relay_addresses, session.token.peer_id, session.caller)
         try:
             await asyncio.to_thread(
                 touch_session,

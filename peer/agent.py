@@ -37,6 +37,7 @@ from peer.own_presence import OwnPresence
 from peer.place import Place, describe
 from peer.place_finding import find_place, measured_bandwidth
 from peer.protocol import control_pb2
+from peer.relays import answering_relays, offered_relays
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
 from peer.suspicion import WaitingSuspicions
@@ -123,14 +124,19 @@ class Agent:
                 place = await find_place(client, options.listen, options.client_mode)
                 place = place.within(*options.limits.rates)
                 self._show(Notice("info", describe(place)))
-                await self._take_part(client, self._plan(reply, tokenizer_dir, place))
+                peer_id = self._credentials.device_key.peer_id
+                self._presence.relays = offered_relays(place, options.limits, peer_id)
+                relays = await answering_relays(reply.relays) if place.reach == "relayed" else ()
+                await self._take_part(client, self._plan(reply, tokenizer_dir, place, relays))
             finally:
                 self._display.close()
         finally:
             await client.close()
             self._outbox.close()
 
-    def _plan(self, reply: control_pb2.JoinReply, tokenizer_dir: Path, place: Place) -> WorkerPlan:
+    def _plan(
+        self, reply: control_pb2.JoinReply, tokenizer_dir: Path, place: Place, relays: tuple[str, ...]
+    ) -> WorkerPlan:
         options = self._options
         return WorkerPlan(
             run_config_json=reply.run_config_json,
@@ -138,6 +144,7 @@ class Agent:
             tokenizer_dir=str(tokenizer_dir),
             data_dir=str(options.state_dir / DATA_FOLDER),
             initial_peers=tuple(reply.initial_peers),
+            relays=relays,
             device_number=reply.device_number,
             device=options.device,
             precision=options.precision,

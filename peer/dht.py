@@ -38,14 +38,45 @@ class _Node(DHT):
         super().run()
 
 
+def join_dht(
+    run: str,
+    credentials: Credentials,
+    initial_peers: Sequence[str],
+    place: Place,
+    relays: Sequence[str] = (),
+    clock: Clock = time.time,
+) -> tuple[DHT, bool]:
+    """A node at this place, and whether it takes part as a client; raises `SwarmError`.
+
+    One relay that is gone would hold up all others for minutes: then the node starts again with the keeper alone.
+    """
+    dht = start_dht(run, credentials, initial_peers, place, clock, relays)
+    if place.reach != "relayed":
+        return dht, place.reach == "client"
+    if waits_at_relay(dht):
+        return dht, False
+    if relays:
+        logger.info("some of %d volunteers that relay do not answer: trying with the keeper alone", len(relays))
+        dht.shutdown()
+        dht = start_dht(run, credentials, initial_peers, place, clock)
+        if waits_at_relay(dht):
+            return dht, False
+    logger.warning("no relay lets others reach this peer: it takes part as a client")
+    return dht, True
+
+
 def start_dht(
     run: str,
     credentials: Credentials,
     initial_peers: Sequence[str],
     place: Place,
     clock: Clock = time.time,
+    relays: Sequence[str] = (),
 ) -> DHT:
-    """Start the p2p daemon and the DHT's process, which this forks; raises `SwarmError`."""
+    """Start the p2p daemon and the DHT's process, which this forks; raises `SwarmError`.
+
+    `relays`: addresses of volunteers, beside the keeper, through which others reach a relayed peer.
+    """
     mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
     key = RecordKey(credentials.device_key.private_der)
     try:
@@ -58,7 +89,7 @@ def start_dht(
             check_if_identity_free=False,
             client_mode=place.reach != "direct",  # only who can be reached directly holds the DHT's records
             use_auto_relay=place.reach == "relayed",
-            trusted_relays=list(one_for_each_peer(initial_peers)) if place.reach == "relayed" else None,
+            trusted_relays=list(one_for_each_peer([*initial_peers, *relays])) if place.reach == "relayed" else None,
             force_reachability=REACHABILITY[place.reach],  # what libp2p would find out in minutes
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
@@ -78,7 +109,6 @@ def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
     deadline = time.monotonic() + timeout_s
     while not any("p2p-circuit" in str(address) for address in dht.get_visible_maddrs(latest=True)):
         if time.monotonic() > deadline:
-            logger.warning("no relay lets others reach this peer: it takes part as a client")
             return False
         time.sleep(RELAY_POLL_S)
     logger.info("a relay lets others reach this peer")

@@ -124,6 +124,7 @@ class WorkerPlan:
     tokenizer_dir: str
     data_dir: str  # the device's own place for stream positions and caches
     initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
+    relays: tuple[str, ...] = ()  # of volunteers, beside the keeper, for a peer that others cannot reach
     device_number: int = 0  # in the order of joining: where in the data this device begins
     device: str = "auto"
     precision: Wanted = "auto"

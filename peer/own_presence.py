@@ -13,6 +13,7 @@ class OwnPresence:
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
+        self.relays: tuple[str, ...] = ()  # where this peer relays for others while it is in the swarm
         self._doing = "assisting" if role == "auxiliary" else "training"
 
     def starting(self) -> None:
@@ -31,11 +32,12 @@ class OwnPresence:
         """Follow a worker that runs and is to go on."""
         match event:
             case Ready():
-                self.now = control_pb2.Presence(step=event.step, state=self._doing)
+                self.now = control_pb2.Presence(step=event.step, state=self._doing, relay_addresses=self.relays)
             case Progress():
                 self.now = control_pb2.Presence(
                     step=event.step,
                     own_samples=event.own_samples,
                     samples_per_second=event.samples_per_second,
                     state=self._doing,
+                    relay_addresses=self.relays,
                 )

@@ -20,7 +20,7 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
-from peer.dht import start_dht, waits_at_relay
+from peer.dht import join_dht
 from peer.guest.traffic import Traffic
 from peer.line_estimate import LineEstimate
 from peer.place import Place
@@ -81,6 +81,7 @@ class Swarm:
         credentials: Credentials,
         initial_peers: Sequence[str],
         place: Place = ANYWHERE,
+        relays: Sequence[str] = (),
         traffic: Traffic | None = None,
         clock: Clock = time.time,
         on_suspicion: Callable[[Suspicion], None] = lambda _: None,
@@ -89,7 +90,7 @@ class Swarm:
 
         Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
         """
-        dht = start_dht(config.run.name, credentials, initial_peers, place, clock)
+        dht, is_client = join_dht(config.run.name, credentials, initial_peers, place, relays, clock)
         token, key = credentials.access_token(clock()), RecordKey(credentials.device_key.private_der)
         keeper_ids = [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers]
         donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
@@ -105,7 +106,7 @@ class Swarm:
             traffic=traffic or Traffic(),
             line=LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
             suspicions=Suspicions(on_suspicion, clock),
-            client_mode=place.reach == "client" or (place.reach == "relayed" and not waits_at_relay(dht)),
+            client_mode=is_client,
         )
         optimizer.restore(0)
         optimizer.tracker.publish()

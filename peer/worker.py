@@ -117,6 +117,7 @@ class Worker:
             credentials=credentials,
             initial_peers=plan.initial_peers,
             place=plan.place,
+            relays=plan.relays,
             traffic=self._traffic,
             on_suspicion=self._tell,
         )

@@ -22,5 +22,6 @@ MAX_PROBE_BYTES: Final = 4 * 1024 * 1024  # of a line's measurement, in each dir
 PROBE_CHUNK_BYTES: Final = 32 * 1024
 WORD_BYTES: Final = 16  # said on a connection that the coordinator opens to a caller
 LOWEST_DIALLED_PORT: Final = 1024
+MAX_RELAYS: Final = 3  # volunteers that a joiner hears of
 MAX_HARDWARE_CHARS: Final = 200
 MAX_VERSION_CHARS: Final = 32
