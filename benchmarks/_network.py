@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
+NETWORK_V6 = "2a05:f480:77:"  # likewise
 NETWORK = "45.77.0"  # as on the internet: libp2p relays for no private addresses; nothing of it leaves the namespaces
 BURST_S = 0.01  # what a link may pass at once, as time at its rate
 LEAST_BURST_BYTES = 16_384
@@ -27,7 +28,8 @@ class HostPlan:
 
     name: str
     mbit_per_second: float
-    place: Literal["open", "nat", "firewall"] = "open"
+    place: Literal["open", "nat", "firewall", "no-tcp"] = "open"
+    versions: tuple[Literal[4, 6], ...] = (4,)  # of IP; what stands behind a router has the first only
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Host:
     """A host that is up."""
 
     namespace: str
-    address: str  # its own; behind a router not the one that others see
+    address: str  # its own; behind a router not the one that others see; "" if it has no IPv4
+    address_v6: str = ""
 
     def command(self, *command: str) -> list[str]:
         """The command that runs `command` on this host."""
@@ -87,7 +90,11 @@ class Network:
     def _host(self, stack: ExitStack, hub: str, plan: HostPlan, address: str) -> Host:
         namespace = self._namespace(stack, plan.name)
         outside = namespace if plan.place != "nat" else self._namespace(stack, f"{plan.name}r")
-        _join(outside, "wan", address, hub, f"p{address.rpartition('.')[2]}")
+        number = address.rpartition(".")[2]
+        _join(outside, "wan", address if 4 in plan.versions else "", hub, f"p{number}")
+        address_v6 = f"{NETWORK_V6}:{number}" if 6 in plan.versions else ""
+        if address_v6:
+            _ip("-n", outside, "address", "add", f"{address_v6}/64", "dev", "wan", "nodad")
         _ip("-n", hub, "link", "set", f"p{address.rpartition('.')[2]}", "master", "br0")
         for inside, device in (outside, "wan"), (hub, f"p{address.rpartition('.')[2]}"):
             _shape(inside, device, plan.mbit_per_second)
@@ -99,10 +106,14 @@ class Network:
             _filter(outside, 'add rule inet f nat oifname "wan" masquerade')
             _refuse_new(outside, "forward")
             return Host(namespace, "192.168.7.2")
-        _ip("-n", namespace, "route", "add", "default", "dev", "wan")
+        if 4 in plan.versions:
+            _ip("-n", namespace, "route", "add", "default", "dev", "wan")
         if plan.place == "firewall":
             _refuse_new(namespace, "input")
-        return Host(namespace, address)
+        if plan.place == "no-tcp":
+            _filter(namespace, "add chain inet f input { type filter hook input priority 0; }")
+            _filter(namespace, 'add rule inet f input iifname "wan" meta l4proto tcp drop')
+        return Host(namespace, address if 4 in plan.versions else "", address_v6)
 
 
 def _join(

@@ -13,7 +13,8 @@ from coordinator.relays import relay_of, some_of
 from peer.messages import Ready
 from peer.own_presence import OwnPresence
 from peer.protocol import MAX_RELAYS
-from tests.control_plane import connected, eventually, joined, serving
+from tests.control_plane import connected, joined, serving
+from tests.waiting import eventually
 
 ID = "12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
 OTHER = "12D3KooWQJNRsRgC65NXgWCgawvsTkTRP81VgbfRTSsSyyAuXhjT"
