@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from peer.admission import admit, unless
 from peer.agent_options import AgentOptions
 from peer.config.reach import check_reach
 from peer.control_client import ControlClient
+from peer.dialling import best_ways
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.account import Account, used_of
 from peer.guest.decision import Action, Decision
@@ -127,16 +129,16 @@ class Agent:
                 peer_id = self._credentials.device_key.peer_id
                 self._presence.relays = offered_relays(place, options.limits, peer_id)
                 relays = await answering_relays(reply.relays) if place.reach == "relayed" else ()
-                await self._take_part(client, self._plan(reply, tokenizer_dir, place, relays))
+                plan = self._plan(reply, tokenizer_dir, place)
+                keeper = await best_ways(reply.initial_peers)
+                await self._take_part(client, replace(plan, initial_peers=keeper, relays=relays))
             finally:
                 self._display.close()
         finally:
             await client.close()
             self._outbox.close()
 
-    def _plan(
-        self, reply: control_pb2.JoinReply, tokenizer_dir: Path, place: Place, relays: tuple[str, ...]
-    ) -> WorkerPlan:
+    def _plan(self, reply: control_pb2.JoinReply, tokenizer_dir: Path, place: Place) -> WorkerPlan:
         options = self._options
         return WorkerPlan(
             run_config_json=reply.run_config_json,
@@ -144,7 +146,6 @@ class Agent:
             tokenizer_dir=str(tokenizer_dir),
             data_dir=str(options.state_dir / DATA_FOLDER),
             initial_peers=tuple(reply.initial_peers),
-            relays=relays,
             device_number=reply.device_number,
             device=options.device,
             precision=options.precision,

@@ -30,6 +30,14 @@ class Place:
         """What groups are told: a relayed peer reduces nothing, as each byte would cross the relay's line twice."""
         return 0.0 if self.reach == "relayed" or not self.reduces else self.bandwidth
 
+    def by_tcp_if_possible(self) -> Place:
+        """The same without listening by QUIC, unless others reach it by that alone over an IP version."""
+        announced = [read_endpoint(maddr) for maddr in self.announce_maddrs or ()]
+        needed = {endpoint.version for endpoint in announced if endpoint is not None and endpoint.transport == "udp"}
+        ways = {maddr: read_endpoint(maddr) for maddr in self.host_maddrs}
+        kept = [maddr for maddr, way in ways.items() if way is None or way.transport == "tcp" or way.version in needed]
+        return replace(self, host_maddrs=tuple(kept) or self.host_maddrs)
+
     def within(self, *rates: float | None) -> Place:
         """The place of a peer that may use so many bytes per second of its line; None: all."""
         limits = [rate for rate in (self.bandwidth, *rates) if rate is not None]
@@ -49,8 +57,9 @@ def place_of(
 ) -> Place:
     """What follows from how the coordinator sees this machine; only what it could dial is announced.
 
-    Where nothing was tried, an address of this machine's own counts as reachable. `common`: the IP version that
-    everybody in the run has; who cannot be reached over that by TCP reduces nothing, lest rounds fail for others.
+    QUIC only where TCP does not arrive (`peer.dialling`). Where nothing was tried, an address of this machine's own
+    counts as reachable. `common`: the IP version that everybody in the run has; who cannot be reached over that by TCP
+    reduces nothing, lest rounds fail for others.
     """
     tried = [look for look in seen if look.dialled is not None]
     if not tried and any(look.address in own for look in seen):
@@ -58,6 +67,8 @@ def place_of(
     working = [(look.address, endpoint) for look in tried for endpoint in _in_order(look.dialled or frozenset())]
     if not working:
         return Place("relayed", listen, None, bandwidth)
+    by_tcp = {endpoint.version for _, endpoint in working if endpoint.transport == "tcp"}
+    working = [way for way in working if way[1].transport == "tcp" or way[1].version not in by_tcp]
     announced = tuple(replace(endpoint, host=str(address)).maddr for address, endpoint in working)
     if all(address.is_loopback for address, _ in working):
         announced = ()  # a coordinator on this machine cannot tell how others see it

@@ -39,7 +39,7 @@ async def find_place(
 
     `listen`: libp2p addresses, as the person gave them; none: every way that this machine has.
     """
-    listen = listen or tuple(endpoint.maddr for endpoint in everywhere())
+    asked, listen = bool(listen), listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
     bandwidth = UNMEASURED if measured is None else measured
     if client_mode:
@@ -48,9 +48,9 @@ async def find_place(
     async with listening([endpoint for endpoint in endpoints.values() if endpoint is not None]) as ears:
         seen, common = await _look(client, ears, patience)
     place = place_of(seen=seen, own=own_addresses(), listen=listen, common=common, bandwidth=bandwidth)
-    if place.announce_maddrs is None and not any(look.dialled for look in seen):
-        return place
-    return replace(place, host_maddrs=tuple(_with_port(maddr, endpoints[maddr], ears) for maddr in listen))
+    if any(look.dialled for look in seen):
+        place = replace(place, host_maddrs=tuple(_with_port(maddr, endpoints[maddr], ears) for maddr in listen))
+    return place if asked else place.by_tcp_if_possible()
 
 
 def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:

@@ -5,15 +5,13 @@ libp2p waits minutes for a relay that does not answer before it settles for the 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
+from peer.dialling import answering
 from peer.guest.limits import Limits
 from peer.place import Place
 from peer.protocol import MAX_RELAYS
-from peer.ways import is_peer_address, read_endpoint
-
-CONNECT_TIMEOUT_S = 2.0
+from peer.ways import is_peer_address
 
 
 def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...]:
@@ -26,19 +24,4 @@ def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...
 
 async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
     """Of the relays that the coordinator names, those of the right form whose port accepts a connection now."""
-    named = [relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)]
-    answers = await asyncio.gather(*(_answers(relay) for relay in named))
-    return tuple(relay for relay, answers_now in zip(named, answers, strict=True) if answers_now)
-
-
-async def _answers(relay: str) -> bool:
-    endpoint = read_endpoint(relay)
-    if endpoint is None or endpoint.transport != "tcp":
-        return False
-    try:
-        connecting = asyncio.open_connection(endpoint.host, endpoint.port)
-        _, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
-    except (OSError, asyncio.TimeoutError):
-        return False
-    writer.close()
-    return True
+    return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])

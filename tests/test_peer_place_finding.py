@@ -30,7 +30,7 @@ async def test_a_machine_that_the_coordinator_reaches_is_direct(tmp_path: Path) 
 
 
 async def test_all_ways_are_tried_at_one_port(tmp_path: Path) -> None:
-    """TCP and QUIC, and over IPv6 too where the keeper is announced there."""
+    """Over IPv6 too where the keeper is announced there; QUIC is left out where TCP arrives."""
     keeper = "/ip6/::1/tcp/31337/p2p/12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
     async with serving(tmp_path, bind="0.0.0.0") as coordinator, connected(coordinator) as client:  # noqa: S104
         write_status(coordinator, keeper)
@@ -38,7 +38,7 @@ async def test_all_ways_are_tried_at_one_port(tmp_path: Path) -> None:
     assert place.reach == "direct"
     assert len({maddr.split("/")[4] for maddr in place.host_maddrs}) == 1
     ways = {tuple(maddr.split("/")[1:4:2]) for maddr in place.host_maddrs}
-    assert ways == {("ip4", "tcp"), ("ip4", "udp"), ("ip6", "tcp"), ("ip6", "udp")}
+    assert ways == {("ip4", "tcp"), ("ip6", "tcp")}
     assert place.reduces is True
 
 
