@@ -24,6 +24,7 @@ from peer.dht import join_dht
 from peer.place import Place, Reach
 
 RUN = "ways"
+P2P_CODE, CIRCUIT_CODE = b"\xa5\x03", b"\xa2\x02"  # 421 and 290 as varints
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,22 @@ def _say(fact: Any) -> None:
 def _connects(dht: hivemind.DHT, maddr: str) -> bool:
     """Whether the peer answers at this address, or through this relay."""
     at, _, peer_id = maddr.rpartition("/p2p/")
-    return bool(dht.run_coroutine(_Connecting(PeerID.from_base58(peer_id), Multiaddr(at))))
+    return bool(dht.run_coroutine(_Connecting(PeerID.from_base58(peer_id), _Address(at))))
+
+
+@dataclass(frozen=True)
+class _Address:
+    """Encodes as the daemon reads it: hivemind writes a relay's peer ID as a CID there, which libp2p refuses."""
+
+    maddr: str
+
+    def to_bytes(self) -> bytes:
+        """https://github.com/multiformats/multiaddr: each protocol's code, and its value with its length."""
+        at, _, relay = self.maddr.removesuffix("/p2p-circuit").partition("/p2p/")
+        if not relay:
+            return bytes(Multiaddr(at).to_bytes())
+        multihash = PeerID.from_base58(relay).to_bytes()
+        return bytes(Multiaddr(at).to_bytes() + P2P_CODE + bytes([len(multihash)]) + multihash + CIRCUIT_CODE)
 
 
 @dataclass(frozen=True)
@@ -66,11 +82,11 @@ class _Connecting:
     """A coroutine function that can be sent to the DHT's process."""
 
     peer_id: PeerID
-    maddr: Multiaddr
+    address: _Address
 
     async def __call__(self, _dht: hivemind.DHT, node: Any) -> bool:
         try:
-            await node.p2p._client.connect(self.peer_id, [self.maddr])
+            await node.p2p._client.connect(self.peer_id, [self.address])
         except Exception:  # noqa: BLE001 - the daemon's own error; that it could not connect is the answer
             return False
         return True
