@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates:
 #   make demo     a whole run on this machine: coordinator, dashboard, two volunteers
-#   make test     all tests
+#   make test     all tests, in two processes, or WORKERS=... of them
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the gRPC stubs after a change of peer/protocol/control.proto
@@ -14,6 +14,7 @@ STAMP := $(VENV)/installed
 SOURCES := auth peer coordinator dashboards benchmarks tests manyhands.py
 ARGS ?=
 INPUTS ?= 10000
+WORKERS ?= 2
 # One thread per process: the tests and the demo start several peers on few cores.
 export OMP_NUM_THREADS ?= 1
 
@@ -35,7 +36,7 @@ demo: $(STAMP)
 	$(BIN)/manyhands demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 fuzz: $(STAMP)
 	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest tests/fuzz $(ARGS)

@@ -9,6 +9,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+SWARMS = "swarms"
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
 # Compiled with little optimization: what is compiled for a test runs a few times only.
 EIGHT_DEVICES = (
@@ -27,6 +28,20 @@ def pytest_configure() -> None:
     os.environ.setdefault("MANYHANDS_DATA_FOLDERS", tempfile.gettempdir())  # where tests' runs have their text
     settings.register_profile("manyhands", deadline=None)  # a busy machine is no failure
     settings.load_profile("manyhands")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers: one runs all that starts swarms, one after another; the others share the rest by file.
+
+    Swarms come first, as they take as long as all else together.
+    """
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+    items.sort(key=lambda item: _group_of(item) != SWARMS)
+
+
+def _group_of(item: pytest.Item) -> str:
+    return SWARMS if item.path.parent.name in {"system", "security"} else item.path.name
 
 
 @pytest.hookimpl(wrapper=True)
