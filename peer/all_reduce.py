@@ -3,7 +3,7 @@
 hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other
 numbers, and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer
 returns the average itself, every member of a group (the reducer included) takes the same bits, and a round that misses
-any part fails. Used by `peer.averaging`.
+any part fails. Used by `peer.averaging`; how parts are combined is in `peer.part_reducer`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
-from hivemind.averaging.partition import BannedException
+from hivemind.averaging.partition import BannedException, TensorPartReducer
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
 from peer.compression import decode, encode
 from peer.guest.traffic import Traffic
+from peer.part_reducer import PartReducer
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -29,6 +30,7 @@ class ExactAllReduce(AllReduceRunner):
 
     def __init__(self, *, traffic: Traffic, may_contribute: Callable[[PeerID], Awaitable[bool]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer)
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
@@ -48,11 +50,6 @@ class ExactAllReduce(AllReduceRunner):
         del peer_id
         return False
 
-    def _reduced_weight(self) -> float:
-        """Total weight of the senders in what this peer reduces; they all name it with each part."""
-        banned = {self.sender_peer_ids.index(peer) for peer in self.banned_senders}
-        return sum(weight for index, weight in self._weights.items() if index not in banned)
-
     @property
     def weights_by_peer(self) -> dict[str, float]:
         """The weight that each sender has named for what this peer reduced, by peer ID; empty if it reduced nothing."""
@@ -64,10 +61,10 @@ class ExactAllReduce(AllReduceRunner):
         self._weights[sender_index] = self.weight
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
-            average = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
-            self.least_weight = min(self.least_weight, self._reduced_weight())
+            reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
+            self.least_weight = min(self.least_weight, reduced.weight)
             # the same rounding as everybody else's copy went through
-            wire = self.tensor_part_container.compression.compress(average, info, allow_inplace=False)
+            wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
             self.tensor_part_container.register_processed_part(peer_index, part_index, decode(wire))
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
@@ -102,7 +99,7 @@ class ExactAllReduce(AllReduceRunner):
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Add one sender's parts to the sums and answer each with the average."""
+        """Take one sender's parts and answer each with the average."""
         part_index = 0
         try:
             async for part, weight, compression, size in amap_in_executor(
@@ -120,15 +117,15 @@ class ExactAllReduce(AllReduceRunner):
                 self._weights[sender_index] = weight
                 self.received_bytes += size
                 try:
-                    average = await self.tensor_part_reducer.accumulate_part(
+                    reduced = await self.tensor_part_reducer.accumulate_part(
                         sender_index, part_index, part, weight=weight
                     )
                 except BannedException:
                     break
                 part_index += 1
-                wire = encode(average, compression)
+                wire = encode(reduced.average, compression)
                 yield averaging_pb2.AveragingData(
-                    code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=self._reduced_weight()
+                    code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=reduced.weight
                 )
         finally:
             if part_index != self.tensor_part_reducer.num_parts:
@@ -145,6 +142,12 @@ class ExactAllReduce(AllReduceRunner):
         shapes = self.tensor_part_reducer.part_shapes
         if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
             raise AllreduceException(f"part {part_index} ({part.dtype}, {tuple(part.shape)}) was not asked for")
+
+
+def _own_reducer(hiveminds: TensorPartReducer) -> PartReducer:
+    """Ours in place of the one that hivemind has made, which is not used and is to complain of nothing."""
+    hiveminds.finished.set()
+    return PartReducer(hiveminds.part_shapes, hiveminds.num_senders)
 
 
 async def _held_open(

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
-from hivemind.averaging.partition import TensorPartReducer
 from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
@@ -17,6 +16,7 @@ from hivemind.proto import averaging_pb2
 from peer.all_reduce import ExactAllReduce, take_averages
 from peer.compression import decode
 from peer.guest.traffic import Traffic
+from peer.part_reducer import PartReducer
 
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
 
@@ -32,7 +32,7 @@ def round_of_two() -> ExactAllReduce:
     reducing._weights, reducing.received_bytes = {}, 0
     reducing.sender_peer_ids, reducing.banned_senders, reducing.banlock = [TRAINER, AUXILIARY], set(), asyncio.Lock()
     reducing.tensor_part_container = SimpleNamespace(prefetch=1)
-    reducing.tensor_part_reducer = TensorPartReducer([torch.Size([3])], 2)
+    reducing.tensor_part_reducer = PartReducer([torch.Size([3])], 2)
     return reducing
 
 
@@ -99,7 +99,7 @@ def test_a_part_that_was_not_asked_for_is_refused(index: int, part: torch.Tensor
     """Another shape or kind of numbers than the reducer's own part, or a part too many, fails its sender."""
 
     async def check(index: int, part: torch.Tensor) -> None:
-        reducing = SimpleNamespace(tensor_part_reducer=TensorPartReducer([torch.Size([3]), torch.Size([2])], 2))
+        reducing = SimpleNamespace(tensor_part_reducer=PartReducer([torch.Size([3]), torch.Size([2])], 2))
         ExactAllReduce._check_part(reducing, index, part)  # type: ignore[arg-type]
 
     asyncio.run(check(0, torch.zeros(3)))
