@@ -13,6 +13,7 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── UsedInviteError             9   the code was used already
     ├── ExpiredInviteError         10   the code is too old
     ├── RevokedError               11   the member or device was revoked
+    │   └── QuarantinedError       27   ... for as long as its quarantine lasts
     ├── VersionError               12   peer and coordinator speak different versions
     ├── PortTakenError             13   a port to listen on is taken
     ├── StorageError               14   disk full, or a file cannot be written or verified
@@ -105,6 +106,13 @@ class RevokedError(ManyhandsError):
 
     code = "revoked"
     exit_code = 11
+
+
+class QuarantinedError(RevokedError):
+    """The device was cut off until the operator lifts it: its contributions failed the checks too often."""
+
+    code = "quarantined"
+    exit_code = 27
 
 
 class VersionError(ManyhandsError):

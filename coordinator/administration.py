@@ -13,6 +13,7 @@ from coordinator.devices import DeviceRow, device_act, device_rows
 from coordinator.display_names import display_names, set_display_name
 from coordinator.erasure import erase
 from coordinator.membership import MemberRow, Membership
+from coordinator.quarantine import QuarantineRow, quarantine_device, quarantines, release
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Refusal
 
@@ -56,6 +57,20 @@ class Administration:
         """Shut one device of a member out; returns its whole id."""
         with self._audit.act("revoke-device", name, device_act(device_id, reason)):
             return self.membership.revoke_device(name, device_id, reason)
+
+    def quarantine(self, name: str, device_id: str, reason: str) -> str:
+        """Cut one device of a member off until that is lifted; returns its whole id."""
+        with self._audit.act("quarantine", name, device_act(device_id, reason)):
+            return quarantine_device(self.sessions, name, device_id, reason, self.actor, self.clock())
+
+    def lift(self, name: str, device_id: str = "") -> list[str]:
+        """Lift the quarantine of a member's device, or of all of them; returns their whole ids."""
+        with self._audit.act("lift-quarantine", name, device_act(device_id, "")):
+            return release(self.sessions, name, device_id, self.actor, self.clock())
+
+    def quarantines(self) -> list[QuarantineRow]:
+        """Which devices are in quarantine, and by whose words."""
+        return quarantines(self.sessions)
 
     def show_as(self, name: str, display_name: str) -> None:
         """Show a member to the public under another name."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError
 from coordinator.store.engine import Sessions
@@ -26,7 +27,7 @@ class AuditRow:
     """One act."""
 
     at: float  # Unix seconds
-    actor: str  # `os:NAME` for a command, `web:NAME` for an administrator's page
+    actor: str  # `os:NAME` for a command, `web:NAME` for an administrator's page, `run:...` for what it does by itself
     act: str
     subject: str  # whom it concerns
     detail: str
@@ -59,11 +60,13 @@ class AuditLog:
 
     def record(self, act: str, subject: str = "", detail: str = "") -> None:
         """Record an act that is done."""
-        entry = AuditEntry(
-            at=self._clock(), actor=self._actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]
-        )
         with self._sessions.begin() as session:
-            session.add(entry)
+            add_entry(session, self._actor, act, subject, detail, self._clock())
+
+
+def add_entry(session: Session, actor: str, act: str, subject: str, detail: str, now: float) -> None:
+    """Record an act together with what it changes."""
+    session.add(AuditEntry(at=now, actor=actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]))
 
 
 def audit_log(sessions: Sessions, limit: int) -> list[AuditRow]:

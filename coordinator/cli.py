@@ -17,7 +17,8 @@ from auth.errors import ConfigError
 from coordinator.administrators import Administrators
 from coordinator.allowlist import AllowedRow, Entry
 from coordinator.audit import audit_log
-from coordinator.devices import device_act, device_rows
+from coordinator.device_cli import DIRECTORY, JSON, devices, quarantine
+from coordinator.devices import device_act
 from coordinator.directory import RunDirectory
 from coordinator.display_names import set_display_name
 from coordinator.doctor import examine
@@ -34,9 +35,7 @@ from peer.tables import format_age, say, say_facts, say_json, say_table
 
 app = typer.Typer(name="coordinator", no_args_is_help=True, help="Start and steer a run.")
 LOCAL_HOST = "127.0.0.1"
-DIRECTORY = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False)
 VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy")
-JSON = typer.Option(False, "--json", help="Print the result as JSON.")
 
 
 class AdminAction(str, Enum):
@@ -204,34 +203,8 @@ def _gift(samples: int, averaged_bytes: int) -> str:
     return f"{averaged_bytes / 1e6:,.1f} MB averaged" if only_averages else f"{samples} samples"
 
 
-@app.command(epilog="Example: manyhands coordinator devices my-run alice")
-def devices(
-    directory: Path = DIRECTORY,
-    name: str = typer.Argument("", help="The member's name; nothing: everybody's devices."),
-    as_json: bool = JSON,
-) -> None:
-    """List the members' devices: since when, on what hardware, and which are revoked."""
-    with open_run(directory) as run:
-        rows = device_rows(run.sessions, name and run.membership.known_name(name))
-    if as_json:
-        say_json([asdict(row) for row in rows])
-        return
-    now = time.time()
-    say_table(
-        ("device", "member", "role", "first seen", "last seen", "hardware", "revoked"),
-        [
-            (
-                row.short_id,
-                row.member,
-                row.role,
-                format_age(row.created_at, now),
-                format_age(row.last_seen_at, now),
-                row.hardware,
-                None if row.revoked_at is None else f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip(),
-            )
-            for row in rows
-        ],
-    )
+app.command(epilog="Example: manyhands coordinator devices my-run alice")(devices)
+app.command(epilog="Example: manyhands coordinator quarantine my-run lift alice --device 1a2b3c4d")(quarantine)
 
 
 @app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')
@@ -249,11 +222,11 @@ def revoke(
         _revoke_device(directory, name, device, reason, as_json)
         return
     with open_run(directory) as run, run.audit.act("revoke", name, reason):
-        devices = run.membership.revoke(name, reason)
+        count = run.membership.revoke(name, reason)
     if as_json:
-        say_json({"member": name, "devices_revoked": devices})
+        say_json({"member": name, "devices_revoked": count})
         return
-    say(f"{name} is revoked, with {devices} device{'' if devices == 1 else 's'}.")
+    say(f"{name} is revoked, with {count} device{'' if count == 1 else 's'}.")
 
 
 def _revoke_device(directory: Path, name: str, device: str, reason: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""A member's devices: the operator's list of them, how one is found and shut out, and how many may be active.
+"""A member's devices: how they are listed and found, what is told to who is shut out, how many may be active.
 
 What decides works inside the transactions of `coordinator.membership`.
 """
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from auth.errors import ConfigError, DeviceLimitError, RevokedError
+from auth.errors import ConfigError, DeviceLimitError, QuarantinedError, RevokedError
+from coordinator.revocations import newest_reason
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Revocation
 from coordinator.store.models import Session as Stay
@@ -32,6 +33,8 @@ class DeviceRow:
     hardware: str  # as its newest session says
     revoked_at: float | None
     revoked_reason: str
+    quarantined_at: float | None = None
+    quarantined_reason: str = ""
 
     @property
     def short_id(self) -> str:
@@ -44,10 +47,10 @@ def device_rows(sessions: Sessions, member: str = "", limit: int | None = None) 
     stays = select(Stay).where(Stay.device_id == Device.id)
     seen_at = stays.with_only_columns(func.max(Stay.last_seen_at)).scalar_subquery()
     newest = stays.with_only_columns(Stay.hardware).order_by(Stay.last_seen_at.desc()).limit(1).scalar_subquery()
+    changes = select(Revocation.reason).where(Revocation.device_id == Device.id).order_by(Revocation.id.desc())
     query = (
-        select(Device, Member.name, seen_at, newest, Revocation.reason)
+        select(Device, Member.name, seen_at, newest, changes.limit(1).scalar_subquery())
         .join(Device.member)
-        .outerjoin(Revocation, Revocation.device_id == Device.id)
         .where(Device.role != KEEPER_ROLE)
         .order_by(Device.number.desc())
         .limit(limit)
@@ -55,9 +58,24 @@ def device_rows(sessions: Sessions, member: str = "", limit: int | None = None) 
     with sessions() as session:
         found = session.execute(query.where(Member.name == member) if member else query)
         return [
-            DeviceRow(row.id, name, row.role, row.created_at, seen, hardware or "", row.revoked_at, reason or "")
-            for row, name, seen, hardware, reason in found
+            _device_row(device, name, seen, hardware or "", reason or "")
+            for device, name, seen, hardware, reason in found
         ]
+
+
+def _device_row(device: Device, member: str, seen_at: float | None, hardware: str, reason: str) -> DeviceRow:
+    return DeviceRow(
+        device_id=device.id,
+        member=member,
+        role=device.role,
+        created_at=device.created_at,
+        last_seen_at=seen_at,
+        hardware=hardware,
+        revoked_at=device.revoked_at,
+        revoked_reason="" if device.revoked_at is None else reason,
+        quarantined_at=device.quarantined_at,
+        quarantined_reason="" if device.quarantined_at is None else reason,
+    )
 
 
 def device_act(device_id: str, reason: str) -> str:
@@ -81,41 +99,42 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
     return found[0]
 
 
-def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
-    """Put a device on the revocation list for good; returns whether it was not there already.
-
-    The entry's number is taken here and not by a database's sequence, whose numbers may appear out of order: a list
-    that has number 6 must not be lacking number 5. If another takes the number first, the transaction runs again.
-    """
-    if device.revoked_at is not None:
-        return False
-    device.revoked_at = now
-    number = (session.scalar(select(func.max(Revocation.id))) or 0) + 1
-    session.add(Revocation(id=number, device_id=device.id, peer_id=device.peer_id, at=now, reason=reason))
-    session.flush()
-    return True
-
-
-def revocation_of(member: Member, device: Device | None) -> RevokedError | None:
-    """What a member or a device is told that was shut out; None for who was not."""
+def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
+    """What a member or a device is told that was shut out or quarantined; None for others."""
     if member.revoked_at is not None:
         return RevokedError(
             f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."
         )
-    if device is None or device.revoked_at is None:
+    if device is None or (device.revoked_at is None and device.quarantined_at is None):
         return None
-    reason = "" if device.revocation is None else device.revocation.reason
+    because = _because(newest_reason(session, device.id))
+    if device.revoked_at is None:
+        return QuarantinedError(
+            f"This device of {member.name} is in quarantine{because}: ask the run's operator to lift that, then run "
+            "the same command again."
+        )
     return RevokedError(
-        f"This device of {member.name} was removed from this run by its operator{_because(reason)}. "
+        f"This device of {member.name} was removed from this run by its operator{because}. "
         "Another device may join by a new invite code or login."
     )
 
 
-def require_active(member: Member, device: Device | None = None) -> None:
-    """Raise `RevokedError` for who was shut out."""
-    error = revocation_of(member, device)
+def require_active(session: Session, member: Member, device: Device | None = None) -> None:
+    """Raise `RevokedError` for who was shut out, `QuarantinedError` for who is for now."""
+    error = revocation_of(session, member, device)
     if error is not None:
         raise error
+
+
+def require_good_standing(session: Session, member: Member) -> None:
+    """Raise `QuarantinedError` if a member who brings a new device has one in quarantine, which it could replace."""
+    quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
+    device_id = session.scalar(quarantined)
+    if device_id is not None:
+        raise QuarantinedError(
+            f"{member.name}'s device {device_id[:SHORT_ID_CHARS]} is in quarantine: until the run's operator lifts "
+            f"that, {member.name} can bring no further device."
+        )
 
 
 def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:

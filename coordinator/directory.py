@@ -30,6 +30,7 @@ from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_cert
 from auth.join_link import JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.store.engine import migrate, open_engine
+from coordinator.strikes import Policy
 from peer.run_config import RunConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -58,6 +59,8 @@ class Settings(BaseModel):
     control_port: Port = 7443
     web_port: Port = 8080
     swarm_port: Port = 31337
+    quarantine_strikes: int = Field(3, ge=0, le=1000)  # 0: nobody is cut off by itself
+    quarantine_window_s: float = Field(3600.0, ge=60, le=30 * 86_400, allow_inf_nan=False, strict=False)
     trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = ["127.0.0.1", "::1"]  # in front of the web port
     database_url: str | None = None  # None: SQLite in the run's directory
     public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
@@ -82,6 +85,11 @@ class Settings(BaseModel):
         """Where browsers reach the web port, without a slash at the end."""
         host = f"[{self.public_host}]" if ":" in self.public_host else self.public_host
         return (self.public_url or f"http://{host}:{self.web_port}").rstrip("/")
+
+    @property
+    def quarantine_policy(self) -> Policy:
+        """How many strikes, in what time, put a device in quarantine."""
+        return Policy(self.quarantine_strikes, self.quarantine_window_s)
 
     def to_yaml(self) -> str:
         """The complete file, defaults included."""

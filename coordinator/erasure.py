@@ -24,6 +24,7 @@ from coordinator.store.models import (
     Member,
     Refusal,
     Revocation,
+    Suspicion,
 )
 from coordinator.store.models import Session as Stay
 
@@ -34,6 +35,7 @@ _TEXTS: tuple[InstrumentedAttribute[str], ...] = (
     Member.revoked_reason,
     AuditEntry.subject,
     AuditEntry.detail,
+    Suspicion.detail,
 )
 
 

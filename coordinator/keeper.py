@@ -21,7 +21,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
-from auth.errors import StorageError
+from auth.errors import RequestError, StorageError
 from coordinator.checkpoints import (
     StoredCheckpoint,
     newest_verified,
@@ -37,12 +37,14 @@ from coordinator.membership import Membership
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.probe import make_probes, probe_loss, probe_tensors
 from coordinator.store.engine import Sessions, open_engine
+from coordinator.suspicions import Claim, hear
 from coordinator.swarm_addresses import keeper_place
 from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model, checkpoint_config
 from peer.phases import phase_at
 from peer.run_config import RunConfig
+from peer.suspicion import WaitingSuspicions
 from peer.swarm import Swarm
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class Keeper:
     credentials: Credentials
     probes: Mapping[int, Batch]  # by sequence length
     newest_checkpoint: int
+    suspicions: WaitingSuspicions
     clock: Callable[[], float] = time.time
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -90,6 +93,7 @@ class Keeper:
                 status_at = self.clock()
                 self._write_status()
                 self._renew_token()
+                self._tell_suspicions()
             time.sleep(POLL_S)
         self._checkpoint_if_due(stopping=True)
         self.swarm.leave()
@@ -122,6 +126,16 @@ class Keeper:
             addresses=self.swarm.addresses,
             now=self.clock(),
         )
+
+    def _tell_suspicions(self) -> None:
+        """What the swarm's threads noticed is written here, where waiting for the database holds up no round."""
+        witness = self.credentials.access_token(self.clock()).device_id
+        for found in self.suspicions.take():
+            claim = Claim(found.peer_id, found.kind, found.step, found.detail)
+            try:
+                hear(self.sessions, self.directory.settings.quarantine_policy, claim, witness, self.clock())
+            except RequestError as error:  # a peer that no table knows: its log line is all there is
+                logger.warning("%s", error)
 
     def _renew_token(self) -> None:
         token = self.credentials.access_token(self.clock())
@@ -191,6 +205,7 @@ def open_keeper(run_dir: Path) -> Keeper:
     checkpoint = newest_verified(directory.checkpoints_dir)
     if checkpoint is not None:
         restore_model(model, checkpoint.path)
+    suspicions = WaitingSuspicions()
     swarm = Swarm.join(
         config=config,
         model=model,
@@ -198,6 +213,7 @@ def open_keeper(run_dir: Path) -> Keeper:
         initial_peers=(),
         place=keeper_place(directory.settings),
         clock=clock,
+        on_suspicion=suspicions.put,
     )
     ledger = Ledger(sessions, config, clock)
     swarm.set_era(ledger.current_era())
@@ -215,6 +231,7 @@ def open_keeper(run_dir: Path) -> Keeper:
         credentials=credentials,
         probes=make_probes(config, directory.tokenizer_dir),
         newest_checkpoint=0 if checkpoint is None else checkpoint.manifest.step,
+        suspicions=suspicions,
         clock=clock,
     )
 

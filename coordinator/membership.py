@@ -20,7 +20,7 @@ from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RequestErr
 from auth.identity import AuthorityKey, peer_id_of
 from auth.openid.identity import Identity
 from auth.providers import new_invite_code
-from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token, verify_token
+from auth.tokens import AccessToken, Role, issue_token, verify_token
 from coordinator.allowlist import (
     AllowedRow,
     Entry,
@@ -33,11 +33,12 @@ from coordinator.allowlist import (
     record_login,
     remove_entry,
 )
-from coordinator.devices import find_device, require_active, require_room, revocation_of, shut_out
+from coordinator.devices import find_device, require_active, require_good_standing, require_room, revocation_of
 from coordinator.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.refusals import Kind, add_refusal
+from coordinator.revocations import SignedRevocations, shut_out
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Account, Device, Invite, Member, Revocation
+from coordinator.store.models import Account, Device, Invite, Member
 from coordinator.store.models import Session as Stay
 from peer.run_config import MAX_DEVICES_PER_MEMBER
 
@@ -88,7 +89,7 @@ class Membership:
         self._token_lifetime_s = token_lifetime_s
         self._clock = clock
         self._max_devices = max_devices  # of a member, that hold a token at once
-        self._signed_revocations = (-1, "")  # serial, JWT: signed once per serial
+        self._revocations = SignedRevocations(sessions, authority, run, clock)
 
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
         """Invite a person, new or known, to bring `devices` machines; returns one code for each."""
@@ -98,7 +99,7 @@ class Membership:
 
         def add(session: Session) -> list[str]:
             member = self._find_or_add_member(session, name)
-            require_active(member)
+            require_active(session, member)
             add_invites(session, member, role, days, codes, self._clock())
             return codes
 
@@ -116,11 +117,11 @@ class Membership:
             now = self._clock()
             device = session.scalar(select(Device).where(Device.peer_id == peer_id))
             if device is not None:
-                require_active(self._locked_member(session, device.member_id), device)
+                require_active(session, self._locked_member(session, device.member_id), device)
             invite = usable_invite(session, invite_code, device, now) if invite_code else None
             if invite is not None:
                 member = self._locked_member(session, invite.member_id)
-                require_active(member)
+                require_active(session, member)
                 device = device or self._add_device(session, member, public_key, peer_id, invite.role)
                 use_up(session, invite, device, now)
             if device is None:
@@ -141,7 +142,7 @@ class Membership:
             account = self._admitted_account(session, identity)
             member = self._locked_member(session, account.member_id)
             device = session.scalar(select(Device).where(Device.peer_id == peer_id))
-            require_active(member, device)
+            require_active(session, member, device)
             if device is not None and device.member_id != member.id:
                 raise RequestError(f"This device belongs to {device.member.name} already, not to {identity.label}.")
             device = device or self._add_device(session, member, public_key, peer_id, account.role)
@@ -164,7 +165,7 @@ class Membership:
         def add(session: Session) -> str | None:
             member = None if called is None else self._find_or_add_member(session, called)
             if member is not None:
-                require_active(member)
+                require_active(session, member)
             add_entry(session, parsed, role, member, self._clock())
             return called
 
@@ -187,7 +188,7 @@ class Membership:
             device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
             if device is None:
                 raise _not_invited()
-            require_active(self._locked_member(session, device.member_id), device)
+            require_active(session, self._locked_member(session, device.member_id), device)
             return self._grant(session, device, cast(Role, device.role))
 
         return self._sessions.transact(prolong)
@@ -242,22 +243,15 @@ class Membership:
         """What to tell a device that was shut out; None for others."""
         with self._sessions() as session:
             device = session.get(Device, device_id)
-            return None if device is None else revocation_of(device.member, device)
+            return None if device is None else revocation_of(session, device.member, device)
 
     def revocation_serial(self) -> int:
-        """The number of the newest revocation; cheap enough to ask every second."""
-        with self._sessions() as session:
-            return session.scalar(select(func.max(Revocation.id))) or 0
+        """The number of the newest change of the revocation list."""
+        return self._revocations.serial()
 
     def revocations_jwt(self) -> str:
-        """The signed list of everybody revoked so far."""
-        serial = self.revocation_serial()
-        if self._signed_revocations[0] != serial:
-            with self._sessions() as session:
-                revoked = session.scalars(select(Revocation.peer_id).where(Revocation.id <= serial))
-                revocations = RevocationList(self._run, serial, self._clock(), frozenset(revoked))
-            self._signed_revocations = (serial, issue_revocations(self._authority, revocations))
-        return self._signed_revocations[1]
+        """The signed list of everybody who is shut out."""
+        return self._revocations.jwt()
 
     def check(self, jwt: str) -> AccessToken:
         """A token that a peer shows to the coordinator: signature, time, and whether its device is still welcome."""
@@ -266,7 +260,7 @@ class Membership:
             device = session.get(Device, token.device_id)
             if device is None or device.peer_id != token.peer_id:
                 raise NotInvitedError("The token's device is not known here: join again.")
-            require_active(device.member, device)
+            require_active(session, device.member, device)
         return token
 
     def members(self) -> list[MemberRow]:
@@ -307,7 +301,7 @@ class Membership:
         """The account of an identity that the allowlist allows, with its member, both made at the first login."""
         account = find_account(session, identity)
         if account is not None:
-            require_active(session.get_one(Member, account.member_id))
+            require_active(session, session.get_one(Member, account.member_id))
         matched = matching_entries(session, identity, account)
         if account is None:
             named = next((row.member_id for row in matched if row.member_id is not None), None)
@@ -335,6 +329,7 @@ class Membership:
         return member
 
     def _add_device(self, session: Session, member: Member, public_key: bytes, peer_id: str, role: str) -> Device:
+        require_good_standing(session, member)
         highest = session.scalar(select(func.max(Device.number)))
         device = Device(
             id=device_id_of(public_key),

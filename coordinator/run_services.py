@@ -15,6 +15,7 @@ from coordinator.logins import Logins
 from coordinator.membership import Membership
 from coordinator.run_files import RunFile, list_run_files
 from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.strikes import Policy
 from peer.run_config import RunConfig
 
 
@@ -30,6 +31,7 @@ class RunServices:
     sessions: Sessions
     refusals: RefusalRecorder
     logins: Logins
+    quarantine: Policy
     clock: Callable[[], float]
 
 
@@ -55,6 +57,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             sessions=sessions,
             refusals=RefusalRecorder(membership, clock),
             logins=Logins(parties, directory.settings.web_address, time.monotonic),
+            quarantine=directory.settings.quarantine_policy,
             clock=clock,
         )
     finally:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from auth.errors import ManyhandsError, RequestError, RevokedError, UnreachableError
+from auth.errors import ManyhandsError, QuarantinedError, RequestError, UnreachableError
 from auth.tokens import AccessToken, verify_revocations
 from coordinator.callers import Address
 from coordinator.ledger import Contribution
@@ -144,10 +144,11 @@ class SessionHub:
         """Each time, not only when the list changes: a session may have been opened in the meantime."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
-                known = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
-                error = known or RevokedError(f"{session.token.member} was removed from this run by its operator.")
-                notice = control_pb2.RevokedNotice(reason=str(error))
-                session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
+                error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
+                if error is not None:  # else a quarantine that has just been lifted
+                    in_quarantine = isinstance(error, QuarantinedError)
+                    notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
+                    session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
 
     def _push_standings(self, contributions: Sequence[Contribution]) -> None:
         for session in self._live.values():

@@ -22,7 +22,7 @@ from coordinator.presence import close_session, open_session, touch_session
 from coordinator.relays import relay_of
 from coordinator.run_services import RunServices
 from coordinator.session_hub import End, LiveSession, SessionHub
-from coordinator.suspicions import note_suspicion
+from coordinator.suspicions import Claim, hear
 from peer.guest.versions import software_version
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
 from peer.protocol.wire import report_from_wire
@@ -174,13 +174,13 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
-        """Log whom this member suspects of what; nonsense is dropped and recorded."""
+        """Keep whom this member suspects of what; nonsense is dropped and recorded."""
+        services, witness = self._services, self._session.token.device_id
+        claim = Claim(message.peer_id, message.kind, message.step, message.detail)
         try:
-            await asyncio.to_thread(
-                note_suspicion, self._services.sessions, message, self._session.token.member, self._services.clock()
-            )
+            await asyncio.to_thread(hear, services.sessions, services.quarantine, claim, witness, services.clock())
         except RequestError as error:
-            await self._services.refusals.record("session", error, self._session.token.device_id)
+            await services.refusals.record("session", error, witness)
 
     async def _take_presence(self, message: control_pb2.Presence) -> None:
         """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""

@@ -247,7 +247,7 @@ class Agent:
             on_revocations=self._credentials.store_revocations,
             on_notice=self._show,
             on_standing=lambda standing: self._show(Standing(standing.own_samples, standing.rank, standing.members)),
-            on_revoked=lambda reason: self._show(Notice("error", f"This device was revoked: {reason}")),
+            on_revoked=lambda reason: self._show(Notice("error", reason)),
             on_connected=self._on_connected,
             on_version=self._on_version,
             take_suspicions=self._suspicions.take,

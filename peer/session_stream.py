@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from auth.errors import ManyhandsError, RequestError, RevokedError, UnreachableError
+from auth.errors import ManyhandsError, QuarantinedError, RequestError, RevokedError, UnreachableError
 from auth.identity import DeviceKey, challenge_bytes
 from peer.messages import Notice
 from peer.outbox import Outbox
@@ -141,7 +141,7 @@ class SessionStream:
             case "standing":
                 handlers.on_standing(message.standing)
             case "revoked":
-                raise RevokedError(message.revoked.reason)
+                raise (QuarantinedError if message.revoked.quarantined else RevokedError)(message.revoked.reason)
 
     def _acknowledged(self, ack: control_pb2.ReportAck) -> None:
         step = self._unacked.pop(ack.seq, None)

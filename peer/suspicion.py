@@ -1,7 +1,7 @@
 """Who was caught at what: one kind of event, one place that logs it and passes it on.
 
 A suspicion is raised by whoever notices something that no honest peer says or does. It goes to the log, and over the
-session to the coordinator, so that the operator reads the name. It is no judgement: what follows is decided elsewhere.
+session to the coordinator, so that the operator reads the name. It is no judgement: what follows is decided there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = 600.0  # the same of the same peer is said again after so long
+SAME_PAUSE_S = 60.0  # the same of the same peer is said again after so long; each time counts (coordinator.strikes)
 MAX_REMEMBERED = 10_000
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200

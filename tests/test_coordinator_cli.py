@@ -17,6 +17,8 @@ from coordinator.cli import app
 from coordinator.directory import RunDirectory
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import open_run
+from coordinator.strikes import Policy
+from coordinator.suspicions import Claim, hear
 from coordinator.validations import record_validation
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
@@ -147,6 +149,34 @@ def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
     with open_run(run_dir) as run:
         assert run.membership.revocation_serial() == 1
     assert "sends garbage" in call("members", run_dir).output
+
+
+def test_a_device_is_quarantined_and_released(run_dir: Path, tmp_path: Path) -> None:
+    """`quarantine` imposes, lists and lifts; `devices` shows it, and every act is on record."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    [device] = json.loads(call("devices", run_dir, "ada", "--json").output)
+    device_id, short_id = device["device_id"], device["device_id"][:8]
+    imposed = call("quarantine", run_dir, "impose", "ada", "--device", short_id, "--reason", "overheats", "--json")
+    assert json.loads(imposed.output) == {"device_quarantined": device_id}
+    [row] = json.loads(call("quarantine", run_dir, "list", "--json").output)
+    assert (row["device_id"], row["member"], row["reason"], row["words"]) == (device_id, "ada", "overheats", [])
+    with open_run(run_dir) as run:
+        other = run.membership.join(
+            DeviceKey.load_or_create(tmp_path / "other").public_key, run.membership.invite("bob")[0]
+        )
+        peer_id = DeviceKey.load_or_create(tmp_path / "key").peer_id
+        hear(run.sessions, Policy(), Claim(peer_id, "step", 7, "claims step 99"), other.device_id, NOW)
+    listed = call("quarantine", run_dir).output
+    assert short_id in listed
+    assert "overheats" in listed
+    assert "claims step 99" in listed
+    assert "in quarantine" in " ".join(call("devices", run_dir).output.split())
+    assert short_id in call("quarantine", run_dir, "lift", "ada").output.replace("\n", "")
+    assert json.loads(call("quarantine", run_dir, "--json").output) == []
+    with pytest.raises(ConfigError, match="needs the member's name"):
+        call("quarantine", run_dir, "lift")
+    acts = [entry["act"] for entry in json.loads(call("audit", run_dir, "--json").output)]
+    assert acts == ["lift-quarantine", "quarantine"]
 
 
 def test_one_device_is_listed_and_revoked(run_dir: Path, tmp_path: Path) -> None:

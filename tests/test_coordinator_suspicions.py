@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from auth.errors import RequestError
-from coordinator.suspicions import note_suspicion
+from coordinator.strikes import Policy
+from coordinator.suspicions import Claim, hear
 from peer.protocol import control_pb2
 from peer.session_stream import SessionHandlers
 from peer.suspicion import Suspicion, WaitingSuspicions
@@ -64,6 +65,5 @@ async def test_an_older_coordinator_is_told_nothing(tmp_path: Path, monkeypatch:
 async def test_nonsense_is_no_suspicion(tmp_path: Path, kind: str, detail: str) -> None:
     """What a peer writes into the operator's log is bounded and of a line."""
     async with serving(tmp_path) as coordinator:
-        message = control_pb2.Suspicion(peer_id="Qm1", kind=kind, step=1, detail=detail)
         with pytest.raises(RequestError, match="kinds"):
-            note_suspicion(coordinator.services.sessions, message, "Ada", 1.0)
+            hear(coordinator.services.sessions, Policy(), Claim("Qm1", kind, 1, detail), "witness", 1.0)

@@ -13,16 +13,18 @@ from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 from playwright.sync_api import expect, sync_playwright
 
+from auth.identity import DeviceKey
 from coordinator.administrators import Administrators
 from coordinator.audit import audit_log
+from coordinator.suspicions import Claim, hear
 from coordinator.web import WebState, admin_login, create_app
 from tests.served_page import FakeRun, PageServer, fake_run
 
 PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"
 HOSTILE = "<img src=x onerror=alert(1)>"
-PAGES = ("/admin", "/admin/devices", "/admin/refusals", "/admin/audit")
-ACTS = ("invite", "revoke", "revoke-device", "display-name", "erase")
+PAGES = ("/admin", "/admin/devices", "/admin/quarantine", "/admin/refusals", "/admin/audit")
+ACTS = ("invite", "revoke", "revoke-device", "quarantine", "lift", "display-name", "erase")
 
 
 @pytest.fixture
@@ -60,12 +62,12 @@ def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeR
     for path in PAGES:
         answer = client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin/login")
-    for name in ("session", "members", "devices", "refusals", "audit"):
+    for name in ("session", "members", "devices", "quarantine", "refusals", "audit"):
         assert client.get(f"/api/admin/v1/{name}").status_code == 401
     for act in ACTS:
         assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
         body = {"name": "ada", "confirmation": "ada"} if act == "erase" else {"name": "ada"}
-        body |= {"device": run.devices["ada"]} if act == "revoke-device" else {}
+        body |= {"device": run.devices["ada"]} if act in ("revoke-device", "quarantine") else {}
         assert client.post(f"/api/admin/v1/{act}", json=body, headers={"x-csrf-token": "x"}).status_code == 401
     assert audit_log(run.services.sessions, 10) == []
 
@@ -187,6 +189,43 @@ def test_a_device_is_revoked_on_its_page(client: TestClient, csrf: str, run: Fak
     assert ada["revoked_at"] is None
 
 
+def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """Its page says so, the list of quarantines shows who did it and lifts it, and each act is on record."""
+    device = run.devices["ada"]
+    form = {"name": "ada", "device": device, "csrf": csrf}
+    answer = client.post("/admin/quarantine", data=form | {"reason": "overheats"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/admin/devices?member=ada")
+    assert re.search(r"quarantine.*overheats", client.get(answer.headers["location"]).text, re.DOTALL)
+    listed = client.get("/admin/quarantine").text
+    assert "By web:grace" in listed
+    assert run.devices[HOSTILE][:8] not in listed
+    lifted = client.post("/admin/lift", data=form)
+    assert (lifted.status_code, lifted.headers["location"]) == (303, "/admin/quarantine")
+    assert "No device is in quarantine" in client.get("/admin/quarantine").text
+    again = client.post("/admin/lift", data=form)
+    assert (again.status_code, "no such device in quarantine" in again.text) == (400, True)
+    acts = [row.act for row in audit_log(run.services.sessions, 9)]
+    assert acts == ["lift-quarantine", "lift-quarantine", "quarantine"]
+
+
+def test_the_api_quarantines_and_releases(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """What the pages do, as JSON, with who said what of the device."""
+    device, headers = run.devices["ada"], {"x-csrf-token": csrf}
+    claim = Claim(DeviceKey.load_or_create(run.directory.path / "key-0").peer_id, "step", 7, HOSTILE)
+    services = run.services
+    hear(services.sessions, services.quarantine, claim, run.devices[HOSTILE], services.clock())
+    body = {"name": "ada", "device": device[:8], "reason": "why"}
+    done = client.post("/api/admin/v1/quarantine", json=body, headers=headers)
+    assert done.json() == {"device_quarantined": device}
+    [row] = client.get("/api/admin/v1/quarantine").json()
+    assert (row["member"], row["reason"], row["actor"]) == ("ada", "why", "web:grace")
+    assert [(word["witness"], word["kind"], word["step"]) for word in row["words"]] == [(HOSTILE, "step", 7)]
+    assert HOSTILE not in client.get("/admin/quarantine").text
+    lifted = client.post("/api/admin/v1/lift", json={"name": "ada"}, headers=headers)
+    assert lifted.json() == {"devices_released": [device]}
+    assert client.get("/api/admin/v1/quarantine").json() == []
+
+
 def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str) -> None:
     """A copy of the cookie is worth nothing afterwards."""
     cookies = dict(client.cookies)
@@ -213,8 +252,19 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         expect(page.locator("#code")).to_have_text(re.compile(r"(?:\w{5}-){3}\w{5}"))
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         page.locator("li", has_text="Change ada").get_by_role("link", name="1 devices").click()
-        page.locator("summary").click()
-        page.get_by_label("Reason").fill("stolen")
+        page.locator("summary", has_text="Quarantine").click()
+        page.locator("details[open]").get_by_label("Reason").fill("overheats")
+        page.get_by_role("button", name="Cut this device off until you lift it").click()
+        expect(page.get_by_text("overheats")).to_be_visible()
+        page.get_by_role("link", name="Quarantine").first.click()
+        expect(page.get_by_role("button", name="Lift the quarantine")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_role("button", name="Lift the quarantine").click()
+        expect(page.get_by_text("No device is in quarantine.")).to_be_visible()
+        page.get_by_role("link", name="Members").click()
+        page.locator("li", has_text="Change ada").get_by_role("link", name="1 devices").click()
+        page.locator("summary", has_text="Revoke").click()
+        page.locator("details[open]").get_by_label("Reason").fill("stolen")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         page.get_by_role("button", name="Revoke this device for good").click()
         expect(page.get_by_text("stolen")).to_be_visible()

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from auth.errors import ConfigError, StorageError
 
-BUSY_TIMEOUT_S = 10.0
+BUSY_TIMEOUT_S = 30.0  # a migration on a slow disk is waited for
 CONFLICT_ATTEMPTS = 5
 MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITES = "manyhands_writes"  # execution option: the transaction will write

@@ -17,11 +17,12 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from coordinator.store.base import Base
+from coordinator.store.suspicion_models import Suspicion
 
-class Base(DeclarativeBase):
-    """Base of all tables; the migrations in `migrations/` must match them (a test compares)."""
+__all__ = ["Base", "Suspicion"]
 
 
 class Member(Base):
@@ -67,9 +68,9 @@ class Device(Base):
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
+    quarantined_at: Mapped[float | None] = mapped_column(Float)  # null when it is lifted
     token_until: Mapped[float | None] = mapped_column(Float)  # when the newest token that it was given expires
     member: Mapped[Member] = relationship(back_populates="devices")
-    revocation: Mapped[Revocation | None] = relationship(viewonly=True)
 
 
 class Session(Base):
@@ -192,7 +193,7 @@ class AdminSession(Base):
 
 
 class Revocation(Base):
-    """One entry of the monotonic revocation list; its id is the list's serial number."""
+    """One change of the revocation list; its id is the list's serial number. See `coordinator.revocations`."""
 
     __tablename__ = "revocations"
 
@@ -201,6 +202,8 @@ class Revocation(Base):
     peer_id: Mapped[str] = mapped_column(String(64))
     at: Mapped[float] = mapped_column(Float)
     reason: Mapped[str] = mapped_column(Text, default="")
+    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # coordinator.revocations.Change
+    actor: Mapped[str] = mapped_column(String(100), server_default="")  # who quarantined or lifted
 
 
 class Checkpoint(Base):

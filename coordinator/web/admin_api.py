@@ -49,6 +49,12 @@ class DeviceRevocation(Revocation):
     device: Text
 
 
+class Release(_Body):
+    """Whose quarantine to lift; without a device, that of all the member's devices."""
+
+    device: Text = ""
+
+
 class PublicName(_Body):
     """Under which name the public sees a member; empty: the member's own."""
 
@@ -111,6 +117,26 @@ async def revoke_device(request: Request, login: Who, body: DeviceRevocation) ->
     """Shut one device of a member out."""
     run = administration(request, login)
     return {"device_revoked": await asyncio.to_thread(run.revoke_device, body.name, body.device, body.reason)}
+
+
+@router.get("/quarantine")
+async def quarantines(request: Request, login: Who) -> list[dict[str, Any]]:
+    """The devices in quarantine, and by whose words."""
+    return [asdict(row) for row in await asyncio.to_thread(administration(request, login).quarantines)]
+
+
+@router.post("/quarantine", dependencies=[Depends(own_request)])
+async def quarantine(request: Request, login: Who, body: DeviceRevocation) -> dict[str, str]:
+    """Cut one device of a member off until that is lifted."""
+    run = administration(request, login)
+    return {"device_quarantined": await asyncio.to_thread(run.quarantine, body.name, body.device, body.reason)}
+
+
+@router.post("/lift", dependencies=[Depends(own_request)])
+async def lift(request: Request, login: Who, body: Release) -> dict[str, list[str]]:
+    """Lift a quarantine."""
+    run = administration(request, login)
+    return {"devices_released": await asyncio.to_thread(run.lift, body.name, body.device)}
 
 
 @router.post("/display-name", dependencies=[Depends(own_request)])

@@ -113,12 +113,29 @@ async def revoke(request: Request, login: Who, form: Form) -> Response:
 @router.post("/revoke-device")
 async def revoke_device(request: Request, login: Who, form: Form) -> Response:
     """Shut one device of a member out."""
-    name, device, reason = (form.get(field, "") for field in ("name", "device", "reason"))
+    return await _act_on_device(request, login, "revoke_device", form)
+
+
+@router.get("/quarantine")
+async def quarantines(request: Request, login: Who) -> Response:
+    """Which devices are cut off for now, and by whose words."""
+    return await _quarantines(request, login)
+
+
+@router.post("/quarantine")
+async def quarantine(request: Request, login: Who, form: Form) -> Response:
+    """Cut one device of a member off until that is lifted."""
+    return await _act_on_device(request, login, "quarantine", form)
+
+
+@router.post("/lift")
+async def lift(request: Request, login: Who, form: Form) -> Response:
+    """Lift the quarantine of a device."""
     try:
-        await asyncio.to_thread(administration(request, login).revoke_device, name, device, reason)
+        await asyncio.to_thread(administration(request, login).lift, form.get("name", ""), form.get("device", ""))
     except ConfigError as error:
-        return await _devices(request, login, name, 400, error=str(error))
-    return RedirectResponse(f"/admin/devices?{urlencode({'member': name})}", 303)
+        return await _quarantines(request, login, 400, error=str(error))
+    return RedirectResponse("/admin/quarantine", 303)
 
 
 @router.post("/display-name")
@@ -170,6 +187,21 @@ async def _act(request: Request, login: Login, act: str, form: dict[str, str], *
     except ConfigError as error:
         return await _members(request, login, 400, error=str(error))
     return _to_members()
+
+
+async def _act_on_device(request: Request, login: Login, act: str, form: dict[str, str]) -> Response:
+    name, device, reason = (form.get(field, "") for field in ("name", "device", "reason"))
+    action = getattr(administration(request, login), act)
+    try:
+        await asyncio.to_thread(action, name, device, reason)
+    except ConfigError as error:
+        return await _devices(request, login, name, 400, error=str(error))
+    return RedirectResponse(f"/admin/devices?{urlencode({'member': name})}", 303)
+
+
+async def _quarantines(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
+    found = await asyncio.to_thread(administration(request, login).quarantines)
+    return _draw(request, "quarantine.html", login, status, quarantines=found, **values)
 
 
 async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:

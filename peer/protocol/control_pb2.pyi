@@ -319,10 +319,12 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, challenge: _Optional[_Union[SessionChallenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[ReportAck, _Mapping]] = ..., token: _Optional[str] = ..., revocations: _Optional[str] = ..., notice: _Optional[_Union[ServerNotice, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revoked: _Optional[_Union[RevokedNotice, _Mapping]] = ...) -> None: ...
 
 class RevokedNotice(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "quarantined")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    quarantined: bool
+    def __init__(self, reason: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

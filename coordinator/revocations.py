@@ -1,0 +1,105 @@
+"""The revocation list: each change of it is a row, and the newest row's number is the list's serial.
+
+A device stands on the list from its revocation on for good, or for as long as it is in quarantine. So the list may
+become shorter, but its number only grows, and peers take none with a lower number than the one they have.
+What changes it works inside the transactions of its callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from auth.identity import AuthorityKey
+from auth.tokens import RevocationList, issue_revocations
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Revocation
+
+Change = Literal["revoked", "quarantined", "lifted"]
+
+
+def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
+    """Put a device on the list for good; returns whether it was not revoked already."""
+    if device.revoked_at is not None:
+        return False
+    device.revoked_at, device.quarantined_at = now, None
+    _add_change(session, device, "revoked", reason, "", now)
+    return True
+
+
+def put_in_quarantine(session: Session, device: Device, reason: str, actor: str, now: float) -> bool:
+    """Put a device on the list until that is lifted; returns whether it was not on it already."""
+    if device.revoked_at is not None or device.quarantined_at is not None:
+        return False
+    device.quarantined_at = now
+    _add_change(session, device, "quarantined", reason, actor, now)
+    return True
+
+
+def lift_quarantine(session: Session, device: Device, actor: str, now: float) -> bool:
+    """Take a device off the list; returns whether it was in quarantine."""
+    if device.quarantined_at is None:
+        return False
+    device.quarantined_at = None
+    _add_change(session, device, "lifted", "", actor, now)
+    return True
+
+
+def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
+    """The number is taken here and not by a database's sequence, whose numbers may appear out of order.
+
+    A list with number 6 must not be lacking number 5. If another takes the number first, the transaction runs again.
+    """
+    row = Revocation(
+        id=_newest(session) + 1,
+        device_id=device.id,
+        peer_id=device.peer_id,
+        at=now,
+        reason=reason,
+        change=change,
+        actor=actor,
+    )
+    session.add(row)
+    session.flush()
+
+
+def newest_reason(session: Session, device_id: str) -> str:
+    """Why a device stands on the list; empty where nobody said."""
+    changes = select(Revocation.reason).where(Revocation.device_id == device_id)
+    return session.scalar(changes.order_by(Revocation.id.desc()).limit(1)) or ""
+
+
+def _newest(session: Session) -> int:
+    return session.scalar(select(func.max(Revocation.id))) or 0
+
+
+def _listed(session: Session, serial: int) -> frozenset[str]:
+    """The libp2p identities on the list of this number."""
+    changes = select(Revocation.peer_id, Revocation.change).where(Revocation.id <= serial).order_by(Revocation.id)
+    newest = {row.peer_id: row.change for row in session.execute(changes)}  # nothing follows a revocation
+    return frozenset(peer_id for peer_id, change in newest.items() if change != "lifted")
+
+
+class SignedRevocations:
+    """The list as peers take it, signed once for each number."""
+
+    def __init__(self, sessions: Sessions, authority: AuthorityKey, run: str, clock: Callable[[], float]) -> None:
+        self._sessions, self._authority, self._run, self._clock = sessions, authority, run, clock
+        self._signed = (-1, "")  # serial, JWT
+
+    def serial(self) -> int:
+        """The number of the newest change; cheap enough to ask every second."""
+        with self._sessions() as session:
+            return _newest(session)
+
+    def jwt(self) -> str:
+        """The newest list."""
+        serial = self.serial()
+        if self._signed[0] != serial:
+            with self._sessions() as session:
+                listed = RevocationList(self._run, serial, self._clock(), _listed(session, serial))
+            self._signed = (serial, issue_revocations(self._authority, listed))
+        return self._signed[1]

@@ -1,0 +1,9 @@
+"""What all tables have in common."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import DeclarativeBase
+
+
+class Base(DeclarativeBase):
+    """Base of all tables; the migrations in `migrations/` must match them (a test compares)."""

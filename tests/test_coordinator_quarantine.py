@@ -1,0 +1,288 @@
+"""Quarantine: a device is cut off by enough words or by hand, with its reason, and comes back when that is lifted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from auth.errors import ConfigError, QuarantinedError, RequestError, RevokedError
+from auth.identity import AuthorityKey, peer_id_of
+from auth.tokens import RevocationList, verify_revocations
+from coordinator.audit import audit_log
+from coordinator.devices import device_rows
+from coordinator.erasure import erase
+from coordinator.membership import Membership
+from coordinator.quarantine import quarantine_device, quarantines, release
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Refusal
+from coordinator.strikes import Policy
+from coordinator.suspicions import KEPT_WORDS, Claim, hear
+from tests.clocks import Clock
+from tests.control_plane import TestCoordinator, joined, serving
+from tests.stores import device_keys, empty_store
+from tests.waiting import eventually
+
+AUTHORITY = AuthorityKey.generate()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Public keys of six devices."""
+    return device_keys(tmp_path_factory.mktemp("keys"), 6)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Sessions]:
+    with empty_store(tmp_path) as store:
+        yield store
+
+
+class Run:
+    """A keeper and members with a device each, who speak of each other."""
+
+    def __init__(self, sessions: Sessions, clock: Clock, keys: list[bytes]) -> None:
+        self.sessions, self.clock, self.policy = sessions, clock, Policy(strikes=3, window_s=3600.0)
+        self.membership = Membership(sessions, AUTHORITY, "demo", 1e6, clock)
+        self.keys = dict(zip(("Ada", "Bob", "Carol", "Mallory"), keys[1:], strict=False))
+        self.devices = {"keeper": self.membership.grant_keeper(keys[0]).device_id}
+        for name, key in self.keys.items():
+            self.devices[name] = self.membership.join(key, self.membership.invite(name)[0]).device_id
+        self.peer_ids = {"keeper": peer_id_of(keys[0])} | {name: peer_id_of(key) for name, key in self.keys.items()}
+
+    def say(self, witness: str, of: str, times: int = 1, kind: str = "samples", device: str = "") -> None:
+        """A minute passes before each word."""
+        for _ in range(times):
+            self.clock.now += 60
+            claim = Claim(self.peer_ids[of], kind, 7, "claims 99 samples and brings 1")
+            hear(self.sessions, self.policy, claim, device or self.devices[witness], self.clock.now)
+
+    @property
+    def listed(self) -> RevocationList:
+        return verify_revocations(self.membership.revocations_jwt(), AUTHORITY.public_bytes, "demo")
+
+    @property
+    def quarantined(self) -> list[str]:
+        return [row.member for row in quarantines(self.sessions)]
+
+    def lift(self, name: str, device: str = "") -> list[str]:
+        return release(self.sessions, name, device, "os:grace", self.clock.now)
+
+    def impose(self, name: str, reason: str = "") -> str:
+        return quarantine_device(self.sessions, name, self.devices[name][:8], reason, "os:grace", self.clock.now)
+
+
+@pytest.fixture
+def run(sessions: Sessions, clock: Clock, keys: list[bytes]) -> Run:
+    return Run(sessions, clock, keys)
+
+
+def test_the_keepers_strikes_cut_a_device_off(run: Run) -> None:
+    """It is on the signed list and refused everywhere, with the reason; the operator sees it and by whose words."""
+    token = run.membership.renew(run.keys["Mallory"]).token_jwt
+    run.say("keeper", "Mallory", 2)
+    assert run.quarantined == []
+    run.say("keeper", "Mallory")
+    assert run.listed.peer_ids == {run.peer_ids["Mallory"]}
+    for attempt in (
+        lambda: run.membership.renew(run.keys["Mallory"]),
+        lambda: run.membership.join(run.keys["Mallory"]),
+        lambda: run.membership.check(token),
+    ):
+        with pytest.raises(QuarantinedError, match=r"quarantine \(failed checks within 60 minutes: samples 3 times\)"):
+            attempt()
+    [row] = quarantines(run.sessions)
+    assert (row.member, row.actor) == ("Mallory", "run:keeper")
+    assert [(word.witness, word.kind, word.step) for word in row.words] == [("keeper", "samples", 7)] * 3
+    [device] = device_rows(run.sessions, "Mallory")
+    assert device.quarantined_reason == "failed checks within 60 minutes: samples 3 times"
+    assert (device.revoked_at, device.revoked_reason) == (None, "")
+    assert [(entry.actor, entry.act, entry.subject) for entry in audit_log(run.sessions, 9)] == [
+        ("run:keeper", "quarantine", "Mallory")
+    ]
+    with run.sessions() as session:
+        kinds = [row.kind for row in session.scalars(select(Refusal))]
+    assert kinds == ["suspicion"] * 3 + ["quarantine"]
+
+
+def test_lifted_it_comes_back_and_begins_anew(run: Run) -> None:
+    """The list gets shorter under a higher number; what was said before the lifting no longer counts."""
+    run.say("keeper", "Mallory", 3)
+    before = run.listed.serial
+    assert run.lift("Mallory") == [run.devices["Mallory"]]
+    assert (run.listed.serial, run.listed.peer_ids) == (before + 1, frozenset())
+    assert run.membership.renew(run.keys["Mallory"]).member == "Mallory"
+    run.say("keeper", "Mallory", 2)
+    assert run.quarantined == []
+    run.say("keeper", "Mallory")
+    assert run.quarantined == ["Mallory"]
+
+
+def test_two_members_words_suffice_one_members_never_do(run: Run, keys: list[bytes]) -> None:
+    """A member's second device adds nothing; another member's words do."""
+    second = run.membership.join(keys[5], run.membership.invite("Ada")[0]).device_id
+    run.say("Ada", "Mallory", 5)
+    run.say("Ada", "Mallory", 5, device=second)
+    assert run.quarantined == []
+    run.say("Bob", "Mallory", 2)
+    assert run.quarantined == []
+    run.say("Bob", "Mallory")
+    [row] = quarantines(run.sessions)
+    assert (row.member, row.actor) == ("Mallory", "run:members")
+    assert {word.witness for word in row.words} == {"Ada", "Bob"}
+
+
+def test_who_is_cut_off_or_speaks_of_itself_is_no_witness(run: Run) -> None:
+    """Words of a quarantined or revoked device, and of the suspected member's own, do not count."""
+    run.say("Carol", "Ada", 4)
+    run.impose("Carol")
+    run.say("Bob", "Ada", 4)
+    run.say("Ada", "Ada", 4)
+    assert run.quarantined == ["Carol"]
+
+
+def test_members_words_alone_do_not_empty_the_run(run: Run) -> None:
+    """Of four active devices they cut off one; the keeper's words have no such bound."""
+    for of in ("Bob", "Mallory"):
+        for witness in ("Ada", "Carol"):
+            run.say(witness, of, 3)
+    assert run.quarantined == ["Bob"]
+    run.say("keeper", "Mallory", 3)
+    assert set(run.quarantined) == {"Bob", "Mallory"}
+
+
+def test_the_keeper_is_never_cut_off(run: Run) -> None:
+    """Whatever all members say of it; what they say is kept."""
+    for witness in ("Ada", "Bob", "Carol"):
+        run.say(witness, "keeper", 4)
+    assert run.listed.peer_ids == frozenset()
+    with run.sessions() as session:
+        assert len(session.scalars(select(Refusal)).all()) == 12
+
+
+def test_a_flood_of_words_is_one_word(run: Run, clock: Clock) -> None:
+    """The same of the same within the minute is passed over; older words of a member give way to newer ones."""
+    for _ in range(5):
+        claim = Claim(run.peer_ids["Mallory"], "step", 1, "x")
+        hear(run.sessions, run.policy, claim, run.devices["Ada"], clock.now)
+    with run.sessions() as session:
+        assert len(session.scalars(select(Refusal)).all()) == 1
+    run.say("Ada", "Mallory", KEPT_WORDS + 2)
+    run.impose("Mallory")
+    with run.sessions() as session:
+        assert session.connection().exec_driver_sql("SELECT count(*) FROM suspicions").scalar() == KEPT_WORDS
+
+
+def test_a_member_in_quarantine_brings_no_other_device(run: Run, keys: list[bytes]) -> None:
+    """Its known devices go on; a new one would only replace the one that was cut off. The code stays unused."""
+    second = run.membership.join(keys[5], run.membership.invite("Mallory")[0])
+    assert run.membership.check(second.token_jwt)
+    [code] = run.membership.invite("Mallory")
+    run.impose("Mallory", "overheats")
+    assert run.membership.renew(keys[5]).member == "Mallory"
+    third = device_keys_of_another(run)
+    with pytest.raises(QuarantinedError, match="can bring no further device"):
+        run.membership.join(third, code)
+    run.lift("Mallory")
+    assert run.membership.join(third, code).member == "Mallory"
+
+
+def device_keys_of_another(run: Run) -> bytes:
+    """A key that no device has yet."""
+    with run.sessions() as session:
+        path = Path(str(session.get_bind().engine.url.database)).parent  # type: ignore[union-attr]
+    return device_keys(path, 1)[0]
+
+
+def test_by_hand_it_is_imposed_once_and_lifted_once(run: Run) -> None:
+    """Again changes nothing, what is not in quarantine cannot be lifted, and a revoked device is out for good."""
+    device = run.impose("Ada", "lost")
+    assert run.impose("Ada") == device
+    assert run.listed.serial == 1
+    assert quarantines(run.sessions)[0].reason == "lost"
+    with pytest.raises(ConfigError, match="Bob has no such device in quarantine"):
+        run.lift("Bob")
+    with pytest.raises(ConfigError, match="No member is called"):
+        run.lift("Nobody")
+    run.membership.revoke_device("Ada", device)
+    assert run.quarantined == []
+    with pytest.raises(ConfigError, match="no such device in quarantine"):
+        run.lift("Ada", device[:8])
+    with pytest.raises(ConfigError, match="revoked already"):
+        run.impose("Ada")
+    with pytest.raises(RevokedError, match="removed from this run"):
+        run.membership.join(run.keys["Ada"])
+    assert run.listed.peer_ids == {run.peer_ids["Ada"]}
+
+
+def test_an_erased_members_name_is_in_no_word(run: Run) -> None:
+    """What was said of or by the member stays under the pseudonym."""
+    run.peer_ids["nobody"] = "QmNobody"
+    with pytest.raises(RequestError, match="No device here"):
+        run.say("Ada", "nobody")
+    claim = Claim(run.peer_ids["Mallory"], "step", 1, "copies Ada")
+    hear(run.sessions, run.policy, claim, run.devices["Ada"], run.clock.now)
+    run.impose("Mallory")
+    erase(run.sessions, run.membership, "Ada")
+    [word] = quarantines(run.sessions)[0].words
+    assert (word.witness[:7], word.detail[:14]) == ("erased-", "copies erased-")
+
+
+def impose(coordinator: TestCoordinator, name: str, reason: str) -> None:
+    services = coordinator.services
+    [device] = device_rows(services.sessions, name)
+    quarantine_device(services.sessions, name, device.device_id, reason, "os:grace", services.clock())
+
+
+async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_path: Path) -> None:
+    """The device learns why, by an error of its own; everybody gets the list; after the lifting it is welcome."""
+    async with (
+        serving(tmp_path) as coordinator,
+        joined(coordinator, tmp_path) as ada,
+        joined(coordinator, tmp_path, "Bob") as bob,
+    ):
+        ada.start()
+        bob.start()
+        await eventually(lambda: bool(ada.heard.standings and bob.heard.standings))
+        impose(coordinator, "Bob", "sends garbage")
+        assert bob.running is not None
+        with pytest.raises(QuarantinedError, match=r"in quarantine \(sends garbage\): ask the run's operator"):
+            await bob.running
+        assert bob.heard.revoked == [str(bob.running.exception())]
+        with pytest.raises(QuarantinedError, match="sends garbage"):
+            await bob.client.renew(bob.credentials.device_key)
+        key = coordinator.services.authority_public
+
+        def heard() -> list[frozenset[str]]:
+            return [verify_revocations(jwt, key, "test").peer_ids for jwt in ada.heard.revocations]
+
+        await eventually(lambda: heard()[-1:] == [frozenset({bob.credentials.device_key.peer_id})])
+        services = coordinator.services
+        release(services.sessions, "Bob", "", "os:grace", services.clock())
+        await eventually(lambda: heard()[-1:] == [frozenset()])
+        bob.heard.standings.clear()
+        bob.start()
+        await eventually(lambda: bool(bob.heard.standings))
+
+
+async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> None:
+    """What the keeper writes into the database reaches the session of the caught within moments."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as mallory:
+        services, peer_id = coordinator.services, mallory.credentials.device_key.peer_id
+        keeper = services.membership.grant_keeper(device_keys(tmp_path, 1)[0]).device_id
+        mallory.start()
+        await eventually(lambda: bool(mallory.heard.standings))
+        for minute in range(services.quarantine.strikes):
+            at = services.clock() + 60 * minute
+            hear(services.sessions, services.quarantine, Claim(peer_id, "step", 7, "claims step 99"), keeper, at)
+        assert mallory.running is not None
+        with pytest.raises(QuarantinedError, match="step 3 times"):
+            await mallory.running
+        assert ("quarantine", "quarantined") in coordinator.refusals()
