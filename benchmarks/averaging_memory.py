@@ -3,7 +3,7 @@
     python benchmarks/averaging_memory.py [--quick] [--json]
 
 Two peers average over loopback; one of them breaks every second round off, so that it fails for the other. Counted is
-what all processes of the other one hold between rounds. The baseline is the memory after three minutes of rounds: by
+what all processes of the other one hold between rounds. The baseline is the memory after over three minutes of rounds: by
 then everything has been allocated once, and hivemind's DHT begins to forget requests (it remembers each for three
 minutes, lest it be replayed). The growth is that of a line through what is held from then on.
 
@@ -40,7 +40,7 @@ Peer: TypeAlias = subprocess.Popen[str]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Average, and look at the memory now and then."""
     options = argument_parser("The memory of a peer over rounds of averaging of which half fail.").parse_args(arguments)
-    warm_up, rounds = (10, 20) if options.quick else (120, 200)
+    warm_up, rounds = (10, 20) if options.quick else (180, 200)
     report("memory over rounds of which half fail", measure(warm_up, rounds), options.json)
 
 
