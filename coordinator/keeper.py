@@ -45,7 +45,7 @@ from peer.models import build_model, checkpoint_config
 from peer.phases import phase_at
 from peer.run_config import RunConfig
 from peer.suspicion import WaitingSuspicions
-from peer.swarm import Swarm
+from peer.swarm import StepOutcome, Swarm
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits for the keeper so long at most
@@ -88,6 +88,7 @@ class Keeper:
             outcome = self.swarm.advance()
             if outcome is not None and outcome.averaged:
                 logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
+                self._file_receipt(outcome)
                 self._checkpoint_if_due(stopping=False)
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
@@ -112,6 +113,12 @@ class Keeper:
         if recorded > self.swarm.step and not should_stop():
             logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
             self.swarm.set_era(self.ledger.roll_back(self.swarm.step))
+
+    def _file_receipt(self, outcome: StepOutcome) -> None:
+        """Tell the ledger what the keeper received of each trainer; before their own reports, as a rule."""
+        if outcome.receipt:
+            device_id = self.credentials.access_token(self.clock()).device_id
+            self.ledger.take_receipt(device_id, outcome.step, outcome.receipt)
 
     def _write_status(self) -> None:
         progress = self.swarm.progress()

@@ -1,6 +1,6 @@
-"""The ledger: reports become steps and contributions, each report counted once.
+"""The ledger: reports become steps and contributions, each report counted once and as far as receipts confirm it.
 
-A step's sums are kept up to date in the transaction that stores the report, so reading them costs nothing.
+A step's sums are kept up to date in the transaction that stores a report or a receipt, so reading them costs nothing.
 """
 
 from __future__ import annotations
@@ -8,17 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.orm import Session
 
+from coordinator.counting import count_step, one_at_a_time
 from coordinator.eras import begin_era, current_era, last_counting_step
 from coordinator.membership import KEEPER
 from coordinator.plausibility import Facts, implausibility, step_horizon
 from coordinator.presence import is_online
+from coordinator.receipts import take_receipt
 from coordinator.refusals import add_refusal
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Report, Step, SwarmStatus, Validation
+from coordinator.store.models import Device, Member, Receipt, Report, Step, SwarmStatus, Validation
 from coordinator.store.models import Session as Stay
 from peer.messages import StepReport
 from peer.run_config import RunConfig
@@ -49,14 +52,15 @@ class Contribution:
     """What a member has given so far."""
 
     member: str
-    samples: int
+    samples: int  # that receipts confirm
     devices: int
     online: int  # of these devices, now
     last_seen_at: float | None
     samples_per_second: float  # of the devices online
     elapsed_s: float  # that its devices trained, each counted; those steps that count
     data_wait_s: float  # of it, waiting for data
-    averaged_bytes: int  # of others' numbers, in all steps
+    averaged_bytes: int  # of others' numbers, in all steps, as the devices themselves say
+    pending_samples: int = 0  # claimed, and neither confirmed nor denied by any receipt
 
 
 def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
@@ -82,41 +86,58 @@ class Ledger:
             now = self._clock()
             if session.scalar(select(Report.id).where(Report.device_id == device_id, Report.seq == seq)):
                 return Verdict(accepted=True)
+            one_at_a_time(session, report.step)
             facts = self._facts(session, device_id, era, report.step, now)
             reason = implausibility(seq, era, completed_at, report, facts)
-            if reason is not None:
+            if reason is not None and not facts.reported_already:
                 add_refusal(session, "report", "implausible", reason, device_id, now)
                 return Verdict(accepted=False, reason=reason)
-            undone_after = last_counting_step(session, era)
-            row = Report(
-                device_id=device_id,
-                session_id=session_id,
-                seq=seq,
-                era=era,
-                completed_at=min(completed_at, now),  # by the peer's clock, which may be ahead
-                received_at=now,
-                superseded=undone_after is not None and report.step > undone_after,
-                **asdict(report),
-            )
-            session.add(row)
-            session.flush()
-            if not row.superseded:
-                self._add_to_step(session, row)
-            return Verdict(accepted=True)
+            if report.receipt:
+                take_receipt(session, self._config.run.name, device_id, report.step, report.receipt, now)
+            if reason is None:
+                undone_after = last_counting_step(session, era)
+                row = Report(
+                    device_id=device_id,
+                    session_id=session_id,
+                    seq=seq,
+                    era=era,
+                    completed_at=min(completed_at, now),  # by the peer's clock, which may be ahead
+                    received_at=now,
+                    superseded=undone_after is not None and report.step > undone_after,
+                    **_columns(report),
+                )
+                session.add(row)
+                session.flush()
+            else:
+                add_refusal(session, "report", "implausible", reason, device_id, now)
+            count_step(session, report.step, self._target_batch_size(report.step), now)
+            return Verdict(accepted=reason is None, reason=reason or "")
 
         return self._sessions.transact(enter)
+
+    def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
+        """Keep what a device, the keeper's, received at this step, and count by it; a bad one is recorded."""
+
+        def take(session: Session) -> None:
+            one_at_a_time(session, step)
+            now = self._clock()
+            if take_receipt(session, self._config.run.name, device_id, step, receipt, now):
+                count_step(session, step, self._target_batch_size(step), now)
+
+        self._sessions.transact(take)
 
     def roll_back(self, step: int) -> int:
         """The swarm returned to the checkpoint of `step`: undo all later steps and begin a new era; returns its number.
 
-        Reports of the undone steps stay, marked, and so will those that have yet to arrive. What held-out samples said
-        of undone checkpoints goes.
+        Reports of the undone steps stay, marked, and so will those that have yet to arrive. Their receipts, and what
+        held-out samples said of undone checkpoints, go.
         """
 
         def undo(session: Session) -> int:
             era = begin_era(session, after_step=step, now=self._clock())
             session.execute(update(Report).where(Report.step > step).values(superseded=True))
             session.execute(delete(Step).where(Step.step > step))
+            session.execute(delete(Receipt).where(Receipt.step > step))
             session.execute(delete(Validation).where(Validation.step > step))
             session.execute(update(SwarmStatus).values(era=era, step=step, samples_accumulated=0))
             return era
@@ -151,7 +172,9 @@ class Ledger:
     def contributions(self) -> list[Contribution]:
         """Every member with a device, the largest contribution first, bytes after samples; without the keeper."""
         now = self._clock()
-        summed = (Report.samples, Report.elapsed_s, Report.data_wait_s, Report.averaged_bytes)
+        pending = case((Report.counted.is_(None), Report.samples), else_=0)
+        counted = func.coalesce(Report.counted, 0)
+        summed = (counted, Report.elapsed_s, Report.data_wait_s, Report.averaged_bytes, pending)
         per_member = select(Member.name).join(Device.member).where(Device.role != KEEPER).group_by(Member.name)
         given = (
             per_member.add_columns(*map(func.sum, summed))
@@ -169,11 +192,11 @@ class Ledger:
             stays = {row[0]: row[1:] for row in session.execute(present)}
         found = []
         for name, (devices, online, last_seen_at, rate) in stays.items():
-            samples, elapsed_s, data_wait_s, averaged_bytes = gifts.get(name, (0, 0.0, 0.0, 0))
+            samples, elapsed_s, data_wait_s, averaged_bytes, unconfirmed = gifts.get(name, (0, 0.0, 0.0, 0, 0))
             found.append(
                 Contribution(
                     member=name,
-                    samples=samples,
+                    samples=int(samples),
                     devices=devices,
                     online=online,
                     last_seen_at=last_seen_at,
@@ -181,6 +204,7 @@ class Ledger:
                     elapsed_s=elapsed_s,
                     data_wait_s=data_wait_s,
                     averaged_bytes=int(averaged_bytes),
+                    pending_samples=int(unconfirmed),
                 )
             )
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
@@ -209,35 +233,9 @@ class Ledger:
         """What global step number `step` needed: that of the phase in force before it was taken."""
         return self._config.at_step(step - 1).averaging.target_batch_size
 
-    def _add_to_step(self, session: Session, report: Report) -> None:
-        """Add a report to its step's sums, in the database, so that two writers cannot lose each other's."""
-        loss_sum = (report.loss or 0.0) * report.samples
-        loss_samples = 0 if report.loss is None else report.samples
-        added = session.scalar(
-            update(Step)
-            .where(Step.step == report.step)
-            .values(
-                samples=Step.samples + report.samples,
-                loss_sum=Step.loss_sum + loss_sum,
-                loss_samples=Step.loss_samples + loss_samples,
-                devices=Step.devices + 1,
-                completed_at=case(
-                    (Step.completed_at < report.completed_at, report.completed_at), else_=Step.completed_at
-                ),
-            )
-            .returning(Step.step)
-            .execution_options(synchronize_session=False)
-        )
-        if added is None:
-            session.add(
-                Step(
-                    step=report.step,
-                    era=report.era,
-                    samples=report.samples,
-                    loss_sum=loss_sum,
-                    loss_samples=loss_samples,
-                    devices=1,
-                    target_batch_size=self._target_batch_size(report.step),
-                    completed_at=report.completed_at,
-                )
-            )
+
+def _columns(report: StepReport) -> dict[str, Any]:
+    """The report's own columns; its receipt goes elsewhere."""
+    columns = asdict(report)
+    del columns["receipt"]
+    return columns

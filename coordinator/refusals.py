@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.store.models import Refusal
 
-Kind = Literal["join", "renew", "file", "session", "report", "visit", "login", "suspicion", "quarantine"]
+Kind = Literal["join", "renew", "file", "session", "report", "visit", "login", "suspicion", "quarantine", "receipt"]
 KEPT_REFUSALS = 10_000
 MAX_REASON_CHARS = 500
 

@@ -120,6 +120,12 @@ class SwarmCourse:
         self._look_for_liars(trainers, view.step, target, now)
         return view
 
+    @property
+    def era(self) -> int:
+        """The newest beacon's; 0 before the first."""
+        newest = self._watch.newest
+        return 0 if newest is None else newest.course.era
+
     def sketch_at(self, step: int) -> Sketch:
         """What the beacon, or without one most members, reported of the state after `step`; empty if unknown."""
         return self._sketches.get(step, ())

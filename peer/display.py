@@ -23,6 +23,7 @@ from peer.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepRep
 from peer.phases import PhaseFacts
 
 REFRESHES_PER_SECOND = 4
+UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
 PROGRESS_LINE_EVERY_S = 30.0
 
 
@@ -212,7 +213,8 @@ class LineDisplay:
                 return
             self._progress_at = self._clock()
         if self._as_json:
-            print(json.dumps({"event": type(event).__name__} | asdict(event)), file=self._stream, flush=True)
+            facts = {name: value for name, value in asdict(event).items() if name not in UNTOLD}
+            print(json.dumps({"event": type(event).__name__} | facts), file=self._stream, flush=True)
         elif (line := describe(event)) is not None:
             print(line, file=self._stream, flush=True)
 

@@ -62,6 +62,7 @@ class StepReport:
     data_wait_s: float = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
     elapsed_s: float = 0.0  # since the report before
     averaged_bytes: int = 0  # that others sent to this peer to be averaged
+    receipt: str = ""  # what each sender brought to what this peer reduced, signed: see auth.receipts
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,21 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from auth.errors import StorageError
 from peer.messages import StepReport
 
 CAPACITY = 100_000  # reports; at one step a minute this is more than two months
+RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
 
 # AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS receipts (seq INTEGER PRIMARY KEY, receipt TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 """
 
@@ -40,8 +42,14 @@ class Pending:
 class Outbox:
     """A bounded, ordered queue of reports in a SQLite file; used from one thread."""
 
-    def __init__(self, path: Path, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
-        self._path, self._capacity = path, capacity
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        capacity: int = CAPACITY,
+        receipts_kept: int = RECEIPTS_KEPT,
+    ) -> None:
+        self._path, self._capacity, self._receipts_kept = path, capacity, receipts_kept
         with self._reporting():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, isolation_level=None)
@@ -52,8 +60,12 @@ class Outbox:
     def put(self, report: StepReport, era: int, completed_at: float) -> int:
         """Keep a report and return its number; the oldest goes where there is no room left."""
         with self._transaction() as database:
-            row = (era, completed_at, json.dumps(asdict(report)))
+            row = (era, completed_at, json.dumps(asdict(replace(report, receipt=""))))
             seq = database.execute("INSERT INTO reports (era, completed_at, body) VALUES (?, ?, ?)", row).lastrowid
+            if report.receipt:
+                database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
+                newest = "SELECT seq FROM receipts ORDER BY seq DESC LIMIT ?"
+                database.execute(f"DELETE FROM receipts WHERE seq NOT IN ({newest})", (self._receipts_kept,))  # noqa: S608
             surplus = len(self) - self._capacity
             if surplus > 0:
                 oldest = "SELECT seq FROM reports ORDER BY seq LIMIT ?"
@@ -66,14 +78,20 @@ class Outbox:
         """The oldest unacknowledged reports with a number above `after`."""
         with self._reporting():
             rows = self._database.execute(
-                "SELECT seq, era, completed_at, body FROM reports WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+                "SELECT seq, era, completed_at, body, COALESCE(receipt, '') "
+                "FROM reports LEFT JOIN receipts USING (seq) WHERE seq > ? ORDER BY seq LIMIT ?",
+                (after, limit),
             ).fetchall()
-        return [Pending(seq, era, at, StepReport(**json.loads(body))) for seq, era, at, body in rows]
+        return [
+            Pending(seq, era, at, StepReport(**(json.loads(body) | {"receipt": receipt})))
+            for seq, era, at, body, receipt in rows
+        ]
 
     def ack(self, seq: int) -> None:
         """Forget a report that the coordinator has taken, or refused for good."""
-        with self._reporting():
-            self._database.execute("DELETE FROM reports WHERE seq = ?", (seq,))
+        with self._transaction() as database:
+            for table in ("reports", "receipts"):
+                database.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608  our own text
 
     def __len__(self) -> int:
         with self._reporting():

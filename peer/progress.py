@@ -121,6 +121,11 @@ class StepTracker(ProgressTracker):
             self._credits.take(weights, self.course.age_s(time.monotonic()), self.course.allowances.of)
         self.course.round_ended(step, weights, short)
 
+    @property
+    def known_era(self) -> int:
+        """How often the run has returned to a checkpoint: the keeper knows it, others have it from the beacon."""
+        return self.era if self._role == "keeper" else self.course.era
+
     def begin_training(self) -> None:
         """From now on the others wait for this peer when they average."""
         self._training = True

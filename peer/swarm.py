@@ -27,6 +27,7 @@ from peer.place import Place
 from peer.run_config import RunConfig
 from peer.suspicion import Suspicion, Suspicions
 from peer.swarm_optimizer import SwarmOptimizer
+from peer.witness import Witness
 
 ANYWHERE = Place()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
@@ -43,6 +44,7 @@ class StepOutcome:
     group_samples: int | None  # all samples that were averaged
     averaging_s: float
     averaged_bytes: int = 0  # that others sent to this peer to be averaged
+    receipt: str = ""  # of what they brought, signed; empty if this peer reduced nothing
     lost_samples: int = 0
     lost_reason: str = ""
 
@@ -64,9 +66,10 @@ class SwarmProgress:
 class Swarm:
     """The swarm as the trainer sees it; made by `join`, left by `leave`."""
 
-    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer) -> None:
+    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer, witness: Witness) -> None:
         self._dht = dht
         self._optimizer = optimizer
+        self._witness = witness
         self._rounds = futures.ThreadPoolExecutor(
             1, "averaging"
         )  # its thread starts with the first round in background
@@ -111,7 +114,7 @@ class Swarm:
         optimizer.restore(0)
         optimizer.tracker.publish()
         optimizer.tracker.start()
-        return cls(dht, optimizer)
+        return cls(dht, optimizer, Witness(credentials.device_key, config.run.name))
 
     @property
     def step(self) -> int:
@@ -203,7 +206,8 @@ class Swarm:
             return None
         samples = self._optimizer.grad_averager.due_samples
         self._optimizer.take_step()
-        return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes)
+        receipt = self._witness.receipt(self._optimizer.tracker.known_era, self.step, group.weights)
+        return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes, receipt)
 
     def _catch_up(self) -> StepOutcome:
         lost = self._optimizer.drop_gradients()

@@ -54,6 +54,7 @@ class Tally:
             data_wait_s=data_wait_s - self.data_wait_s,
             elapsed_s=elapsed_s,
             averaged_bytes=outcome.averaged_bytes,
+            receipt=outcome.receipt,
         )
 
     def progress(self, swarm: SwarmProgress) -> Progress:

@@ -20,6 +20,7 @@ from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
 from peer.messages import StepReport
 from peer.run_config import RunConfig
+from tests.receipts import keeper_confirms
 
 TARGET = 100
 
@@ -70,6 +71,8 @@ class FakeRun:
             )
             now = self.services.clock()
             assert self.services.ledger.record(device, None, step, 0, report, now).accepted
+        services = self.services
+        keeper_confirms(services.sessions, services.membership, services.ledger, self.directory.config.run.name, step)
 
     def keeper_says(self, step: int, samples: int = 40, now: float | None = None) -> None:
         """The keeper's status row."""

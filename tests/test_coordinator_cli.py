@@ -22,6 +22,7 @@ from coordinator.suspicions import Claim, hear
 from coordinator.validations import record_validation
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
+from tests.receipts import keeper_confirms
 from tests.served_page import validation_row
 from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 
@@ -59,6 +60,7 @@ def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> N
             samples_per_second=100.0,
         )
         assert run.ledger.record(grant.device_id, None, 1, 0, report, NOW).accepted
+        keeper_confirms(run.sessions, run.membership, run.ledger, run.directory.config.run.name, 1)
 
 
 def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:

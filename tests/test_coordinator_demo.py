@@ -25,6 +25,7 @@ from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import OpenRun, open_run
 from coordinator.validations import record_validation
 from peer.messages import StepReport
+from tests.receipts import keeper_confirms
 from tests.served_page import validation_row
 from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
 
@@ -154,6 +155,9 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
     demo.start(2)
     machine.report("ada", steps=2, samples=20)
     machine.report("grace", steps=2, samples=16)
+    for step in (1, 2):
+        run = machine.run
+        keeper_confirms(run.sessions, run.membership, run.ledger, run.directory.config.run.name, step)
     demo.follow(steps=2)
     demo.stop()
     record_checkpoint(machine.run.sessions, step=2, path="/c/2", size_bytes=1, manifest_sha256="0" * 64, now=0.0)

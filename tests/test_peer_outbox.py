@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,15 @@ def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(StorageError, match=r"outbox\.sqlite3"):
         Outbox(path, clock=lambda: 1.0)
+
+
+def test_receipts_wait_with_the_newest_reports(tmp_path: Path) -> None:
+    """They are long: where many wait, older reports go without theirs; an acknowledged one's is gone."""
+    outbox = Outbox(tmp_path / "outbox.sqlite3", clock=lambda: 1000.0, receipts_kept=2)
+    numbers = [outbox.put(replace(a_report(step), receipt=f"receipt {step}"), 0, 0.0) for step in (1, 2, 3)]
+    assert [entry.report.receipt for entry in outbox.pending(10)] == ["", "receipt 2", "receipt 3"]
+    outbox.ack(numbers[1])
+    outbox.put(a_report(4), 0, 0.0)
+    outbox.put(replace(a_report(5), receipt="receipt 5"), 0, 0.0)
+    assert [entry.report.receipt for entry in outbox.pending(10)] == ["", "receipt 3", "", "receipt 5"]
+    outbox.close()

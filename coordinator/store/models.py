@@ -20,9 +20,10 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from coordinator.store.base import Base
+from coordinator.store.receipt_models import Receipt
 from coordinator.store.suspicion_models import Suspicion
 
-__all__ = ["Base", "Suspicion"]
+__all__ = ["Base", "Receipt", "Suspicion"]
 
 
 class Member(Base):
@@ -108,7 +109,8 @@ class Report(Base):
     seq: Mapped[int] = mapped_column(BigInteger)  # starts at the milliseconds of its outbox's creation
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[int] = mapped_column(Integer)
+    samples: Mapped[int] = mapped_column(Integer)  # as claimed
+    counted: Mapped[int | None] = mapped_column(Integer)  # as receipts confirm; null while none does
     loss: Mapped[float | None] = mapped_column(Float)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
     sop_loss: Mapped[float | None] = mapped_column(Float)

@@ -169,7 +169,7 @@ class Hello(_message.Message):
     def __init__(self, token: _Optional[str] = ..., signature: _Optional[bytes] = ..., hardware: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("seq", "step", "samples", "loss", "mlm_loss", "sop_loss", "group_size", "group_samples", "averaging_s", "samples_per_second", "lost_samples", "lost_reason", "data_wait_s", "era", "time", "elapsed_s", "averaged_bytes")
+    __slots__ = ("seq", "step", "samples", "loss", "mlm_loss", "sop_loss", "group_size", "group_samples", "averaging_s", "samples_per_second", "lost_samples", "lost_reason", "data_wait_s", "era", "time", "elapsed_s", "averaged_bytes", "receipt")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +187,7 @@ class StepReport(_message.Message):
     TIME_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     AVERAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     seq: int
     step: int
     samples: int
@@ -204,7 +205,8 @@ class StepReport(_message.Message):
     time: float
     elapsed_s: float
     averaged_bytes: int
-    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., mlm_loss: _Optional[float] = ..., sop_loss: _Optional[float] = ..., group_size: _Optional[int] = ..., group_samples: _Optional[int] = ..., averaging_s: _Optional[float] = ..., samples_per_second: _Optional[float] = ..., lost_samples: _Optional[int] = ..., lost_reason: _Optional[str] = ..., data_wait_s: _Optional[float] = ..., era: _Optional[int] = ..., time: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., averaged_bytes: _Optional[int] = ...) -> None: ...
+    receipt: str
+    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., mlm_loss: _Optional[float] = ..., sop_loss: _Optional[float] = ..., group_size: _Optional[int] = ..., group_samples: _Optional[int] = ..., averaging_s: _Optional[float] = ..., samples_per_second: _Optional[float] = ..., lost_samples: _Optional[int] = ..., lost_reason: _Optional[str] = ..., data_wait_s: _Optional[float] = ..., era: _Optional[int] = ..., time: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., averaged_bytes: _Optional[int] = ..., receipt: _Optional[str] = ...) -> None: ...
 
 class Presence(_message.Message):
     __slots__ = ("step", "own_samples", "samples_per_second", "state", "relay_addresses")

@@ -7,6 +7,7 @@ whether a claim is plausible is the ledger's question.
 from __future__ import annotations
 
 from auth.errors import RequestError
+from auth.receipts import MAX_RECEIPT_CHARS
 from peer.messages import StepReport
 from peer.protocol import control_pb2
 
@@ -33,6 +34,7 @@ def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) 
         data_wait_s=report.data_wait_s,
         elapsed_s=report.elapsed_s,
         averaged_bytes=report.averaged_bytes,
+        receipt=report.receipt,
         era=era,
         time=completed_at,
     )
@@ -48,6 +50,8 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
             raise RequestError(f"`{name}` ({getattr(message, name)}) must not exceed {MAX_LONG}.")
     if len(message.lost_reason) > MAX_REASON_CHARS:
         raise RequestError(f"`lost_reason` must not be longer than {MAX_REASON_CHARS} characters.")
+    if len(message.receipt) > MAX_RECEIPT_CHARS:
+        raise RequestError(f"`receipt` must not be longer than {MAX_RECEIPT_CHARS} characters.")
     return StepReport(
         step=message.step,
         samples=message.samples,
@@ -63,4 +67,5 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
         data_wait_s=message.data_wait_s,
         elapsed_s=message.elapsed_s,
         averaged_bytes=message.averaged_bytes,
+        receipt=message.receipt,
     )

@@ -1,0 +1,46 @@
+"""How many of the samples that a device claims count: as many as others confirm by their receipts.
+
+Pure, and in one place: the coordinator counts by it, and `manyhands verify` recomputes by it what was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+
+@dataclass(frozen=True)
+class Word:
+    """What one receipt says of one device."""
+
+    member: str  # whose device signed it
+    is_keeper: bool
+    samples: int  # 0 if it does not name the device
+
+
+def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
+    """How many samples of this member's claim count; None as long as nobody has said anything that matters.
+
+    The keeper's word suffices alone: it is the operator's own, and whoever runs the run must believe it anyway. Without
+    it the median of what *other* members' devices received decides, so a single liar among three neither gives nor
+    takes anything; of two the smaller counts. What a member's own devices say of each other is no evidence. Nobody is
+    credited with more than was claimed.
+    """
+    keepers = [word.samples for word in words if word.is_keeper]
+    others = [word.samples for word in words if not word.is_keeper and word.member != member]
+    evidence = keepers or others
+    if claim == 0:
+        return 0
+    return min(claim, median_low(evidence)) if evidence else None
+
+
+def disproved(claim: int, member: str, words: Sequence[Word]) -> bool:
+    """Whether a claim is so plainly larger than what was received that its member is to be named.
+
+    By the keeper, or by two others at least: one member's word against another's is none.
+    """
+    counted = credited(claim, member, words)
+    witnesses = {word.member for word in words if word.member != member}
+    certain = any(word.is_keeper for word in words) or len(witnesses) > 1
+    return certain and counted is not None and counted < claim

@@ -1,0 +1,58 @@
+"""How much of a claim counts: what others received, and no more than was claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.crediting import Word, credited, disproved
+
+KEEPER = "keeper"
+
+
+def words(*said: tuple[str, int]) -> list[Word]:
+    return [Word(member, member == KEEPER, samples) for member, samples in said]
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        ([], None),
+        ([("ada", 30)], None),
+        ([(KEEPER, 30)], 30),
+        ([(KEEPER, 50)], 30),
+        ([(KEEPER, 10)], 10),
+        ([(KEEPER, 0)], 0),
+        ([(KEEPER, 30), ("bob", 0), ("eve", 0)], 30),
+        ([(KEEPER, 10), ("bob", 30), ("eve", 30)], 10),
+        ([("bob", 30)], 30),
+        ([("bob", 30), ("ada", 0)], 30),
+        ([("bob", 30), ("eve", 20)], 20),
+        ([("bob", 30), ("eve", 0), ("dan", 30)], 30),
+        ([("bob", 5), ("eve", 1000), ("dan", 5)], 5),
+    ],
+)
+def test_what_others_say_counts(said: list[tuple[str, int]], counted: int | None) -> None:
+    """Ada claims 30: the keeper's word suffices, else the median of other members', never her own devices'."""
+    assert credited(30, "ada", words(*said)) == counted
+
+
+def test_no_samples_need_no_word() -> None:
+    """An auxiliary peer claims none and waits for nobody."""
+    assert credited(0, "ada", []) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ([(KEEPER, 10)], True),
+        ([(KEEPER, 30)], False),
+        ([("bob", 10)], False),
+        ([("bob", 10), ("ada", 10)], False),
+        ([("bob", 10), ("eve", 10)], True),
+        ([("bob", 30), ("eve", 30)], False),
+        ([], False),
+    ],
+)
+def test_who_is_named(said: list[tuple[str, int]], named: bool) -> None:
+    """The keeper's word, or two others': one member's against another's is none."""
+    assert disproved(30, "ada", words(*said)) is named
