@@ -3,8 +3,8 @@
     python benchmarks/averaging_memory.py [--quick] [--json]
 
 Two peers average over loopback; one of them breaks every second round off, so that it fails for the other. Counted is
-what all processes of the other one hold between rounds. The baseline is the memory after over three minutes of rounds: by
-then everything has been allocated once, and hivemind's DHT begins to forget requests (it remembers each for three
+what all processes of the other one hold between rounds. The baseline is the memory after over three minutes of rounds:
+by then everything has been allocated once, and hivemind's DHT begins to forget requests (it remembers each for three
 minutes, lest it be replayed). The growth is that of a line through what is held from then on.
 
 A page that processes share counts for each in part, strangers' too: let nothing else of ours run meanwhile.
