@@ -3,7 +3,7 @@
 #   make test     all tests, in two processes, or WORKERS=... of them
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
-#   make protocol regenerate the gRPC stubs after a change of peer/protocol/control.proto
+#   make protocol regenerate the stubs after a change of peer/protocol/*.proto
 #   make bench    the benchmarks' quick forms
 # Options: PYTHON=python3.12 chooses the interpreter; ARGS="--steps 12 --json" goes to the command.
 
@@ -36,7 +36,7 @@ demo: $(STAMP)
 	$(BIN)/manyhands demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 fuzz: $(STAMP)
 	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest tests/fuzz $(ARGS)
@@ -55,6 +55,7 @@ check: $(STAMP)
 protocol: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		peer/protocol/control.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. peer/protocol/audit.proto
 
 bench: $(STAMP)
 	@set -e; for benchmark in $$(grep -l __main__ benchmarks/[!_]*.py); do \

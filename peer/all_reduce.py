@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +23,8 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
 from peer.compression import decode, encode
+from peer.evidence import Drawn, Evidence
+from peer.findings import Finding
 from peer.guest.traffic import Traffic
 from peer.part_reducer import PartReducer
 
@@ -28,9 +32,23 @@ from peer.part_reducer import PartReducer
 class ExactAllReduce(AllReduceRunner):
     """Butterfly all-reduce in which all members receive identical averages."""
 
-    def __init__(self, *, traffic: Traffic, may_contribute: Callable[[PeerID], Awaitable[bool]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        traffic: Traffic,
+        note: Callable[[Finding], None],
+        may_contribute: Callable[[PeerID], Awaitable[bool]],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer)
+        self._note = note
+        self.evidence = Evidence(
+            parts=self.tensor_part_container.num_parts_by_peer,
+            own=self.ordered_peer_ids.index(self.peer_id),
+            weight=self.weight,
+            rng=random.SystemRandom(),
+        )
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
@@ -61,11 +79,14 @@ class ExactAllReduce(AllReduceRunner):
         self._weights[sender_index] = self.weight
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
+            self.evidence.keep_own(part)
             reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
             self.least_weight = min(self.least_weight, reduced.weight)
             # the same rounding as everybody else's copy went through
             wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
-            self.tensor_part_container.register_processed_part(peer_index, part_index, decode(wire))
+            rounded = decode(wire)
+            self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded)
+            self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         """Send this peer's parts to one reducer and take the averages it returns."""
@@ -74,19 +95,22 @@ class ExactAllReduce(AllReduceRunner):
             await self._reduce_own_parts(peer_index)
             return
         container = self.tensor_part_container
-        has_all, parts = asyncio.Event(), self._generate_input_for_peer(peer_index)
+        has_all = asyncio.Event()
+        parts = self.evidence.keep_sent(peer_index, self._generate_input_for_peer(peer_index))
         try:
             sent = self._traffic.sending(_held_open(parts, has_all))
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected = 0, container.num_parts_by_peer[peer_index]
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             received = self._traffic.receiving(answers)
-            async for average, weight in amap_in_executor(_averaged_part, received, max_prefetch=container.prefetch):
+            read = partial(self._averaged_part, peer_id)
+            async for average, message in amap_in_executor(read, received, max_prefetch=container.prefetch):
                 asked = container._input_parts_by_peer[peer_index]
                 if part_index >= expected or average.shape != asked[part_index][0].shape:
                     raise AllreduceException(f"{peer_id} returned parts that were not asked for")
+                self.evidence.keep_returned(Drawn(peer_index, part_index), message.tensor_part, average, message.weight)
                 container.register_processed_part(peer_index, part_index, average)
-                self.least_weight = min(self.least_weight, weight)
+                self.least_weight = min(self.least_weight, message.weight)
                 part_index += 1
                 if part_index == expected:
                     has_all.set()
@@ -95,6 +119,18 @@ class ExactAllReduce(AllReduceRunner):
         except BaseException:  # cancelled too: nobody may wait for parts of this reducer any more
             container.register_failed_reducer(peer_index)
             raise
+
+    def _averaged_part(
+        self, reducer: PeerID, message: averaging_pb2.AveragingData
+    ) -> tuple[torch.Tensor, averaging_pb2.AveragingData]:
+        """The average of one part, and the message that brought it; a reducer of what no part can be is named."""
+        if message.code != averaging_pb2.AVERAGED_PART:
+            raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
+        average = decode(message.tensor_part)
+        if not (is_finite(average) and math.isfinite(message.weight)):
+            self._note(Finding(reducer.to_base58(), "reduction", "returned an average that is not finite"))
+            raise AllreduceException(f"{reducer} returned an average that is not finite")
+        return average, message
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
@@ -160,13 +196,6 @@ async def _held_open(
     async for part in parts:
         yield part
     await has_all.wait()
-
-
-def _averaged_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float]:
-    """The average of one part and the total weight behind it."""
-    if message.code != averaging_pb2.AVERAGED_PART:
-        raise AllreduceException(f"reducer answered {averaging_pb2.MessageCode.Name(message.code)}")
-    return decode(message.tensor_part), message.weight
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:

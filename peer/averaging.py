@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
-from hivemind.averaging.allreduce import AllreduceException, AveragingMode
+from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import MatchmakingException
@@ -22,12 +23,17 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import enter_asynchronously
 
 from auth.swarm_auth import AuthorizedAverager, SwarmAccess
+from peer.accusations import Accusations
 from peer.all_reduce import ExactAllReduce, take_averages
+from peer.audit import Audit
+from peer.auditing import AuditedRounds, Auditing
 from peer.deadlines import RoundDeadline
+from peer.findings import Finding, Findings
 from peer.gathering import Gathering, request_timeout
+from peer.group_lines import NOBODY, declaration, group_lines
 from peer.guest.traffic import Traffic
 from peer.line_estimate import RoundTraffic, promised_time
-from peer.load_balancing import believed, part_size, reduction_shares
+from peer.load_balancing import part_size, reduction_shares
 from peer.round_memory import forget_frames, freeze_imported, give_back
 
 GROUP_POLL_S = 0.2
@@ -58,34 +64,28 @@ class BalancedRounds:
         del kwargs["min_vector_size"]  # for hivemind's own balancing
         kwargs["part_size_bytes"] = part_size(2 * self.total_size, group_info.group_size)
         try:
-            lines = [_declared_line(self.serializer.loads(gathered)) for gathered in group_info.gathered]
-            shares = reduction_shares(self.total_size, *zip(*lines, strict=True))
+            tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
+            self._lines = lines = group_lines(group_info, self.peer_id, self._declared, tokens)
+            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
             before = self._traffic.passed()
             async with enter_asynchronously(self.get_tensors()) as tensors:
                 group = await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
         except BaseException as error:
             self._deadline.failed()
+            self._declare()
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
             self._deadline.succeeded(group.seconds)
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
-            own, rates = group_info.peer_ids.index(self.peer_id), [rate for rate, _ in lines]
-            promised_s = promised_time(min(sent, received), own, shares, rates)
+            own = group_info.peer_ids.index(self.peer_id)
+            promised_s = promised_time(min(sent, received), own, shares, lines.rates)
             return replace(group, traffic=RoundTraffic(sent, received, group.seconds, promised_s))
         finally:
             self._allreduce_timeout = self._deadline.seconds  # of the next round
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)
 
 
-def _declared_line(gathered: Any) -> tuple[float | None, bool]:
-    """What a peer said when it joined the group: bytes per second of its line, and whether it may reduce."""
-    if not isinstance(gathered, list | tuple) or len(gathered) != 3:
-        raise ValueError("a peer of the group does not say how it takes part")
-    bandwidth, mode, _ = gathered
-    return believed(bandwidth), mode == AveragingMode.NODE.value
-
-
-class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager):
+class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
 
     def __init__(
@@ -98,6 +98,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         **kwargs: Any,
     ) -> None:
         self.access, self._traffic, self.gathering = access, traffic, gathering
+        self.findings = Findings()
+        self.auditing = Auditing(traffic, self._note)
+        self._accusations = Accusations(time.monotonic)
+        self._control: StepControl | None = None  # of the round that is sought, or runs
+        self._lines = NOBODY  # of the group that averages
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
@@ -180,6 +185,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         return super().schedule_step(scheduled_time or get_dht_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
+        self._control = step
+        self._declare()
         steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
         try:
             await super()._step(step=step, **kwargs)
@@ -187,6 +194,17 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             steering.cancel()
             if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
                 forget_frames(step.exception())
+
+    def _note(self, finding: Finding) -> None:
+        """Another peer was caught: tell the process that can name it, and the groups to come."""
+        self.findings.tell(finding)
+        self._accusations.accuse(finding.peer_id)
+
+    def _declare(self) -> None:
+        """What the next group is told of this peer when it joins."""
+        if self._control is not None:
+            self._declared = declaration(self._control.data_for_gather, self._accusations.current())
+            self._control._data_for_gather = self._declared
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
@@ -208,16 +226,22 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             group_id=group_id,
             ordered_peer_ids=group_info.peer_ids,
             traffic=self._traffic,
+            note=self._note,
             may_contribute=self.may_contribute,
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
+        self.auditing.expect(group_id)
         began = time.perf_counter()
         try:
             await take_averages(runner, tensors)
-        except AllreduceException:
-            self._failed_rounds.value += 1
+        except BaseException as error:
+            self.auditing.give_up(group_id)
+            self._failed_rounds.value += isinstance(error, AllreduceException)
             raise
+        audit = Audit(group_info.peer_ids, self.peer_id, runner.evidence, weights=runner.weights_by_peer)
+        stub = partial(self.get_stub, self._p2p, namespace=self.prefix)
+        self.auditing.begin(group_id, audit, self._lines.second_reducers, stub)
         return AveragedGroup(
             size=group_info.group_size,
             samples=round(runner.least_weight),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from peer.allowances import Allowances, newcomer_share
 from peer.beacon import Beacon, BeaconWatch, nearest_step
 from peer.false_claims import FalseClaims
+from peer.findings import Finding
 from peer.quorum import agreed_sketch, agreed_step
 from peer.records import KnownPeer
 from peer.sketch import Sketch
@@ -144,6 +145,11 @@ class SwarmCourse:
         peer = self._peers.get(peer_id)
         member, device = (peer.member, peer.device_id) if peer is not None else ("a member", "unknown")
         self._suspicions.raise_against(Suspicion(peer_id, member, device, kind, step, detail))
+
+    def suspect_all(self, findings: Iterable[Finding], step: int) -> None:
+        """Raise the suspicions that the averager's process found."""
+        for finding in findings:
+            self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
         """Whether everybody has had the time to be seen: until then, who came first would be most of the members."""

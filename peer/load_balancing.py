@@ -4,6 +4,14 @@ DeDLOC's adaptive averaging (Diskin et al. 2021, arXiv 2106.10207, section 3.2):
 values, a peer that reduces the fraction f sends (and receives) V * (1 + (n - 2) * f) values, its own and those of the
 others. The round ends when the slowest line has passed its traffic. Every peer of the group computes the shares for
 itself, and they must be the same everywhere: so this is a closed form in plain arithmetic, not a numerical solver.
+
+Who reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces more than
+a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims. That costs
+time only where one or two lines are much faster than all others and the keeper, which is bound by nothing, is away: 8
+peers with lines of 200 and 7 x 10 Mbit/s then need 1.64 times as long (16 peers 1.70), with the keeper in the group as
+long as ever; so does DeDLOC's 4 x 200, 8 x 100, 4 x 50, where nobody comes near the bound. A bound of a half would make
+the 1.64 a 1.43 and let a liar have twice as much. (Both figures: `round_time`; it can at most be doubled where all who
+average reduce.)
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ from collections.abc import Sequence
 
 PARTS_PER_REDUCER = 32
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
+LARGEST_SHARE = 1 / 4  # of the values, that a device reduces in a group of eight or more
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
 FASTEST = (
     25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace, encrypting, decoding, adding up
@@ -26,11 +35,22 @@ def believed(claim: object) -> float | None:
     return None
 
 
-def reduction_shares(values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool]) -> tuple[int, ...]:
+def largest_share(reducers: int) -> float:
+    """The part of all values that a device may reduce which is not trusted, where so many reduce.
+
+    Twice an equal share, so that half of them could bear the whole and lines may differ; one or two have no bound.
+    """
+    return min(1.0, max(LARGEST_SHARE, 2 / reducers))
+
+
+def reduction_shares(
+    values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool], trusted: Sequence[bool] = ()
+) -> tuple[int, ...]:
     """How many of `values` each peer reduces, so that the round ends as soon as it can.
 
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
     known, which counts like the fastest that is known. `reduces`: which peers may; raises `ValueError` if none may.
+    `trusted`: whose share has no bound, the keeper's; empty if nobody's.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -39,7 +59,9 @@ def reduction_shares(values: int, bandwidths: Sequence[float | None], reduces: S
     rates = [(fastest if rate is None else rate) if may else 0.0 for rate, may in zip(bandwidths, reduces, strict=True)]
     if not any(rates):  # who may reduce has no line worth naming: they share alike
         rates = [float(may) for may in reduces]
-    return _whole_shares(values, _fractions(rates))
+    bound = largest_share(sum(rate > 0 for rate in rates))
+    limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
+    return _whole_shares(values, _fractions(rates, limits))
 
 
 def part_size(size_bytes: int, group_size: int) -> int:
@@ -62,21 +84,41 @@ def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[fl
     return max(times, default=0.0)
 
 
-def _fractions(rates: Sequence[float]) -> list[float]:
-    """The fractions that minimize the longest time, by filling up the fastest lines first; they sum to 1.
+def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
+    """The fractions that minimize the longest time, none above its limit; they sum to 1.
 
-    With the k fastest reducing, all of them end at T = (n - 2 + k) / (the sum of their rates); the k-th has a share if
-    it could pass its own values in less than T.
+    What is above a limit falls to the others, who then need longer; so who was above its limit stays there.
     """
     others = len(rates) - 2
     if others <= 0:  # two peers pass all their values whoever reduces
         return [rate / math.fsum(rates) for rate in rates]
+    fractions, rest = [0.0] * len(rates), 1.0
+    open_to_more = [index for index, rate in enumerate(rates) if rate > 0]
+    while open_to_more:
+        shares = _filled_up([rates[index] for index in open_to_more], others, rest)
+        found = dict(zip(open_to_more, shares, strict=True))
+        full = [index for index in open_to_more if found[index] > limits[index]]
+        for index in full or open_to_more:
+            fractions[index] = min(found[index], limits[index])
+        if not full:
+            break
+        rest = max(0.0, rest - math.fsum(limits[index] for index in full))
+        open_to_more = [index for index in open_to_more if index not in full]
+    return fractions
+
+
+def _filled_up(rates: Sequence[float], others: int, rest: float) -> list[float]:
+    """How these lines share the fraction `rest`, by filling up the fastest first.
+
+    With the k fastest reducing, all of them end at T = (others * rest + k) / (the sum of their rates); the k-th has a
+    share if it could pass its own values in less than T.
+    """
     total, time = 0.0, math.inf
     for count, rate in enumerate(sorted(rates, reverse=True), 1):
         if count > 1 and rate * time <= 1:
             break
         total += rate
-        time = (others + count) / total
+        time = (others * rest + count) / total
     return [max(0.0, rate * time - 1) / others for rate in rates]
 
 

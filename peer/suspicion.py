@@ -23,6 +23,7 @@ SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm's
     "samples",  # claims more samples than can be, or than it brought
     "state",  # gave another state than the members hold
+    "reduction",  # returned averages that are not those of what it got
 ]
 KINDS = frozenset(get_args(SuspicionKind))
 

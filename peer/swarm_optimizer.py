@@ -175,6 +175,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._maybe_schedule_gradient_averaging()
 
     def _require_group(self) -> None:
+        self.tracker.course.suspect_all(self.grad_averager.findings.take(), self.local_epoch)
         view, gathering = self.tracker.view, self.grad_averager.gathering
         gathering.required = required_group_size(view.averaging, self.attempts)
         keeper_known = view.keepers > 0 or not self.tracker.keeper_may_be_late

@@ -10,13 +10,22 @@ import scipy.optimize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.load_balancing import FASTEST, MAX_BANDWIDTH, believed, part_size, reduction_shares, round_time
+from peer.load_balancing import (
+    FASTEST,
+    LARGEST_SHARE,
+    MAX_BANDWIDTH,
+    believed,
+    largest_share,
+    part_size,
+    reduction_shares,
+    round_time,
+)
 
 VALUES = 17_800_000
 
 
-def best_time(rates: list[float]) -> float:
-    """The shortest possible round, by linear programming, in the time that 1 byte/s takes for all values."""
+def best_time(rates: list[float], most: list[float]) -> float:
+    """The shortest possible round where nobody reduces more than `most`, by linear programming, for one byte in all."""
     count = len(rates)
     aim = np.zeros(count + 1)
     aim[-1] = 1.0
@@ -24,18 +33,50 @@ def best_time(rates: list[float]) -> float:
     rows, bounds = np.zeros((len(reducers), count + 1)), np.zeros(len(reducers))
     for row, index in enumerate(reducers):
         rows[row, index], rows[row, -1], bounds[row] = (count - 2) / rates[index], -1.0, -1 / rates[index]
-    limits = [(0, 1 if rate else 0) for rate in rates] + [(0, None)]
+    limits = [(0, limit if rate else 0) for rate, limit in zip(rates, most, strict=True)] + [(0, None)]
     sums = np.concatenate([np.ones(count), [0.0]])[None]
     solution = scipy.optimize.linprog(aim, rows, bounds, sums, [1.0], limits, method="highs")
     return float(solution.x[-1])
 
 
-@given(st.lists(st.floats(0.1, 1000.0), min_size=3, max_size=12))
-def test_no_shares_end_a_round_sooner(rates: list[float]) -> None:
-    """The closed form reaches what linear programming finds to be the shortest round."""
-    shares = reduction_shares(VALUES, rates, [True] * len(rates))
+@given(st.lists(st.tuples(st.floats(0.1, 1000.0), st.booleans()), min_size=3, max_size=12))
+def test_no_shares_end_a_round_sooner(peers: list[tuple[float, bool]]) -> None:
+    """The closed form reaches what linear programming finds to be the shortest round, within the bounds."""
+    rates, trusted = map(list, zip(*peers, strict=True))
+    most = [1.0 if is_trusted else largest_share(len(rates)) for is_trusted in trusted]
+    shares = reduction_shares(VALUES, rates, [True] * len(rates), trusted)
     assert sum(shares) == VALUES
-    assert round_time(1, shares, rates) <= best_time(rates) * 1.0001 + 1e-9
+    assert all(share <= limit * VALUES + len(rates) for share, limit in zip(shares, most, strict=True))
+    assert round_time(1, shares, rates) <= best_time(rates, most) * 1.0001 + 1e-9
+
+
+@pytest.mark.parametrize(("reducers", "most"), [(1, 1.0), (2, 1.0), (3, 2 / 3), (5, 0.4), (8, 0.25), (100, 0.25)])
+def test_who_is_not_trusted_has_a_bounded_share(reducers: int, most: float) -> None:
+    """However fast a line is claimed to be; one reducer or two, which cannot do otherwise, have no bound."""
+    assert largest_share(reducers) == pytest.approx(most)
+    rates = [FASTEST, *[1e4] * (reducers - 1)]
+    shares = reduction_shares(VALUES, [*rates, 0.0], [True] * (reducers + 1))
+    assert shares[0] == pytest.approx(most * VALUES, abs=reducers)
+    assert (sum(shares), shares[-1]) == (VALUES, 0)
+
+
+def test_the_keeper_reduces_what_others_may_not() -> None:
+    """With it in the group one fast line among slow ones costs no time, and has its bounded share."""
+    rates = [25e6, 25e6, *[1.25e6] * 7]
+    shares = reduction_shares(VALUES, rates, [True] * 9, [True, *[False] * 8])
+    assert shares[1] == pytest.approx(LARGEST_SHARE * VALUES, abs=9)
+    assert shares[0] == pytest.approx((1 - LARGEST_SHARE) * VALUES, abs=9)
+    assert round_time(2 * VALUES, shares, rates) == pytest.approx(2 * VALUES / 1.25e6)
+
+
+def test_the_bound_costs_honest_groups_little() -> None:
+    """One line of 200 and seven of 10 Mbit/s need 1.64 times as long without a keeper; the field's example no more."""
+    rates = [25e6, *[1.25e6] * 7]
+    bound = round_time(2 * VALUES, reduction_shares(VALUES, rates, [True] * 8), rates)
+    free = round_time(2 * VALUES, reduction_shares(VALUES, rates, [True] * 8, [True] * 8), rates)
+    assert bound / free == pytest.approx(1.64, abs=0.01)
+    field = [rate * 1e6 / 8 for rate in [200.0] * 4 + [100.0] * 8 + [50.0] * 4]
+    assert reduction_shares(VALUES, field, [True] * 16) == reduction_shares(VALUES, field, [True] * 16, [True] * 16)
 
 
 def test_the_field_s_example_takes_as_long_as_the_slowest_lines_need_for_their_own_values() -> None:

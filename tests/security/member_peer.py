@@ -22,6 +22,7 @@ from peer.models import build_model
 from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
+from tests.security.false_reducer import FalseReducer
 from tests.security.insider import Insider, give_false_states
 from tests.security.processes import Orders
 from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
@@ -43,6 +44,7 @@ class MemberPlan:
     seed: int = 1
     port: int = 0
     microbatch_s: float = 0.2
+    bandwidth: float | None = None  # bytes per second, as it claims
 
 
 def microbatch(config: RunConfig, seed: int, part: int) -> Batch:
@@ -72,12 +74,13 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
     give_false_states(orders)
+    FalseReducer(orders)
     swarm = Swarm.join(
         config=config,
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        place=Place(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",)),
+        place=Place(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",), bandwidth=plan.bandwidth),
         on_suspicion=lambda suspicion: orders.say("suspicion", **asdict(suspicion)),
     )
     while plan.role != "keeper" and not swarm.download_state():

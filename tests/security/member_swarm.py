@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from auth.credentials import Credentials
@@ -50,8 +52,9 @@ CONFIG: dict[str, Any] = {
 class MemberSwarm:
     """Starts the peers and makes sure that none is left behind."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, bandwidths: Mapping[str, float] = MappingProxyType({})) -> None:
+        """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any."""
+        self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -65,7 +68,14 @@ class MemberSwarm:
         peers = [
             self._start(
                 name,
-                MemberPlan("trainer", CONFIG, str(self._grant(device, name, "trainer")), self.addresses, max(1, seed)),
+                MemberPlan(
+                    "trainer",
+                    CONFIG,
+                    str(self._grant(device, name, "trainer")),
+                    self.addresses,
+                    max(1, seed),
+                    bandwidth=bandwidths.get(name),
+                ),
             )
             for seed, (device, name) in enumerate(zip(devices, members, strict=True))
         ]

@@ -1,0 +1,56 @@
+"""Which reducers a group does without: those that most of its members have caught returning false averages.
+
+Who falsifies what it reduces could make every round fail, or every step a false one, for as long as it is in the swarm.
+So each peer tells its groups whom it has caught, beside the rate of its line; all of a group see the same words, and
+leave out whom most members accuse. One member's word against another's leads to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+MOST_ACCUSED = 8  # by one peer at a time
+ACCUSED_S = 3600.0  # for so long; then who did it may reduce again, until it is caught again
+MAX_ID_CHARS = 100
+
+
+class Accusations:
+    """Whom this peer has caught lately."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._caught_at: dict[str, float] = {}
+
+    def accuse(self, peer_id: str) -> None:
+        """It was caught now."""
+        self._caught_at.pop(peer_id, None)
+        self._caught_at[peer_id] = self._clock()
+
+    def current(self) -> list[str]:
+        """Peer IDs, those caught last if there are many."""
+        now = self._clock()
+        self._caught_at = {peer: at for peer, at in self._caught_at.items() if now - at < ACCUSED_S}
+        return list(self._caught_at)[-MOST_ACCUSED:]
+
+
+def read_accused(declared: Any) -> frozenset[str]:
+    """Whom another peer accuses, whatever it has really sent."""
+    if not isinstance(declared, list | tuple) or len(declared) > MOST_ACCUSED:
+        return frozenset()
+    return frozenset(peer for peer in declared if isinstance(peer, str) and len(peer) <= MAX_ID_CHARS)
+
+
+def outvoted(
+    peers: Sequence[str], members: Sequence[str], accused: Sequence[Collection[str]], trusted: Sequence[bool]
+) -> list[bool]:
+    """Whether most of the group's other members accuse each of its peers; never of one that is trusted.
+
+    `members`: whose device each peer is; a member has one voice, and none about its own devices. `accused`: by each.
+    """
+    out = []
+    for peer, member, is_trusted in zip(peers, members, trusted, strict=True):
+        voters = set(members) - {member}
+        against = {by for by, theirs in zip(members, accused, strict=True) if peer in theirs} & voters
+        out.append(not is_trusted and 2 * len(against) > len(voters))
+    return out

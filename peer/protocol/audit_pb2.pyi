@@ -1,0 +1,39 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Statement(_message.Message):
+    __slots__ = ("group_id", "weight", "digests")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    group_id: bytes
+    weight: float
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, group_id: _Optional[bytes] = ..., weight: _Optional[float] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("wanted", "reducer", "part")
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    REDUCER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    wanted: bool
+    reducer: int
+    part: int
+    def __init__(self, wanted: _Optional[bool] = ..., reducer: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ("group_id", "tensor")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    group_id: bytes
+    tensor: bytes
+    def __init__(self, group_id: _Optional[bytes] = ..., tensor: _Optional[bytes] = ...) -> None: ...
+
+class Received(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

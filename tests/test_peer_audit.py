@@ -1,0 +1,137 @@
+"""What one peer concludes of the others' reduction."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+import torch
+from hivemind.p2p import PeerID
+from hivemind.proto import runtime_pb2
+
+from peer.audit import Audit, equivocating
+from peer.compression import BLOCKWISE, decode, encode
+from peer.evidence import Drawn, Evidence
+from peer.part_reducer import Contribution, weighted_mean
+
+PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
+AUDITOR, SENDER, REDUCER, KEEPER = range(4)
+NAMES = [peer.to_base58() for peer in PEERS]
+WEIGHTS = (4.0, 8.0, 12.0, 0.0)
+CODES = {"none": 0, "float16": int(runtime_pb2.CompressionType.FLOAT16), "8bit": BLOCKWISE.compression_type}
+PART = Drawn(REDUCER, 0)
+LENGTH = 1000
+
+
+class AuditedPart:
+    """One part of one reducer, and an auditor that hears of it whatever a test lets the others say."""
+
+    def __init__(self, code: int, false: torch.Tensor | None = None, named: float = sum(WEIGHTS)) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.inputs = [torch.randn(LENGTH, generator=generator) for _ in range(3)]
+        self.wires = [encode(part, 0 if index == REDUCER else code) for index, part in enumerate(self.inputs)]
+        given = [Contribution(i, decode(wire), WEIGHTS[i]) for i, wire in enumerate(self.wires)]
+        self.average = encode(weighted_mean(0, given) if false is None else false, code)
+        evidence = Evidence(parts=(0, 0, 1, 0), own=AUDITOR, weight=WEIGHTS[AUDITOR], rng=random.Random(0))
+        evidence._sent[REDUCER].append(self.wires[AUDITOR])
+        evidence.keep_returned(PART, self.average, decode(self.average), named)
+        self.audit = Audit(PEERS, PEERS[AUDITOR], evidence, weights={NAMES[SENDER]: WEIGHTS[SENDER]})
+
+    def say(self, who: int, weight: float | None = None) -> Drawn | None:
+        """One peer's statement; returns what it is asked for."""
+        return self.audit.hear(PEERS[who], WEIGHTS[who] if weight is None else weight, self.audit.evidence.digests)
+
+    def say_all(self) -> None:
+        """All do what is asked of them."""
+        for who in (SENDER, REDUCER, KEEPER):
+            if self.say(who) is not None:
+                self.audit.show(PEERS[who], self.wires[who])
+
+    def named(self) -> list[str]:
+        return [finding.peer_id for finding in self.audit.findings()]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_an_honest_reducer_is_named_by_nobody(code: str) -> None:
+    """In each of the wire's codes, whose rounding is the same for both reducers."""
+    honest = AuditedPart(CODES[code])
+    assert not honest.audit.is_complete
+    honest.say_all()
+    assert honest.audit.is_complete
+    assert honest.audit.findings() == []
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.99, 1.01])
+def test_a_false_average_is_found(code: str, factor: float) -> None:
+    """Another sign, nothing at all, one in a hundred: whatever is more than rounding."""
+    true = decode(AuditedPart(CODES[code]).average)
+    false = AuditedPart(CODES[code], false=true * factor)
+    false.say_all()
+    assert false.named() == [NAMES[REDUCER]]
+
+
+def test_nobody_is_named_while_an_input_is_missing() -> None:
+    """Who takes no part in an audit fails nothing, and proves nothing."""
+    silent = AuditedPart(0, false=torch.zeros(LENGTH))
+    silent.say(KEEPER)
+    assert silent.say(SENDER) == PART
+    silent.audit.show(PEERS[SENDER], silent.wires[SENDER])
+    assert silent.audit.missing == [PEERS[REDUCER]]
+    assert silent.named() == []
+
+
+@pytest.mark.parametrize("weight", [9.0, 0.0, -1.0, math.nan, math.inf])
+def test_a_sender_that_names_other_samples_than_it_brought_is_found(weight: float) -> None:
+    """Its word would make an honest reducer's average look false."""
+    framed = AuditedPart(0)
+    assert framed.say(SENDER, weight) is None
+    framed.say_all()
+    assert framed.named() == [NAMES[SENDER]]
+
+
+def test_statements_and_inputs_count_once_from_the_group_only() -> None:
+    """In the form that was asked for; whatever else comes is ignored or refused."""
+    part, stranger = AuditedPart(0), PeerID(b"\x12\x20" + b"s" * 32)
+    digests = part.audit.evidence.digests
+    assert part.audit.hear(stranger, 1.0, digests) is None
+    assert part.audit.hear(PEERS[AUDITOR], 4.0, digests) is None
+    assert part.audit.hear(PEERS[SENDER], 8.0, digests[:-1]) is None
+    assert part.audit.hear(PEERS[SENDER], 8.0, [b"x"] * 4) is None
+    part.audit.show(PEERS[SENDER], part.wires[SENDER])  # before it was asked
+    assert PEERS[SENDER] in part.audit.missing
+    assert part.say(SENDER) == PART
+    for wrong in (torch.zeros(LENGTH + 1), torch.zeros(LENGTH, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="not asked for"):
+            part.audit.show(PEERS[SENDER], encode(wrong, 0))
+    assert part.say(SENDER) is None
+
+
+def test_inputs_of_an_honest_sender_cannot_be_replaced() -> None:
+    """The first counts."""
+    part = AuditedPart(0)
+    part.say_all()
+    part.audit.show(PEERS[SENDER], encode(torch.zeros(LENGTH), 0))
+    assert part.named() == []
+
+
+X, Y = b"x" * 32, b"y" * 32
+
+
+@pytest.mark.parametrize(
+    ("heard", "found"),
+    [
+        ({1: X, 3: X}, False),
+        ({1: Y, 3: Y}, True),  # two got the same, and this peer something else
+        ({1: Y, 3: X}, False),  # one lies, or was given something else: it will notice
+        ({1: Y, 2: Y, 3: X}, False),  # the reducer has no say
+        ({1: Y}, True),
+        ({}, False),
+    ],
+)
+def test_who_got_other_averages_than_most_finds_it_out(heard: Mapping[int, bytes], found: bool) -> None:
+    """By the word of most others, so that no single liar frames a reducer in a group of four."""
+    statements = {peer: (b"", b"", digest, b"") for peer, digest in heard.items()}
+    assert equivocating(0, [b"", b"", X, b""], statements) == ([2] if found else [])
