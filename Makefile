@@ -36,7 +36,7 @@ demo: $(STAMP)
 	$(BIN)/manyhands demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 fuzz: $(STAMP)
 	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest tests/fuzz $(ARGS)

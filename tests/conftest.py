@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 SWARMS = "swarms"
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
@@ -31,17 +33,26 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers: one runs all that starts swarms, one after another; the others share the rest by file.
-
-    Swarms come first, as they take as long as all else together.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
-    items.sort(key=lambda item: _group_of(item) != SWARMS)
+    """Swarms first: they take as long as all else together, and one worker runs them all."""
+    items.sort(key=lambda item: _group_of(item.nodeid) != SWARMS)
 
 
-def _group_of(item: pytest.Item) -> str:
-    return SWARMS if item.path.parent.name in {"system", "security"} else item.path.name
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """With several workers: one runs all that starts swarms, one after another; the others share the rest by file."""
+    return SwarmsInOneWorker(config, log)
+
+
+class SwarmsInOneWorker(LoadScopeScheduling):
+    """What belongs together, by the test's id."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group_of(nodeid)
+
+
+def _group_of(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return SWARMS if file.startswith(("tests/system/", "tests/security/")) else file
 
 
 @pytest.hookimpl(wrapper=True)
