@@ -11,64 +11,28 @@ A checkpoint is a directory `step-00000012` that plain transformers can load, pl
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
-import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from auth.errors import StorageError
+from coordinator.manifests import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Manifest,
+    StoredCheckpoint,
+    checkpoint_name,
+    file_entry,
+    verify,
+)
 
-MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
-FORMAT_VERSION = 1
-CHUNK_BYTES = 1 << 20
-MAX_MANIFEST_BYTES = 1 << 20
-
-
-class FileEntry(BaseModel):
-    """One file of a checkpoint."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    size_bytes: int
-    sha256: str
-
-
-class Manifest(BaseModel):
-    """What a checkpoint consists of."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    format_version: int
-    run: str
-    step: int
-    era: int
-    created_at: float  # Unix seconds
-    probe_loss: float | None
-    files: dict[str, FileEntry]
-
-
-@dataclass(frozen=True)
-class StoredCheckpoint:
-    """A checkpoint on disk whose every file was verified against its manifest."""
-
-    path: Path
-    manifest: Manifest
-    manifest_sha256: str
-
-    @property
-    def size_bytes(self) -> int:
-        """All files together, the manifest aside."""
-        return sum(entry.size_bytes for entry in self.manifest.files.values())
 
 
 @dataclass(frozen=True)
@@ -142,7 +106,7 @@ def write_checkpoint(
 
     `texts` are further files by name (config.json, run.yaml).
     """
-    target = directory / f"step-{snapshot.step:08d}"
+    target = directory / checkpoint_name(snapshot.step)
     aside = directory / f".{target.name}.writing"
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -154,7 +118,7 @@ def write_checkpoint(
             shutil.copyfile(file, aside / file.name)
         for name, text in texts.items():
             (aside / name).write_text(text, encoding="utf-8")
-        files = {file.name: _entry(file) for file in sorted(aside.iterdir())}
+        files = {file.name: file_entry(file) for file in sorted(aside.iterdir())}
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             run=run,
@@ -196,53 +160,6 @@ def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -
     return stored.manifest
 
 
-def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Compare all files, or those named, with the manifest; raises `StorageError` naming the first that differs."""
-    try:
-        raw = _read_manifest(path / MANIFEST)
-        manifest = Manifest.model_validate(json.loads(raw))
-        for name, entry in manifest.files.items():
-            wanted = files is None or name in files
-            if Path(name).name != name or (wanted and not _matches(path / name, entry)):
-                raise StorageError(f"{path.name}: {name} does not match the manifest.")
-    except (OSError, ValueError, ValidationError, RecursionError) as error:  # the last: deeply nested JSON
-        raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
-    return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
-
-
-def newest_verified(directory: Path) -> StoredCheckpoint | None:
-    """The newest checkpoint that verifies; damaged ones are passed over."""
-    for path in sorted(directory.glob("step-*"), reverse=True):
-        try:
-            return verify(path)
-        except StorageError:
-            continue
-    return None
-
-
-def prune(directory: Path, keep: int, spared: Collection[int] = ()) -> list[int]:
-    """Remove all but the newest `keep` checkpoints and those of the steps `spared`; returns the removed steps."""
-    steps = {int(path.name.removeprefix("step-")): path for path in sorted(directory.glob("step-*"))}
-    removed = [step for step in list(steps)[:-keep] if step not in spared]
-    for step in removed:
-        shutil.rmtree(steps[step])
-    return removed
-
-
-def _read_manifest(path: Path) -> bytes:
-    """A manifest's content; raises `ValueError` for what is none by its kind or size."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-        raise ValueError(f"{path.name} is no plain file of at most {MAX_MANIFEST_BYTES} bytes")
-    return path.read_bytes()
-
-
-def _matches(path: Path, entry: FileEntry) -> bool:
-    """Whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
-    status = path.lstat()
-    return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and _entry(path) == entry
-
-
 def _load(path: Path) -> dict[str, torch.Tensor]:
     """A safetensors file, the only kind that is read; raises `StorageError` if it is damaged."""
     try:
@@ -251,14 +168,6 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
         raise StorageError(
             f"{path.parent.name}: no complete checkpoint ({path.name} as safetensors: {error})."
         ) from error
-
-
-def _entry(path: Path) -> FileEntry:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return FileEntry(size_bytes=path.stat().st_size, sha256=digest.hexdigest())
 
 
 def _sync(path: Path) -> None:

@@ -6,13 +6,12 @@ It runs as a process of its own because hivemind forks; `run_keeper` is that pro
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,28 +20,20 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
-from auth.errors import RequestError, StorageError
-from coordinator.checkpoints import (
-    StoredCheckpoint,
-    newest_verified,
-    prune,
-    restore_model,
-    restore_optimizer,
-    take_snapshot,
-    write_checkpoint,
-)
+from auth.errors import RequestError
+from coordinator.checkpointing import Checkpointing
+from coordinator.checkpoints import restore_model, restore_optimizer
 from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
+from coordinator.manifests import newest_verified
 from coordinator.membership import Membership
-from coordinator.presence import record_checkpoint, write_swarm_status
-from coordinator.probe import make_probes, probe_loss, probe_tensors
+from coordinator.presence import write_swarm_status
+from coordinator.probe import make_probes
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.suspicions import Claim, hear
 from coordinator.swarm_addresses import keeper_place
-from peer.data.batches import Batch
 from peer.data.tokenizers import load_special_ids, load_tokenizer
-from peer.models import build_model, checkpoint_config
-from peer.phases import phase_at
+from peer.models import build_model
 from peer.run_config import RunConfig
 from peer.suspicion import WaitingSuspicions
 from peer.swarm import StepOutcome, Swarm
@@ -53,15 +44,6 @@ STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
 SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
 TOKEN_RENEWAL_SHARE = 2 / 3
-
-
-def must_checkpoint(step: int, newest: int, every: int, boundaries: Collection[int], stopping: bool) -> bool:
-    """Whether the state after `step` is to be written, `newest` being the newest checkpoint's step.
-
-    A phase's first state always is, or, if the keeper was away then, the first that it has of that phase.
-    """
-    entered = any(newest < boundary <= step for boundary in boundaries)
-    return step > newest and (stopping or entered or step - newest >= every or step % every == 0)
 
 
 @dataclass
@@ -76,8 +58,7 @@ class Keeper:
     membership: Membership
     sessions: Sessions
     credentials: Credentials
-    probes: Mapping[int, Batch]  # by sequence length
-    newest_checkpoint: int
+    checkpointing: Checkpointing
     suspicions: WaitingSuspicions
     clock: Callable[[], float] = time.time
 
@@ -86,17 +67,19 @@ class Keeper:
         status_at = 0.0
         while not should_stop():
             outcome = self.swarm.advance()
+            if outcome is not None:
+                self.checkpointing.state_is_own = outcome.averaged
             if outcome is not None and outcome.averaged:
                 logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
                 self._file_receipt(outcome)
-                self._checkpoint_if_due(stopping=False)
+                self.checkpointing.write_if_due()
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
                 self._write_status()
                 self._renew_token()
                 self._tell_suspicions()
             time.sleep(POLL_S)
-        self._checkpoint_if_due(stopping=True)
+        self.checkpointing.write_if_due(stopping=True)
         self.swarm.leave()
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
@@ -150,48 +133,6 @@ class Keeper:
             self.credentials.store_token(self.membership.grant_keeper(self.credentials.device_key.public_key).token_jwt)
         self.credentials.store_revocations(self.membership.revocations_jwt())
 
-    def _checkpoint_if_due(self, stopping: bool) -> None:
-        every = self.config.checkpoints.every_steps
-        boundaries = {phase.from_step for phase in self.config.phases}
-        if not must_checkpoint(self.swarm.step, self.newest_checkpoint, every, boundaries, stopping):
-            return
-        try:
-            stored = self._write_checkpoint()
-        except StorageError as error:  # training must go on; the next due step tries again
-            logger.error("%s", error)
-            return
-        self.newest_checkpoint = stored.manifest.step
-        removed = prune(self.directory.checkpoints_dir, self.config.checkpoints.keep, spared=boundaries)
-        record_checkpoint(
-            self.sessions,
-            step=stored.manifest.step,
-            path=str(stored.path),
-            size_bytes=stored.size_bytes,
-            manifest_sha256=stored.manifest_sha256,
-            now=self.clock(),
-            removed=removed,
-        )
-
-    def _write_checkpoint(self) -> StoredCheckpoint:
-        with self.swarm.frozen_state():
-            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.optimizer)
-            probe = self.probes[phase_at(self.config, snapshot.step).sequence_length]
-            loss = probe_loss(self.model, probe, self.config)
-        return write_checkpoint(
-            self.directory.checkpoints_dir,
-            snapshot,
-            run=self.config.run.name,
-            era=self.ledger.current_era(),
-            texts={
-                "config.json": json.dumps(checkpoint_config(self.model), indent=2),
-                "run.yaml": self.config.to_yaml(),
-            },
-            tokenizer_dir=self.directory.tokenizer_dir,
-            probe=probe_tensors(probe, self.config),
-            probe_loss=loss,
-            created_at=self.clock(),
-        )
-
 
 def open_keeper(run_dir: Path) -> Keeper:
     """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
@@ -227,6 +168,18 @@ def open_keeper(run_dir: Path) -> Keeper:
     if checkpoint is not None:
         restore_optimizer(model, swarm.optimizer, checkpoint.path)
         swarm.restore(checkpoint.manifest.step)
+    checkpointing = Checkpointing(
+        directory=directory,
+        config=config,
+        model=model,
+        swarm=swarm,
+        ledger=ledger,
+        sessions=sessions,
+        probes=make_probes(config, directory.tokenizer_dir),
+        newest=None if checkpoint is None else checkpoint.manifest,
+        clock=clock,
+    )
+    checkpointing.reconcile(checkpoint)
     return Keeper(
         directory=directory,
         config=config,
@@ -236,8 +189,7 @@ def open_keeper(run_dir: Path) -> Keeper:
         membership=membership,
         sessions=sessions,
         credentials=credentials,
-        probes=make_probes(config, directory.tokenizer_dir),
-        newest_checkpoint=0 if checkpoint is None else checkpoint.manifest.step,
+        checkpointing=checkpointing,
         suspicions=suspicions,
         clock=clock,
     )

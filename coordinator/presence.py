@@ -68,6 +68,7 @@ class CheckpointRow:
     size_bytes: int
     manifest_sha256: str
     created_at: float
+    withheld: str = ""  # why it may not be published
 
 
 def is_online(now: float) -> ColumnElement[bool]:
@@ -216,14 +217,27 @@ def record_checkpoint(
     manifest_sha256: str,
     now: float,
     removed: Sequence[int] = (),
+    withheld: str = "",
 ) -> None:
-    """A checkpoint was written, and those of the steps `removed` were pruned."""
+    """A checkpoint was written, and those of the steps `removed` were removed; `withheld`: why it is not published."""
+    row = Checkpoint(
+        step=step,
+        path=path,
+        size_bytes=size_bytes,
+        manifest_sha256=manifest_sha256,
+        created_at=now,
+        withheld=withheld,
+    )
     with sessions.begin() as session:
-        session.merge(
-            Checkpoint(step=step, path=path, size_bytes=size_bytes, manifest_sha256=manifest_sha256, created_at=now)
-        )
+        session.merge(row)
         session.flush()
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
+
+
+def forget_checkpoints(sessions: Sessions, steps: Sequence[int]) -> None:
+    """The checkpoints of these steps are gone."""
+    with sessions.begin() as session:
+        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
 
 
 def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
@@ -234,7 +248,7 @@ def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
 
 def checkpoint_row(row: Checkpoint) -> CheckpointRow:
     """A recorded checkpoint, free of its session."""
-    return CheckpointRow(row.step, row.path, row.size_bytes, row.manifest_sha256, row.created_at)
+    return CheckpointRow(row.step, row.path, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
 
 
 def _require_range(name: str, value: float, most: float) -> None:

@@ -60,6 +60,13 @@ def validations(sessions: Sessions) -> list[ValidationRow]:
         return [ValidationRow(**{name: getattr(row, name) for name in names}) for row in found]
 
 
+def best_steps(sessions: Sessions) -> list[int]:
+    """Steps in the order of their loss, the best first; of those only that were evaluated on the newest's samples."""
+    rows = validations(sessions)
+    comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
+    return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
+
+
 def pending_checkpoints(sessions: Sessions) -> list[CheckpointRow]:
     """The recorded checkpoints that nobody has evaluated, the newest first."""
     same = and_(Validation.step == Checkpoint.step, Validation.manifest_sha256 == Checkpoint.manifest_sha256)

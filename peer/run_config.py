@@ -35,10 +35,18 @@ class Run(Section):
 
 
 class Checkpoints(Section):
-    """How often the keeper writes a checkpoint (in global steps) and how many it keeps."""
+    """How often the keeper writes a checkpoint, in global steps and in minutes, and which of them it keeps.
+
+    Beside the newest `keep` these are one every so many steps (0: none) and the best by held-out loss. One whose loss
+    has risen by more than a factor since the one before is not published.
+    """
 
     every_steps: Positive = 500
+    every_minutes: float | None = Field(None, gt=0, le=1e6)
     keep: Positive = 5
+    keep_every_steps: int = Field(0, ge=0)
+    keep_best: int = Field(1, ge=0, le=100)
+    max_loss_rise: float = Field(1.5, ge=1, le=1e6)
 
 
 class Membership(Section):

@@ -7,9 +7,10 @@ import json
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.checkpoints import StoredCheckpoint, take_snapshot, write_checkpoint
+from coordinator.checkpoints import take_snapshot, write_checkpoint
 from coordinator.directory import RunDirectory
 from coordinator.eras import current_era
+from coordinator.manifests import StoredCheckpoint
 from coordinator.presence import record_checkpoint
 from coordinator.store.engine import Sessions
 from peer.data.tokenizers import load_special_ids, load_tokenizer

@@ -14,15 +14,18 @@ from auth.errors import StorageError
 from coordinator import checkpoints
 from coordinator.checkpoints import (
     Snapshot,
-    StoredCheckpoint,
-    newest_verified,
-    prune,
     restore_model,
     restore_optimizer,
     restore_verified,
     take_snapshot,
-    verify,
     write_checkpoint,
+)
+from coordinator.manifests import (
+    StoredCheckpoint,
+    newest_verified,
+    remove_steps,
+    stored_steps,
+    verify,
 )
 from peer.config.architectures import ARCHITECTURES
 from peer.models import build_model
@@ -202,20 +205,12 @@ def test_same_step_again_replaces_it(tmp_path: Path, tokenizer_dir: Path) -> Non
     assert sorted(path.name for path in tmp_path.glob("*step-*")) == ["step-00000003"]
 
 
-def test_prune_keeps_the_newest(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """Only the newest `keep` checkpoints stay."""
+def test_removed_steps_are_gone(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """What is removed is no longer listed, the others are."""
     for step in (5, 10, 15):
         write(tmp_path, tokenizer_dir, step)
-    assert prune(tmp_path, keep=2) == [5]
-    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000010", "step-00000015"]
-
-
-def test_prune_spares_the_phases_beginnings(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """A checkpoint at a phase's boundary stays beside the newest `keep`, so that the phase can be tried again."""
-    for step in (5, 7, 10, 15):
-        write(tmp_path, tokenizer_dir, step)
-    assert prune(tmp_path, keep=1, spared={7, 12}) == [5, 10]
-    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000007", "step-00000015"]
+    remove_steps(tmp_path, [5, 15])
+    assert stored_steps(tmp_path) == [10]
 
 
 def test_another_model_is_refused(tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -69,7 +69,7 @@ def test_checkpoints_are_listed_without_their_place(client: TestClient, run: Fak
         listed = fresh.get("/api/v1/checkpoints").json()
         assert [row["step"] for row in listed["checkpoints"]] == [3, 5]
         assert listed["checkpoints"][-1] == fresh.get("/api/v1/overview").json()["checkpoint"]
-        assert set(listed["checkpoints"][0]) == {"step", "size_bytes", "manifest_sha256", "created_at"}
+        assert set(listed["checkpoints"][0]) == {"step", "size_bytes", "manifest_sha256", "created_at", "withheld"}
 
 
 def test_steps_come_in_columns_and_pages(client: TestClient) -> None:

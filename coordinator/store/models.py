@@ -218,6 +218,7 @@ class Checkpoint(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
+    withheld: Mapped[str] = mapped_column(Text, default="")  # why it may not be published; "": it may
 
 
 class Validation(Base):

@@ -93,6 +93,7 @@ def _public(checkpoint: CheckpointRow) -> dict[str, Any]:
         "size_bytes": checkpoint.size_bytes,
         "manifest_sha256": checkpoint.manifest_sha256,
         "created_at": checkpoint.created_at,
+        "withheld": checkpoint.withheld,
     }
 
 

@@ -14,7 +14,7 @@ from coordinator.administrators import Administrators
 from coordinator.callers import CallerPlaces
 from coordinator.directory import RunDirectory
 from coordinator.run_services import RunServices
-from coordinator.web import admin_api, admin_pages, api, login, pages
+from coordinator.web import admin_api, admin_pages, api, checkpoint_files, login, pages
 from coordinator.web.admin_login import LoginDesk, LoginNeededError
 from coordinator.web.boundary import STREAMS, STREAMS_PER_CALLER, Boundary
 from coordinator.web.live import LiveSnapshot
@@ -61,6 +61,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.join_link = str(state.directory.join_link)
     app.state.metrics_text = metrics_text(lambda: live.current)
     app.include_router(api.router)
+    app.include_router(checkpoint_files.router)
     app.include_router(pages.router)
     app.include_router(admin_pages.router)
     app.include_router(admin_api.router)

@@ -28,7 +28,13 @@ from auth.tokens import (
     verify_revocations,
     verify_token,
 )
-from coordinator.checkpoints import Snapshot, restore_model, restore_verified, verify, write_checkpoint
+from coordinator.checkpoints import (
+    Snapshot,
+    restore_model,
+    restore_verified,
+    write_checkpoint,
+)
+from coordinator.manifests import verify
 from peer.data.tokenizers import read_tokenizer, read_tokenizer_config
 from peer.file_fetch import check_announced
 from peer.run_config import BUILTIN_RUNS, RunConfig

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coordinator.checkpoints import verify
+from coordinator.manifests import verify
 from coordinator.presence import read_swarm_status
 from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model

@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from transformers import AlbertForPreTraining
 
 from auth.errors import RevokedError
-from coordinator.checkpoints import newest_verified
 from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
+from coordinator.manifests import newest_verified
 from coordinator.membership import Membership
 from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine

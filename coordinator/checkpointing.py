@@ -1,0 +1,144 @@
+"""The keeper's checkpoints from one to the next: when one is due, what may be published, which of the older ones go."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from auth.errors import StorageError
+from coordinator.checkpoint_schedule import is_due, removable
+from coordinator.checkpoints import Snapshot, take_snapshot, write_checkpoint
+from coordinator.directory import RunDirectory
+from coordinator.ledger import Ledger
+from coordinator.manifests import (
+    Manifest,
+    StoredCheckpoint,
+    remove_steps,
+    stored_steps,
+)
+from coordinator.presence import checkpoints, forget_checkpoints, record_checkpoint
+from coordinator.probe import probe_loss, probe_tensors
+from coordinator.publication_gate import why_withheld
+from coordinator.store.engine import Sessions
+from coordinator.validations import best_steps
+from peer.data.batches import Batch
+from peer.models import checkpoint_config
+from peer.phases import phase_at
+from peer.run_config import RunConfig
+from peer.swarm import Swarm
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Checkpointing:
+    """Writes the swarm's state to disk, and tells the database of it."""
+
+    directory: RunDirectory
+    config: RunConfig
+    model: PreTrainedModel
+    swarm: Swarm
+    ledger: Ledger
+    sessions: Sessions
+    probes: Mapping[int, Batch]  # by sequence length
+    newest: Manifest | None  # of the checkpoint that was written or resumed from
+    clock: Callable[[], float]
+    state_is_own: bool = True  # the keeper has computed it; false: it was taken from a member
+
+    def write_if_due(self, stopping: bool = False) -> None:
+        """Write the state between two steps if that is due; on leaving, unless it is written already.
+
+        What fails is said and tried again at the next step: training must go on.
+        """
+        newest, age_s = 0, 0.0
+        if self.newest is not None:
+            newest, age_s = self.newest.step, self.clock() - self.newest.created_at
+        boundaries = {phase.from_step for phase in self.config.phases}
+        due = is_due(
+            self.config.checkpoints,
+            step=self.swarm.step,
+            newest=newest,
+            age_s=age_s,
+            boundaries=boundaries,
+            stopping=stopping,
+        )
+        if not due:
+            return
+        try:
+            stored, withheld = self._write()
+            removed = self._remove_old({*boundaries, self.swarm.step})
+        except (StorageError, OSError) as error:
+            logger.error("%s", error)
+            return
+        self._record(stored, withheld, removed)
+
+    def reconcile(self, resumed: StoredCheckpoint | None) -> None:
+        """Make the database say what is on disk: a keeper may be killed between writing the one and the other."""
+        steps = set(stored_steps(self.directory.checkpoints_dir))
+        recorded = {row.step: row for row in checkpoints(self.sessions)}
+        forget_checkpoints(self.sessions, sorted(recorded.keys() - steps))
+        if resumed is None:
+            return
+        row = recorded.get(resumed.manifest.step)
+        if row is None or row.manifest_sha256 != resumed.manifest_sha256:
+            self._record(resumed, "it was never compared with the one before", ())
+
+    def _write(self) -> tuple[StoredCheckpoint, str]:
+        """The checkpoint on disk, and why it is not to be published."""
+        with self.swarm.frozen_state():
+            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.optimizer)
+            length = phase_at(self.config, snapshot.step).sequence_length
+            loss = probe_loss(self.model, self.probes[length], self.config)
+        withheld = self._why_withheld(snapshot, length, loss)
+        stored = write_checkpoint(
+            self.directory.checkpoints_dir,
+            snapshot,
+            run=self.config.run.name,
+            era=self.ledger.current_era(),
+            texts={
+                "config.json": json.dumps(checkpoint_config(self.model), indent=2),
+                "run.yaml": self.config.to_yaml(),
+            },
+            tokenizer_dir=self.directory.tokenizer_dir,
+            probe=probe_tensors(self.probes[length], self.config),
+            probe_loss=loss if math.isfinite(loss) else None,
+            created_at=self.clock(),
+        )
+        self.newest = stored.manifest
+        if withheld:
+            logger.error("The checkpoint of step %d is kept, but not published: %s.", snapshot.step, withheld)
+        return stored, withheld
+
+    def _why_withheld(self, snapshot: Snapshot, length: int, loss: float) -> str:
+        last = self.newest
+        comparable = last is not None and phase_at(self.config, last.step).sequence_length == length
+        return why_withheld(
+            snapshot.model,
+            loss=loss,
+            last_loss=last.probe_loss if last is not None and comparable else None,
+            most_rise=self.config.checkpoints.max_loss_rise,
+            is_own=self.state_is_own,
+        )
+
+    def _remove_old(self, spared: Collection[int]) -> list[int]:
+        steps = stored_steps(self.directory.checkpoints_dir)
+        removed = removable(self.config.checkpoints, steps, best_steps(self.sessions), spared)
+        remove_steps(self.directory.checkpoints_dir, removed)
+        return removed
+
+    def _record(self, stored: StoredCheckpoint, withheld: str, removed: Sequence[int]) -> None:
+        record_checkpoint(
+            self.sessions,
+            step=stored.manifest.step,
+            path=str(stored.path),
+            size_bytes=stored.size_bytes,
+            manifest_sha256=stored.manifest_sha256,
+            now=self.clock(),
+            removed=removed,
+            withheld=withheld,
+        )
