@@ -26,7 +26,9 @@ from peer.compression import decode, encode
 from peer.evidence import Drawn, Evidence
 from peer.findings import Finding
 from peer.guest.traffic import Traffic
-from peer.part_reducer import PartReducer
+from peer.part_reducer import Combine, PartReducer, RefusedPart
+from peer.part_screen import require_weight
+from peer.reduction_guard import RoundGuard
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -38,11 +40,14 @@ class ExactAllReduce(AllReduceRunner):
         traffic: Traffic,
         note: Callable[[Finding], None],
         may_contribute: Callable[[PeerID], Awaitable[bool]],
+        guard: RoundGuard,
+        tensors: Sequence[torch.Tensor],
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer)
-        self._note = note
+        super().__init__(tensors=tensors, **kwargs)
+        self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine)
+        self._note, self._guard = note, guard
+        self._set_up_guard(tensors)
         self.evidence = Evidence(
             parts=self.tensor_part_container.num_parts_by_peer,
             own=self.ordered_peer_ids.index(self.peer_id),
@@ -54,6 +59,15 @@ class ExactAllReduce(AllReduceRunner):
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
         self.received_bytes = 0  # to be reduced, from others
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
+
+    def _set_up_guard(self, tensors: Sequence[torch.Tensor]) -> None:
+        own_parts = self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
+        senders = [peer.to_base58() for peer in self.sender_peer_ids]
+        self._guard.set_up(senders, tensors, list(own_parts), self.weight)
+        for index, peer in enumerate(self.sender_peer_ids):
+            if senders[index] in self._guard.refused:  # in the half before this one
+                self.banned_senders.add(peer)
+                self.tensor_part_reducer.on_sender_failed(index)
 
     @property
     def missing_values(self) -> int:
@@ -77,10 +91,11 @@ class ExactAllReduce(AllReduceRunner):
     async def _reduce_own_parts(self, peer_index: int) -> None:
         sender_index = self.sender_peer_ids.index(self.peer_id)
         self._weights[sender_index] = self.weight
+        weight = self._guard.counted(sender_index, self.weight)
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
             self.evidence.keep_own(part)
-            reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=self.weight)
+            reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
             self.least_weight = min(self.least_weight, reduced.weight)
             # the same rounding as everybody else's copy went through
             wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
@@ -139,14 +154,7 @@ class ExactAllReduce(AllReduceRunner):
         part_index = 0
         try:
             async for part, weight, compression, size in amap_in_executor(
-                lambda message: (
-                    decode(message.tensor_part),
-                    message.weight,
-                    message.tensor_part.compression,
-                    len(message.tensor_part.buffer),
-                ),
-                self._traffic.receiving(stream),
-                max_prefetch=self.tensor_part_container.prefetch,
+                _received_part, self._traffic.receiving(stream), max_prefetch=self.tensor_part_container.prefetch
             ):
                 self._check_part(part_index, part)
                 await self._check_weight(sender_index, weight)
@@ -154,7 +162,7 @@ class ExactAllReduce(AllReduceRunner):
                 self.received_bytes += size
                 try:
                     reduced = await self.tensor_part_reducer.accumulate_part(
-                        sender_index, part_index, part, weight=weight
+                        sender_index, part_index, part, weight=self._guard.counted(sender_index, weight)
                     )
                 except BannedException:
                     break
@@ -163,27 +171,31 @@ class ExactAllReduce(AllReduceRunner):
                 yield averaging_pb2.AveragingData(
                     code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=reduced.weight
                 )
+        except RefusedPart as refused:
+            self._guard.refuse(sender_index, str(refused))
+            raise
         finally:
             if part_index != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
 
     async def _check_weight(self, sender_index: int, weight: float) -> None:
-        """Raise `AllreduceException` for a weight, whatever it is, of one whose role allows none."""
-        sender = self.sender_peer_ids[sender_index]
-        if weight != 0 and not self._weights.get(sender_index) and not await self._may_contribute(sender):
-            raise AllreduceException(f"{sender} may not contribute, and sent parts with weight {weight:g}")
+        """Raise `RefusedPart` for a weight that no honest peer names; any at all, of one whose role allows none."""
+        sender, before = self.sender_peer_ids[sender_index], self._weights.get(sender_index)
+        if weight != 0 and not before and not await self._may_contribute(sender):
+            raise RefusedPart(f"may not contribute, and sent parts with weight {weight:g}")
+        require_weight(weight, before)
 
     def _check_part(self, part_index: int, part: torch.Tensor) -> None:
-        """Raise `AllreduceException` unless this part is due: others might be added, too, by broadcast."""
+        """Raise `RefusedPart` unless this part is due: others might be added, too, by broadcast."""
         shapes = self.tensor_part_reducer.part_shapes
         if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
-            raise AllreduceException(f"part {part_index} ({part.dtype}, {tuple(part.shape)}) was not asked for")
+            raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
 
 
-def _own_reducer(hiveminds: TensorPartReducer) -> PartReducer:
+def _own_reducer(hiveminds: TensorPartReducer, combine: Combine) -> PartReducer:
     """Ours in place of the one that hivemind has made, which is not used and is to complain of nothing."""
     hiveminds.finished.set()
-    return PartReducer(hiveminds.part_shapes, hiveminds.num_senders)
+    return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine)
 
 
 async def _held_open(
@@ -196,6 +208,18 @@ async def _held_open(
     async for part in parts:
         yield part
     await has_all.wait()
+
+
+def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, int, int]:
+    """A sender's part, its weight, how it was written and in how many bytes; raises `RefusedPart`."""
+    wire = message.tensor_part
+    try:
+        part = decode(wire)
+    except ValueError as error:
+        raise RefusedPart(f"sent what is no part: {error}") from error
+    if not is_finite(part):
+        raise RefusedPart("sent values that are not finite")
+    return part, message.weight, wire.compression, len(wire.buffer)
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ from peer.beacon import MAX_CREDITS
 from peer.records import KnownPeer
 
 GROWTH = 2.0  # so much more than lately is believed at once
+HEADROOM = 2.0  # of weights above that: who counts them may know of less than who began the round
 REMEMBERED_STEPS = 8
 DOUBTED_SHARE = 0.01  # of a batch: even who has claimed falsely is believed so much more, with patience all
 
@@ -38,6 +39,7 @@ class Allowances:
     credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples lately brought to one step
     missing: Mapping[str, int] = field(default_factory=dict)  # peer ID -> what it claims towards this step and has not
     doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples that it brought, after false claims
+    refused: frozenset[str] = frozenset()  # peer IDs: what they sent to the last round was not taken
 
     def of(self, peer_ids: Sequence[str]) -> float:
         """Samples that these devices, of one member, may together be counted with."""
@@ -46,6 +48,8 @@ class Allowances:
 
     def samples(self, peer: KnownPeer) -> float:
         """How many of one device's samples are counted, before its member's others are looked at."""
+        if peer.peer_id in self.refused:
+            return 0
         claimed = max(0, peer.record.samples - self.missing.get(peer.peer_id, 0))
         most = self.of([peer.peer_id])
         if peer.peer_id in self.doubted:
@@ -57,16 +61,40 @@ class Allowances:
         most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
         return min(peer.record.rate, most)
 
+    def weight_caps(self, peers: Iterable[KnownPeer]) -> dict[str, float]:
+        """The most weight that each of these trainers is given in a round: twice what is believed of it.
+
+        A member's allowance is divided among its devices as they claim, and a device that claims little has its equal
+        share all the same: its record may be an old one. So nothing is cut that was counted towards the batch.
+        """
+        caps = {}
+        for devices in _by_member(peers).values():
+            most = HEADROOM * self.of([device.peer_id for device in devices])
+            claimed = sum(device.record.samples for device in devices)
+            for device in devices:
+                share = device.record.samples / claimed if claimed else 0.0
+                caps[device.peer_id] = most * max(share, 1 / len(devices))
+        return caps
+
+    @property
+    def newcomers_cap(self) -> float:
+        """The same for a device of which nothing is known."""
+        return HEADROOM * self.of([])
+
     def counted(self, peers: Iterable[KnownPeer]) -> int:
         """The samples of all these trainers that count towards the step."""
-        members: dict[str, list[KnownPeer]] = {}
-        for peer in peers:
-            members.setdefault(peer.member, []).append(peer)
         sums = [
             min(sum(map(self.samples, devices)), self.of([device.peer_id for device in devices]))
-            for devices in members.values()
+            for devices in _by_member(peers).values()
         ]
         return int(sum(sums))
+
+
+def _by_member(peers: Iterable[KnownPeer]) -> dict[str, list[KnownPeer]]:
+    members: dict[str, list[KnownPeer]] = {}
+    for peer in peers:
+        members.setdefault(peer.member, []).append(peer)
+    return members
 
 
 class CreditBook:

@@ -32,8 +32,13 @@ class Audit:
         evidence: Evidence,
         *,
         weights: Mapping[str, float] = MappingProxyType({}),
+        are_means: bool = True,
     ) -> None:
-        """`weights`: what each sender, by peer ID, had named to this peer itself, if it reduced anything."""
+        """`weights`: what each sender, by peer ID, had named to this peer itself, if it reduced anything.
+
+        Averages that are no means, but depend on the rounds before, are only compared, not made again.
+        """
+        self._are_means = are_means
         self.peers, self.own = tuple(peers), own
         self._named = weights
         self._found: list[Finding] = []
@@ -69,6 +74,8 @@ class Audit:
         returned, part = self.evidence.returned, decode(wire)
         if returned is None or part.shape != returned.average.shape or part.dtype != torch.float32:
             raise ValueError(f"an input of {tuple(part.shape)} was not asked for")
+        if not bool(torch.isfinite(part).all()):  # with it nobody could tell what a reducer should have made
+            raise ValueError("an input that is not finite is none")
         self._inputs[self._index(peer)] = part
 
     @property
@@ -93,7 +100,7 @@ class Audit:
             for index in equivocating(self._index(self.own), self.evidence.digests, self._digests)
         ]
         drawn, returned = self.evidence.drawn, self.evidence.returned
-        if drawn is not None and returned is not None and not self.missing:
+        if self._are_means and drawn is not None and returned is not None and not self.missing:
             given = [Contribution(index, self._inputs[index], self._weights[index]) for index in sorted(self._inputs)]
             reason = falsified(returned, given)
             if reason is not None:

@@ -28,12 +28,13 @@ from peer.all_reduce import ExactAllReduce, take_averages
 from peer.audit import Audit
 from peer.auditing import AuditedRounds, Auditing
 from peer.deadlines import RoundDeadline
-from peer.findings import Finding, Findings
-from peer.gathering import Gathering, request_timeout
+from peer.findings import Finding
+from peer.gathering import Gathering, hold_searches, request_timeout
 from peer.group_lines import NOBODY, declaration, group_lines
 from peer.guest.traffic import Traffic
 from peer.line_estimate import RoundTraffic, promised_time
 from peer.load_balancing import part_size, reduction_shares
+from peer.reduction_guard import ReductionGuard
 from peer.round_memory import forget_frames, freeze_imported, give_back
 
 GROUP_POLL_S = 0.2
@@ -95,10 +96,13 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         traffic: Traffic,
         gathering: Gathering,
         allreduce_timeout: float,
+        guard: ReductionGuard | None = None,
         **kwargs: Any,
     ) -> None:
+        self._guard = guard or ReductionGuard()
+        self._holds_searches = False
         self.access, self._traffic, self.gathering = access, traffic, gathering
-        self.findings = Findings()
+        self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
         self._control: StepControl | None = None  # of the round that is sought, or runs
@@ -187,6 +191,9 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
         self._control = step
         self._declare()
+        if not self._holds_searches:
+            hold_searches(self._matchmaking)
+            self._holds_searches = True
         steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
         try:
             await super()._step(step=step, **kwargs)
@@ -218,6 +225,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     ) -> AveragedGroup:
         """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
         group_id = group_info.group_id if group_id is None else group_id
+        half = group_id.removeprefix(group_info.group_id)
+        guard = self._guard.begin(group_info.group_id, half)
         runner = ExactAllReduce(
             p2p=self._p2p,
             servicer_type=type(self),
@@ -228,6 +237,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             traffic=self._traffic,
             note=self._note,
             may_contribute=self.may_contribute,
+            guard=guard,
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
@@ -239,7 +249,16 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self.auditing.give_up(group_id)
             self._failed_rounds.value += isinstance(error, AllreduceException)
             raise
-        audit = Audit(group_info.peer_ids, self.peer_id, runner.evidence, weights=runner.weights_by_peer)
+        finally:
+            guard.ended()
+        self._guard.accepted(half, tensors)
+        audit = Audit(
+            group_info.peer_ids,
+            self.peer_id,
+            runner.evidence,
+            weights=runner.weights_by_peer,
+            are_means=self._guard.makes_means,
+        )
         stub = partial(self.get_stub, self._p2p, namespace=self.prefix)
         self.auditing.begin(group_id, audit, self._lines.second_reducers, stub)
         return AveragedGroup(

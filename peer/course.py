@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from peer.allowances import Allowances, newcomer_share
 from peer.beacon import Beacon, BeaconWatch, nearest_step
-from peer.false_claims import FalseClaims
+from peer.false_claims import FalseClaims, is_inflated
 from peer.findings import Finding
 from peer.quorum import agreed_sketch, agreed_step
 from peer.records import KnownPeer
@@ -139,6 +139,24 @@ class SwarmCourse:
             if short and self._claims.are_false(peer.peer_id):
                 detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"
                 self.suspect(peer.peer_id, "samples", step, detail)
+        self._look_for_inflated_weights(here, step, weights)
+
+    def _look_for_inflated_weights(self, here: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
+        caps, most = self.allowances.weight_caps(training(self._peers.values())), MOST_BATCHES * self.allowances.target
+        for peer in here:
+            named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
+            if is_inflated(named, caps[peer.peer_id], claimed, most):
+                self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
+
+    def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
+        """Senders (peer ID -> why) were banned from a round towards `step + 1` for what they sent."""
+        self._claims.parts_refused(reasons)
+        for peer_id, reason in reasons.items():
+            self.suspect(peer_id, "parts", step, reason)
+
+    def weight_caps(self) -> tuple[dict[str, float], float]:
+        """The most weight of each trainer in a round (peer ID -> samples), and that of anybody else."""
+        return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
         """Raise a suspicion against a peer that is known by its record."""
@@ -170,6 +188,7 @@ class SwarmCourse:
             credits=newest.course.credits if newest is not None else {},
             missing=self._claims.missing,
             doubted=self._claims.doubted,
+            refused=self._claims.refused,
         )
 
     def _begin_step(self, step: int, beacon: Beacon | None, now: float) -> None:

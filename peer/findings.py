@@ -19,7 +19,7 @@ class Finding:
     """What one peer was caught at in a round."""
 
     peer_id: str
-    kind: Literal["reduction"]  # as in `peer.suspicion`
+    kind: Literal["reduction", "parts", "gradient"]  # as in `peer.suspicion`; "parts": it was banned from the round
     detail: str
 
 

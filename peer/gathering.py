@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing as mp
+from typing import Any
 
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.matchmaking import Matchmaking
 
 BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
+FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
 LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
 
 
@@ -66,6 +68,34 @@ class Gathering:
         matchmaking.min_group_size = self.required
         matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
         matchmaking.request_timeout = request_timeout(window_s)
+
+
+def required_group_size(averaging: int, attempts: int) -> int:
+    """How many peers a group needs: all who are at this step at first, after repeated failure more than half of them.
+
+    More than half, so that two groups can never take the same step apart from each other.
+    """
+    return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
+
+
+def hold_searches(matchmaking: Matchmaking) -> None:
+    """Let each search for a group end, also one that was given up.
+
+    hivemind does not wait for a search that it cancels, and asyncio holds no task that waits. What such a search waits
+    for may be held by nobody either; then the next look for unreachable objects (`peer.round_memory`) ends it in the
+    middle of tidying up, and the averager finds no group for a minute.
+    """
+    look, running = matchmaking.look_for_group, set()
+
+    async def held(step: StepControl) -> Any:
+        task = asyncio.current_task()
+        running.add(task)
+        try:
+            return await look(step)
+        finally:
+            running.discard(task)
+
+    matchmaking.look_for_group = held
 
 
 def request_timeout(window_s: float) -> float:

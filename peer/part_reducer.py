@@ -17,6 +17,10 @@ import torch
 from hivemind.averaging.partition import AllreduceException, BannedException, TensorPartReducer
 
 
+class RefusedPart(AllreduceException):
+    """A sender has sent what no honest peer sends; it says what, after the sender's name."""
+
+
 @dataclass(frozen=True)
 class Contribution:
     """One sender's numbers for the part that is being reduced."""
@@ -74,13 +78,16 @@ class PartReducer(TensorPartReducer):
     ) -> ReducedPart:
         """Hold one sender's part until all others' are here, then return what they come to.
 
-        Raises `BannedException` for a sender that is out, and `AllreduceException` for a part that is not due: a
-        sender has its answer before its next part is looked at, so no honest one is ever ahead.
+        Raises `BannedException` for a sender that is out, `AllreduceException` if the round has ended, and
+        `RefusedPart` for a part that is not due: a sender's next part is looked at when its last is answered, so that
+        none is ever ahead but who sends in two streams at once.
         """
         if sender_index in self._banned:
             raise BannedException(f"sender {sender_index} was banned")
-        if self.finished.is_set() or part_index != self.current_part_index or sender_index in self._held:
-            raise AllreduceException(f"part {part_index} of sender {sender_index} is not due")
+        if self.finished.is_set():
+            raise AllreduceException("the round has ended")
+        if part_index != self.current_part_index or sender_index in self._held:
+            raise RefusedPart(f"sent part {part_index}, which is not due")
         self.num_parts_received[sender_index] += 1
         self._held[sender_index] = Contribution(sender_index, tensor_part, weight)
         reduced = self.current_part_future

@@ -25,9 +25,11 @@ from auth.tokens import AccessToken
 from peer.allowances import GROWTH, CreditBook
 from peer.beacon import Course
 from peer.course import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
+from peer.findings import Finding
 from peer.records import MAX_RATE, KnownPeer, NewestRecords, PeerRecord, read_records
 from peer.sketch import Sketch, drifted
 from peer.suspicion import Suspicions
+from peer.weight_caps import WeightCaps
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class StepTracker(ProgressTracker):
         role: str,
         keeper_ids: Iterable[PeerID] = (),
         newcomer_share: float,
+        caps: WeightCaps,
         suspicions: Suspicions,
         metadata_expiration: float,
         **kwargs: Any,
@@ -62,6 +65,7 @@ class StepTracker(ProgressTracker):
             least_share=newcomer_share,
             suspicions=suspicions,
         )
+        self._caps = caps
         self._newest = NewestRecords(metadata_expiration)
         self._credits = CreditBook()
         self._own_token = access.credentials.access_token(access.clock())
@@ -125,6 +129,13 @@ class StepTracker(ProgressTracker):
     def known_era(self) -> int:
         """How often the run has returned to a checkpoint: the keeper knows it, others have it from the beacon."""
         return self.era if self._role == "keeper" else self.course.era
+
+    def heed(self, findings: Iterable[Finding]) -> None:
+        """What the averager has found out about others in the rounds since, successful ones and failed ones."""
+        step, findings = self.local_progress.epoch, list(findings)
+        refused = {found.peer_id: found.detail for found in findings if found.kind == "parts"}
+        self.course.parts_refused(step, refused)
+        self.course.suspect_all((found for found in findings if found.kind != "parts"), step)
 
     def begin_training(self) -> None:
         """From now on the others wait for this peer when they average."""
@@ -197,6 +208,7 @@ class StepTracker(ProgressTracker):
         own = self.local_progress
         records = self._newest.take(read_records(metadata, self._check), now)
         self.view = view = self.course.look(self._with_own(records), self.target_batch_size, time.monotonic())
+        self._caps.publish(*self.course.weight_caps())
         if view.keepers:
             self._keeper_seen_at = now
         samples = view.samples

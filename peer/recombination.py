@@ -17,11 +17,12 @@ import torch
 
 from peer.compression import decode, encode
 from peer.part_reducer import Contribution, weighted_mean
+from peer.part_screen import LEAST_SENDERS
+from peer.part_screen import MARGIN as LARGE
 
 SAME_WEIGHT = 1e-6  # of it: sums of doubles in another order
 TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise, and a code now and then to its next value
 ROUNDING = 0.02  # of a part's norm that a code may lose; of an input's weight that then cannot be told
-LARGE = 4.0  # times the typical contribution: no honest reducer makes a smaller one smaller
 MOST_CONDITION = 1e6  # of the inputs' products; above it they are too much alike to be told apart
 
 
@@ -69,10 +70,13 @@ def _may_be_honest(returned: Returned, given: Sequence[Contribution]) -> bool:
 
 
 def _any_is_large(given: Sequence[Contribution]) -> bool:
-    """Whether a reducer may have made any of these smaller, which it measures by the senders' median, or larger."""
+    """Whether a reducer may have made any of these smaller.
+
+    It measures by the senders' median, of two by the other or by its own gradient, or by something larger.
+    """
     total = sum(contribution.weight for contribution in given)
     norms = [float(contribution.part.norm()) for contribution in given]
+    typical = median(norms) if len(norms) >= LEAST_SENDERS else min(norms)
     return any(
-        contribution.weight / total * norm > LARGE * median(norms)
-        for contribution, norm in zip(given, norms, strict=True)
+        contribution.weight / total * norm > LARGE * typical for contribution, norm in zip(given, norms, strict=True)
     )

@@ -24,6 +24,9 @@ SuspicionKind = Literal[
     "samples",  # claims more samples than can be, or than it brought
     "state",  # gave another state than the members hold
     "reduction",  # returned averages that are not those of what it got
+    "weight",  # named a weight in a round that its record is far from
+    "gradient",  # sent a gradient that is grossly too large
+    "parts",  # sent what is no part of a gradient, and was banned from the round
 ]
 KINDS = frozenset(get_args(SuspicionKind))
 

@@ -25,12 +25,13 @@ from peer.averaging import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.compression import compression_of
 from peer.course import MEETING_S, STEPS_AHEAD
 from peer.deadlines import RoundDeadline
-from peer.gathering import LEAST_WINDOW_S, Gathering, request_timeout
+from peer.gathering import LEAST_WINDOW_S, Gathering, request_timeout, required_group_size
 from peer.guest.traffic import Traffic
 from peer.line_estimate import LineEstimate
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.power_sgd import PowerSGDAverager
 from peer.progress import StepTracker
+from peer.reduction_guard import ReductionGuard
 from peer.round_memory import forget_frames
 from peer.run_config import RunConfig
 from peer.sketch import Sketch, drifted, sketch_of
@@ -40,17 +41,8 @@ from peer.suspicion import Suspicions
 logger = logging.getLogger(__name__)
 STATE_DOWNLOAD_TIMEOUT_S = 600.0
 RETRY_S = 0.1
-FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
 CONFIRMATION_WAIT_S = 3.0
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
-
-
-def required_group_size(averaging: int, attempts: int) -> int:
-    """How many peers a group needs: all who are at this step at first, after repeated failure more than half of them.
-
-    More than half, so that two groups can never take the same step apart from each other.
-    """
-    return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
 
 
 class SwarmOptimizer(hivemind.Optimizer):
@@ -79,6 +71,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._config = config
         averaging = config.averaging
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
+        self._guard = ReductionGuard(averaging=averaging)
         super().__init__(
             dht=dht,
             run_id=config.run.name,
@@ -117,6 +110,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             role=self._role,
             keeper_ids=self._keeper_ids,
             newcomer_share=self._config.membership.newcomer_share,
+            caps=self._guard.caps,
             suspicions=self._suspicions,
             prefix=self.run_id,
             target_batch_size=target_batch_size,
@@ -152,6 +146,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             bandwidth=self.line.rate,
             parameters=self.state_averager.main_parameters,
             gathering=Gathering(self.matchmaking_time),
+            guard=self._guard,
             allreduce_timeout=self.allreduce_timeout,
             shutdown_timeout=self.shutdown_timeout,
             next_chunk_timeout=self.next_chunk_timeout,
@@ -175,7 +170,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._maybe_schedule_gradient_averaging()
 
     def _require_group(self) -> None:
-        self.tracker.course.suspect_all(self.grad_averager.findings.take(), self.local_epoch)
+        self.tracker.heed(self.grad_averager.findings.take())
         view, gathering = self.tracker.view, self.grad_averager.gathering
         gathering.required = required_group_size(view.averaging, self.attempts)
         keeper_known = view.keepers > 0 or not self.tracker.keeper_may_be_late
@@ -268,6 +263,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             self._give_up(control)
             forget_frames(error)  # these hold `control`, which holds the error
             return None
+        finally:
+            self.tracker.heed(self.grad_averager.findings.take())
         if self.grad_averager.failed_rounds == failed_before:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
         if group.traffic is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -15,8 +16,12 @@ from hivemind.proto import averaging_pb2
 
 from peer.all_reduce import ExactAllReduce, take_averages
 from peer.compression import decode
+from peer.config.training import Averaging
+from peer.findings import Findings
 from peer.guest.traffic import Traffic
-from peer.part_reducer import PartReducer
+from peer.part_reducer import PartReducer, RefusedPart
+from peer.reduction_guard import Past, RoundGuard
+from peer.weight_caps import CapsOfRound
 
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
 
@@ -32,8 +37,15 @@ def round_of_two() -> ExactAllReduce:
     reducing._weights, reducing.received_bytes = {}, 0
     reducing.sender_peer_ids, reducing.banned_senders, reducing.banlock = [TRAINER, AUXILIARY], set(), asyncio.Lock()
     reducing.tensor_part_container = SimpleNamespace(prefetch=1)
+    reducing._guard = RoundGuard(CapsOfRound({}, math.inf), Findings(), Averaging(), Past(), set())
+    reducing._guard._senders = [TRAINER.to_base58(), AUXILIARY.to_base58()]
     reducing.tensor_part_reducer = PartReducer([torch.Size([3])], 2)
     return reducing
+
+
+def found(reducing: ExactAllReduce) -> list[tuple[str, str]]:
+    """Who was banned for what it sent, and why."""
+    return [(finding.peer_id, finding.detail) for finding in reducing._guard._findings.take()]
 
 
 async def sent(part: torch.Tensor, weight: float) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -141,3 +153,98 @@ def test_who_may_not_contribute_takes_part_without_a_weight() -> None:
 
     for average in asyncio.run(reduce_both()):
         assert torch.equal(average, torch.ones(3))
+
+
+def written(part: torch.Tensor, weight: float = 4.0) -> averaging_pb2.AveragingData:
+    """One part on the wire."""
+    wire = serialize_torch_tensor(part)
+    return averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, tensor_part=wire, weight=weight)
+
+
+def garbled() -> averaging_pb2.AveragingData:
+    """A part of which the last bytes are missing."""
+    message = written(torch.ones(3))
+    message.tensor_part.buffer = message.tensor_part.buffer[:-2]
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (written(torch.tensor([1.0, math.nan, 1.0])), "not finite"),
+        (written(torch.tensor([1.0, math.inf, 1.0])), "not finite"),
+        (written(torch.ones(3), weight=math.nan), "weight nan"),
+        (written(torch.ones(3), weight=math.inf), "weight inf"),
+        (written(torch.ones(3), weight=-1.0), "weight -1"),
+        (written(torch.ones(3, dtype=torch.float64)), "not asked for"),
+        (written(torch.ones(3, dtype=torch.int64)), "not asked for"),
+        (written(torch.ones(2)), "not asked for"),
+        (garbled(), "no part"),
+    ],
+)
+def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.AveragingData, named: str) -> None:
+    """The others' average comes at once, without that sender, and the trainer is told who it was."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two()
+
+        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield message
+
+        honest = reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1)
+        first = asyncio.ensure_future(anext(honest))
+        with pytest.raises(RefusedPart, match=named):
+            await anext(reducing._accumulate_parts_streaming(sends(), 0))
+        answer = await asyncio.wait_for(first, 30)
+        assert (answer.weight, reducing.banned_senders) == (0.0, {TRAINER})
+        ((peer_id, reason),) = found(reducing)
+        assert peer_id == TRAINER.to_base58()
+        assert named in reason
+        await honest.aclose()
+
+    asyncio.run(reduce_both())
+
+
+def test_one_weight_for_all_parts() -> None:
+    """Who names another weight with a later part is banned."""
+
+    async def reduce_one() -> None:
+        reducing = round_of_two()
+        reducing.tensor_part_reducer = PartReducer([torch.Size([3])] * 2, 2)
+        reducing.tensor_part_reducer.on_sender_failed(1)
+
+        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield written(torch.ones(3), 4.0)
+            yield written(torch.ones(3), 5.0)
+
+        stream = reducing._accumulate_parts_streaming(sends(), 0)
+        await anext(stream)
+        with pytest.raises(RefusedPart, match="the weights 4 and 5"):
+            await anext(stream)
+
+    asyncio.run(reduce_one())
+
+
+def test_weights_count_up_to_their_cap() -> None:
+    """What is above it changes neither the average nor the weight behind it; what was named is known all the same."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two()
+        reducing._guard._caps = CapsOfRound({}, 8.0)
+
+        async def may_contribute(peer: PeerID) -> bool:
+            return True
+
+        reducing._may_contribute = may_contribute
+        streams = [
+            reducing._accumulate_parts_streaming(sent(torch.zeros(3), 8.0), 0),
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 1e12), 1),
+        ]
+        answers = await asyncio.gather(*(anext(stream) for stream in streams))
+        assert torch.equal(decode(answers[0].tensor_part), torch.full((3,), 0.5))
+        assert answers[0].weight == 16.0
+        assert reducing.weights_by_peer[AUXILIARY.to_base58()] == 1e12
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(reduce_both())

@@ -36,6 +36,30 @@ def test_credited_devices_of_a_member_add_up() -> None:
     assert allowances.counted([peer("d1", 90, "crowd"), peer("d2", 90, "crowd")]) == 100
 
 
+def test_no_weight_is_cut_below_what_was_counted() -> None:
+    """Together the caps of a member's devices leave at least what the view counted of them, whoever brings how much."""
+    crowd = [peer("d1", 40, "crowd"), peer("d2", 0, "crowd"), peer("d3", 10, "crowd")]
+    for brought_before in ({}, {"d1": 30}, {"d2": 60, "d3": 5}):
+        allowances = Allowances(target=100, share=0.25, credits=brought_before)
+        caps = allowances.weight_caps([*crowd, peer("other", 25)])
+        brought = sum(min(device.record.samples, caps[device.peer_id]) for device in crowd)
+        assert brought >= allowances.counted(crowd)
+        assert caps["other"] == allowances.newcomers_cap == 50
+
+
+def test_a_device_whose_record_is_old_has_its_equal_share() -> None:
+    """It may have computed much since; and nobody gets more than twice the member's allowance by it."""
+    allowances = Allowances(target=100, share=0.25)
+    caps = allowances.weight_caps([peer("d1", 20, "pair"), peer("d2", 0, "pair")])
+    assert caps == {"d1": 50.0, "d2": 25.0}
+
+
+def test_whose_parts_were_refused_is_not_counted() -> None:
+    """However much it claims."""
+    allowances = Allowances(target=100, refused=frozenset({"bad"}))
+    assert allowances.counted([peer("bad", 50), peer("good", 20)]) == 20
+
+
 def test_credit_is_what_was_brought_to_the_last_steps() -> None:
     """The most of them; what was long ago is forgotten, and who brought little is not named."""
     book = CreditBook()

@@ -267,3 +267,46 @@ def test_a_rate_is_believed_as_far_as_a_step_allows(usual_s: float, rate: float)
         [*peers(record(rate=0), record(rate=0), record(rate=0), record(rate=1e6)), keeper(3, usual_s=usual_s)]
     )
     assert view.rate == rate
+
+
+def test_refused_parts_fill_no_batch_and_are_named() -> None:
+    """The others' samples fill the batch, until the device has brought parts that were taken."""
+    scene = Scene()
+    known = [*peers(record(samples=8), record(samples=8), record(samples=16)), keeper(3)]
+    assert scene.look(known, 0.0).samples == 32
+    scene.course.parts_refused(3, {"trainer-2": "sent values that are not finite"})
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 8.0}, short=True)
+    assert scene.look(known, 0.5).samples == 16
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "parts")]
+    scene.course.round_ended(3, {"trainer-0": 16.0, "trainer-1": 16.0, "trainer-2": 16.0}, short=False)
+    assert scene.look(known, 1.0).samples == 32
+
+
+def test_who_is_lost_again_and_again_is_not_waited_for() -> None:
+    """After two rounds towards a step what it claimed does not count any more: it may be stalling."""
+    scene = Scene()
+    known = [*peers(record(samples=16), record(samples=16)), keeper(3)]
+    for _ in range(2):
+        assert scene.look(known, 0.0).samples == 32
+        scene.course.round_ended(3, {"trainer-1": 16.0}, short=True)
+    assert scene.look(known, 0.5).samples == 16
+    further = [*peers(record(samples=20), record(samples=16)), keeper(3)]
+    assert scene.look(further, 1.0).samples == 20
+    assert scene.raised == []
+
+
+def test_a_weight_far_from_the_record_is_named() -> None:
+    """What is above all that is believed of a device, and far above what it has said itself."""
+    scene = Scene()
+    scene.look([*peers(record(samples=8), record(samples=8), record(samples=8)), keeper(3)], 0.0)
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 40.0, "trainer-2": 1e12}, short=False)
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "weight")]
+
+
+def test_caps_leave_what_the_view_counts() -> None:
+    """Trainers by what is believed of them, everybody else as newcomers."""
+    scene = Scene()
+    scene.look([*peers(record(samples=8), record(samples=8)), keeper(3, credit={"trainer-0": 100})], 0.0)
+    caps, newcomers = scene.course.weight_caps()
+    assert caps == {"trainer-0": 400.0, "trainer-1": 2.0 * TARGET}
+    assert newcomers == 2.0 * TARGET

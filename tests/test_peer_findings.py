@@ -1,29 +1,35 @@
-"""Findings on their way between two processes."""
+"""What one process finds out and another is told."""
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing as mp
 
 from peer.findings import MOST_DETAIL_CHARS, MOST_WAITING, Finding, Findings
 
-FOUND = Finding("Qm1", "reduction", "returned an average that is not finite")
 
+def test_findings_come_from_another_process_in_order() -> None:
+    """All that was said before a process ended can be taken once."""
+    findings, context = Findings(), mp.get_context("fork")
+    said = [Finding("a", "parts", "sent rubbish"), Finding("b", "gradient", "sent too much")]
 
-def test_a_forked_process_tells_the_other() -> None:
-    """Everything comes once, in order."""
-    findings = Findings()
-    process = multiprocessing.get_context("fork").Process(target=findings.tell, args=(FOUND,))
+    def find() -> None:
+        for finding in said:
+            findings.tell(finding)
+
+    process = context.Process(target=find)
     process.start()
     process.join()
-    findings.tell(FOUND)
-    assert findings.take() == [FOUND, FOUND]
+    assert findings.take() == said
     assert findings.take() == []
 
 
-def test_nobody_waits_for_who_does_not_read() -> None:
-    """What does not fit is dropped, the rest comes whole."""
+def test_what_nobody_takes_is_bounded() -> None:
+    """Who tells never waits; long details are cut, and what does not fit is dropped."""
     findings = Findings()
-    for _ in range(2 * MOST_WAITING):
-        findings.tell(Finding("Qm1", "reduction", "x" * 10_000))
+    for _ in range(10 * MOST_WAITING):
+        findings.tell(Finding("a" * 1000, "parts", "b" * 10_000))
     taken = findings.take()
-    assert [len(found.detail) for found in taken] == [MOST_DETAIL_CHARS] * MOST_WAITING
+    assert len(taken) == MOST_WAITING
+    assert len(taken[0].detail) == MOST_DETAIL_CHARS
+    findings.tell(Finding("a", "parts", "again"))
+    assert len(findings.take()) == 1

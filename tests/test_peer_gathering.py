@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from peer.gathering import MOST_REQUEST_S, Gathering, begin_if_complete, request_timeout
+from peer.gathering import (
+    FULL_GROUP_ATTEMPTS,
+    MOST_REQUEST_S,
+    Gathering,
+    begin_if_complete,
+    hold_searches,
+    request_timeout,
+    required_group_size,
+)
 
 
 class Search:
@@ -90,3 +100,61 @@ async def test_what_is_wanted_holds_for_the_search() -> None:
 def test_an_answer_is_waited_for_less_long_than_the_window(window_s: float) -> None:
     """Or two peers that ask each other would both miss it."""
     assert request_timeout(window_s) <= min(MOST_REQUEST_S, window_s / 2)
+
+
+@pytest.mark.parametrize("averaging", [1, 2, 3, 10])
+def test_first_attempts_wait_for_everybody(averaging: int) -> None:
+    """The first rounds of a step are begun only with every peer that is at this step."""
+    assert [required_group_size(averaging, attempt) for attempt in range(FULL_GROUP_ATTEMPTS)] == [averaging] * 3
+
+
+@pytest.mark.parametrize("averaging", range(1, 12))
+def test_later_attempts_need_more_than_half(averaging: int) -> None:
+    """Two groups that are each large enough would have to share a peer, so a step cannot be taken twice."""
+    size = required_group_size(averaging, FULL_GROUP_ATTEMPTS)
+    assert 2 * size > averaging
+    assert size <= averaging
+
+
+def test_a_search_that_was_given_up_ends_in_order() -> None:
+    """Although nobody refers to it any more but itself, and unreachable objects are looked for meanwhile."""
+    tidied = []
+
+    class Search:
+        async def look_for_group(self, step: object) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                gone = Waiting()
+                await gone.wait()
+                tidied.append(step)
+
+    class Waiting:
+        """As an answer of another process: known to who waits for it only, and by a weak reference."""
+
+        def __init__(self) -> None:
+            self.future = asyncio.get_running_loop().create_future()
+            answers.append(weakref.ref(self.future))
+
+        async def wait(self) -> None:
+            await self.future
+
+    answers: list[weakref.ref[asyncio.Future[None]]] = []
+
+    async def main() -> None:
+        search: Any = Search()
+        hold_searches(search)
+        task = asyncio.ensure_future(search.look_for_group("step"))
+        await asyncio.sleep(0)
+        task.cancel()
+        del task
+        await asyncio.sleep(0)
+        gc.collect()
+        answer = answers[0]()
+        assert answer is not None
+        answer.set_result(None)
+        del answer
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert tidied == ["step"]

@@ -48,6 +48,9 @@ class Averaging(Section):
     powersgd_rank: int = Field(0, ge=0)  # of the factors that large matrices are averaged as; 0: as they are
     local_steps: Positive = 1  # that the target batch is divided into; 1: gradients are averaged, nobody steps alone
     delay: bool = False  # train on while gradients are averaged, with parameters that are one step old
+    aggregation: Literal["mean", "centered_clipping"] = "mean"  # how each part is made one of all senders'
+    clipping_radius: PositiveFloat = 2.0  # of centred clipping: times the usual norm of the average
+    clipping_iterations: int = Field(3, ge=1, le=100)
     outer_learning_rate: PositiveFloat = 0.7
     outer_momentum: float = Field(0.9, ge=0, lt=1)
 
@@ -61,6 +64,15 @@ class Averaging(Section):
         if self.delay and self.local_steps > 1:
             raise ValueError(
                 f"`delay` (true) is for averaged gradients: leave it out, or `local_steps` ({self.local_steps})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clips_gradients_as_they_are(self) -> Averaging:
+        if self.aggregation == "centered_clipping" and self.powersgd_rank:
+            raise ValueError(
+                "`aggregation` (centered_clipping) is for gradients that are averaged as they are: take `mean`, "
+                f"or set `powersgd_rank` ({self.powersgd_rank}) to 0"
             )
         return self
 

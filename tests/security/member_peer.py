@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+import peer.suspicion
 from auth.credentials import Credentials
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
@@ -22,6 +23,7 @@ from peer.models import build_model
 from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
+from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import FalseReducer
 from tests.security.insider import Insider, give_false_states
 from tests.security.processes import Orders
@@ -31,6 +33,7 @@ MICROBATCHES = 4  # that each trainer computes again and again, so that the loss
 MASKED_TOKENS, FIRST_TOKEN = 8, 5
 SEEDS = range(1, 3)  # of the honest; the insider has the same data as the first of them
 STATE_RETRY_S = 0.3
+SAME_PAUSE_S = 0.5  # each attack in its turn is to be named, by whatever name the one before was
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     model = build_model(config, VOCABULARY, SPECIAL)
     give_false_states(orders)
     FalseReducer(orders)
+    send_bad_parts(orders)
+    peer.suspicion.SAME_PAUSE_S = SAME_PAUSE_S
     swarm = Swarm.join(
         config=config,
         model=model,

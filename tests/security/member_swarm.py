@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
 from auth.credentials import Credentials
 from auth.identity import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
@@ -16,8 +18,9 @@ from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.run_config import RunConfig
+from peer.suspicion import KINDS
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
-from tests.security.processes import PeerProcess, Said
+from tests.security.processes import TIMEOUT_S, PeerProcess, Said
 from tests.system.swarm_peer import SPECIAL, VOCABULARY
 
 RUN = "attacked"
@@ -118,6 +121,20 @@ class MemberSwarm:
         """The suspicions of this kind that honest peers have raised."""
         heard = [said for peer in [*self.honest, self.keeper] for said in peer.hear()]
         return [said for said in heard if said["event"] == "suspicion" and said["kind"] == kind]
+
+    def all_named(self) -> list[Said]:
+        """The suspicions of any kind."""
+        return [said for kind in sorted(KINDS) for said in self.named(kind)]
+
+    def wait_for_name(self, kind: str, reason: str) -> Said:
+        """The first suspicion of this kind and with this in its detail; fails the test if none comes."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            for said in self.named(kind):
+                if reason in said["detail"]:
+                    return said
+            time.sleep(0.1)
+        pytest.fail(f"nobody was named for {reason!r}: {self.all_named()}")
 
     def close(self) -> None:
         """End every process group that was started."""

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 TIMEOUT_S = 120.0
-PRELOADED = ["tests.security.plain_peer", "tests.security.member_peer"]
+MAX_ATTACK_BYTES = 40
+PRELOADED = ["tests.security.plain_peer", "tests.security.plain_rounds", "tests.security.member_peer"]
 Said = dict[str, Any]
 
 
@@ -28,11 +29,20 @@ class Orders:
     """What the test has told a peer so far: which attack to play, and whether to stop."""
 
     def __init__(self, pipe: Connection) -> None:
-        self.attack = ""
+        self._attack = mp.Array("c", MAX_ATTACK_BYTES)  # shared with what the peer forks
         self.stop = threading.Event()
         self._pipe = pipe
         self._sending = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def attack(self) -> str:
+        """Which to play now; empty for none."""
+        return bytes(self._attack.value).decode()
+
+    @attack.setter
+    def attack(self, attack: str) -> None:
+        self._attack.value = attack.encode()
 
     def _listen(self) -> None:
         with contextlib.suppress(EOFError, OSError):

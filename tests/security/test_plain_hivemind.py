@@ -5,12 +5,14 @@ One swarm for all of them, the attack that ends it last. What the same attacks c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.security.plain_peer import BOMB, POISON, TARGET, PlainPlan, run_claimant, run_donor, run_honest
+from tests.security.plain_rounds import HONEST, LIARS, RoundsPlan, run_rounds
 from tests.security.processes import PeerProcess
 
 
@@ -69,3 +71,25 @@ def test_one_claim_of_an_enormous_step_ends_training(swarm: PlainSwarm) -> None:
     for _ in range(5):
         later = honest.wait_for_event("microbatch")
         assert (later["accumulated"], later["step"]) == (0, hit["step"])
+
+
+def test_one_sender_makes_the_average(tmp_path: Path) -> None:
+    """Of 1, 3 and 5, of which the average is 3, comes what the liar wants, by whatever weight or numbers it names."""
+    weights, values = ["huge weight", "negative weight", "no weight"], ["no number", "infinite", "thousandfold"]
+    attacks = ["nothing", *weights, *values, "opposite"]
+    rounds = PeerProcess(run_rounds, RoundsPlan(attacks), tmp_path / "rounds.log")
+    try:
+        came: dict[str, list[float]] = {}
+        for _ in attacks:
+            said = rounds.wait_for_event("averaged")
+            came[said["attack"]] = said["values"]
+    finally:
+        rounds.kill()
+    assert came["nothing"] == pytest.approx([3.0] * 9)
+    assert pytest.approx(LIARS) in came["huge weight"]  # the liar's alone
+    assert pytest.approx((sum(HONEST) - 1.5 * LIARS) / 0.5) in came["negative weight"]
+    assert any(map(math.isnan, came["no weight"]))
+    assert any(map(math.isnan, came["no number"]))
+    assert not all(map(math.isfinite, came["infinite"]))
+    assert pytest.approx((sum(HONEST) - 1000 * LIARS) / 3) in came["thousandfold"]
+    assert pytest.approx((sum(HONEST) - LIARS) / 3) in came["opposite"]

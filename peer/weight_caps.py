@@ -1,0 +1,58 @@
+"""How much weight each sender may have in a round: said by the trainer's process, read by the averager's.
+
+The course of the run, with what is believed of whom, is in the trainer's process; parts are reduced in the averager's,
+which was forked from it. Between them is this table, in memory that both share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import multiprocessing as mp
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MOST_DEVICES = 4096  # in the table; all others are newcomers
+
+
+@dataclass(frozen=True)
+class CapsOfRound:
+    """What held when a round began."""
+
+    by_hash: Mapping[int, float]
+    newcomers: float
+
+    def of(self, peer_id: str) -> float:
+        """The most weight (samples) that this device has."""
+        return self.by_hash.get(_hash_of(peer_id), self.newcomers)
+
+
+class WeightCaps:
+    """The table; without caps as long as nobody has said any."""
+
+    def __init__(self) -> None:
+        self._lock = mp.Lock()
+        self._hashes = mp.RawArray(ctypes.c_uint64, MOST_DEVICES)
+        self._caps = mp.RawArray(ctypes.c_double, MOST_DEVICES)
+        self._count = mp.RawValue(ctypes.c_int, 0)
+        self._newcomers = mp.RawValue(ctypes.c_double, math.inf)
+
+    def publish(self, caps: Mapping[str, float], newcomers: float) -> None:
+        """From now on these hold: peer ID -> samples, and for everybody else `newcomers`."""
+        known = [(_hash_of(peer_id), cap) for peer_id, cap in caps.items()][:MOST_DEVICES]
+        with self._lock:
+            for index, (peer_hash, cap) in enumerate(known):
+                self._hashes[index], self._caps[index] = peer_hash, cap
+            self._count.value, self._newcomers.value = len(known), newcomers
+
+    def read(self) -> CapsOfRound:
+        """What holds now."""
+        with self._lock:
+            count = self._count.value
+            by_hash = dict(zip(self._hashes[:count], self._caps[:count], strict=True))
+            return CapsOfRound(by_hash, self._newcomers.value)
+
+
+def _hash_of(peer_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:8], "big")

@@ -1,0 +1,81 @@
+"""What a liar sends in place of its parts, in plain hivemind and here alike: patches in its own process only."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import torch
+from hivemind.averaging.allreduce import AllReduceRunner
+from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
+from hivemind.proto import averaging_pb2
+
+from tests.security.processes import Orders
+
+HUGE = 1e30
+Part = averaging_pb2.AveragingData
+
+
+def _with_weight(weight: float) -> Callable[[Part], Part]:
+    def twist(part: Part) -> Part:
+        part.weight = weight
+        return part
+
+    return twist
+
+
+def _with_values(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Part], Part]:
+    def twist(part: Part) -> Part:
+        part.tensor_part.CopyFrom(serialize_torch_tensor(change(deserialize_torch_tensor(part.tensor_part))))
+        return part
+
+    return twist
+
+
+def _with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Part], Part]:
+    def twist(part: Part) -> Part:
+        part.tensor_part.buffer = change(part.tensor_part.buffer)
+        return part
+
+    return twist
+
+
+TWISTS: dict[str, Callable[[Part], Part]] = {
+    "huge weight": _with_weight(HUGE),
+    "negative weight": _with_weight(-1.5),
+    "no weight": _with_weight(math.nan),
+    "no number": _with_values(lambda values: torch.full_like(values, math.nan)),
+    "infinite": _with_values(lambda values: torch.full_like(values, math.inf)),
+    "thousandfold": _with_values(lambda values: -1000 * values),
+    "opposite": _with_values(lambda values: -values),
+    "another shape": _with_values(lambda values: values[:1]),
+    "another kind": _with_values(torch.Tensor.double),
+    "garbage": _with_bytes(lambda _: b"garbage"),
+    "truncated": _with_bytes(lambda whole: whole[:-1]),
+}
+
+
+async def twisted(attack: str, parts: AsyncIterator[Part]) -> AsyncIterator[Part]:
+    """The parts as this attack sends them."""
+    last = None
+    async for part in parts:
+        if attack == "stalled" and last is not None:
+            await asyncio.Event().wait()
+        last = TWISTS[attack](part) if attack in TWISTS else part
+        yield last
+    if attack == "stalled":  # where there is one part only: never the end
+        await asyncio.Event().wait()
+    while attack == "endless" and last is not None:
+        yield last
+
+
+def send_bad_parts(orders: Orders, runner: type[AllReduceRunner] = AllReduceRunner) -> None:
+    """From now on let this process, and what it forks, send what it is told to; call it before joining."""
+    honest = runner._generate_input_for_peer
+
+    def parts(self: Any, peer_index: int) -> AsyncIterator[Part]:
+        return twisted(orders.attack, honest(self, peer_index))
+
+    runner._generate_input_for_peer = parts

@@ -1,0 +1,56 @@
+"""Attacks of a member on the averages: honest members hold the same finite numbers, learn as ever, and name who it was.
+
+One swarm for all of them, as in `test_course.py`. What the same attacks do to plain hivemind is in
+`test_plain_hivemind.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.security.member_swarm import INSIDER, MemberSwarm
+from tests.security.test_course import go_on_under
+
+
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberSwarm]:
+    """One swarm for all attacks, after its first steps."""
+    swarm = MemberSwarm(tmp_path_factory.mktemp("members"))
+    swarm.honest[0].wait_for_step(2)
+    yield swarm
+    swarm.close()
+
+
+@pytest.mark.parametrize(
+    ("attack", "kind", "reason"),
+    [
+        ("huge weight", "weight", "names the weight 1e+30"),
+        ("negative weight", "parts", "named the weight -1.5"),
+        ("no weight", "parts", "named the weight nan"),
+        ("no number", "parts", "not finite"),
+        ("infinite", "parts", "not finite"),
+        ("thousandfold", "gradient", "times the largest"),
+        ("another shape", "parts", "not asked for"),
+        ("another kind", "parts", "not asked for"),
+        ("garbage", "parts", "what is no part"),
+        ("truncated", "parts", "what is no part"),
+        ("endless", "parts", "not asked for"),
+    ],
+)
+def test_who_sends_bad_parts_is_named(swarm: MemberSwarm, attack: str, kind: str, reason: str) -> None:
+    """The swarm goes on, with equal bits, full batches and the loss of a clean run, and says who it was and why."""
+    swarm.insider.tell(attack)
+    named = swarm.wait_for_name(kind, reason)
+    assert named["member"] == INSIDER
+    go_on_under(swarm, attack)
+    assert {said["member"] for said in swarm.all_named()} == {INSIDER}
+
+
+@pytest.mark.parametrize("attack", ["opposite", "stalled"])
+def test_who_cannot_be_named_does_no_lasting_harm(swarm: MemberSwarm, attack: str) -> None:
+    """Gradients turned round look like honest ones that differ, and who stalls like one whose line is down."""
+    before = len(swarm.all_named())
+    go_on_under(swarm, attack)
+    assert {said["member"] for said in swarm.all_named()[before:]} <= {INSIDER}

@@ -1,0 +1,97 @@
+"""What of a sender's part is taken, and how much."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.part_reducer import RefusedPart
+from peer.part_screen import (
+    GROSS,
+    MARGIN,
+    MOST_MARGIN,
+    PartPlace,
+    Yardsticks,
+    require_weight,
+    scale_to,
+)
+
+WHOLE = PartPlace(0, 1.0)
+NORMS = st.floats(0, 1e300, allow_nan=False)
+
+
+@given(limit=NORMS | st.just(math.inf), contribution=NORMS)
+def test_nothing_exceeds_its_limit(limit: float, contribution: float) -> None:
+    """What is within it stays as it is."""
+    scale = scale_to(limit, contribution)
+    assert 0 <= scale <= 1
+    assert scale * contribution <= limit * (1 + 1e-9)
+    assert scale == 1 or contribution > limit
+
+
+def test_what_is_grossly_too_large_counts_as_zeros() -> None:
+    """It is no gradient any more."""
+    assert scale_to(1.0, GROSS) == 1 / GROSS
+    assert scale_to(1.0, GROSS * 1.01) == 0
+    assert scale_to(0.0, 1e-9) == 0
+
+
+@given(st.lists(st.floats(1.0, 1e4), min_size=3, max_size=20), st.floats(1e-6, 1e6))
+def test_senders_of_one_noise_are_never_limited(weights: list[float], noise: float) -> None:
+    """However unequal their batches are: a gradient of few samples is large and counts little."""
+    total = sum(weights)
+    norms = [noise / math.sqrt(weight) for weight in weights]
+    for own in (0.0, norms[0]):
+        limit = Yardsticks([10], [own], None).limit(WHOLE, norms)
+        assert all(weight / total * norm <= limit for weight, norm in zip(weights, norms, strict=True))
+
+
+def test_one_sender_does_not_move_the_limit() -> None:
+    """Among three, the median is an honest one's."""
+    limits = [Yardsticks([10], [0.0], None).limit(WHOLE, [1.0, 1.5, bad]) for bad in (2.0, 1e30)]
+    assert limits[0] == limits[1] == MARGIN * 1.5
+
+
+def test_two_senders_are_measured_by_this_peers_own_gradient() -> None:
+    """A peer without one takes what comes until it has a history."""
+    assert Yardsticks([10], [2.0], None).limit(WHOLE, [1.0, 1e9]) == MARGIN * 2.0
+    assert Yardsticks([10], [0.0], None).limit(WHOLE, [1.0, 1e9]) == math.inf
+    assert Yardsticks([10], [0.0], [7.0]).limit(WHOLE, [1.0, 1e9]) == 7.0
+
+
+def test_history_widens_the_limit_within_bounds() -> None:
+    """Larger averages than this round's are usual; but what earlier rounds let in opens no door."""
+    limits = [Yardsticks([10], [2.0], [usual]).limit(WHOLE, []) for usual in (0.1, 12.0, 1e30)]
+    assert limits == [MARGIN * 2.0, 12.0, MOST_MARGIN * 2.0]
+
+
+def test_a_part_may_hold_all_of_a_tensor() -> None:
+    """One quarter of the values is measured by the norm of the whole."""
+    quarter = PartPlace(0, 0.25)
+    assert Yardsticks([40], [2.0], None).limit(quarter, []) == MARGIN * 2.0
+    assert Yardsticks([40], [0.0], None).limit(quarter, [1.0] * 3) == MARGIN * 2.0
+
+
+def test_a_tensor_that_was_zero_is_measured_by_the_others() -> None:
+    """A layer that begins to learn is let in, and is no hole through which anything comes."""
+    yardsticks = Yardsticks([4, 16], [0.0, 0.0], [0.0, 8.0])
+    assert yardsticks.limit(WHOLE, [0.0, 0.0, 1.0]) == MARGIN * 8.0 / 4 * 2
+    assert Yardsticks([4, 16], [0.0, 8.0], None).limit(WHOLE, []) == MARGIN * 4.0
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf, -1.0])
+def test_a_weight_is_a_number_of_samples(weight: float) -> None:
+    """Anything else is refused."""
+    with pytest.raises(RefusedPart, match="named the weight"):
+        require_weight(weight, None)
+
+
+def test_a_sender_has_one_weight() -> None:
+    """The same with each part."""
+    require_weight(3.0, 3.0)
+    require_weight(0.0, None)
+    with pytest.raises(RefusedPart, match="weights 3 and 4"):
+        require_weight(4.0, 3.0)
