@@ -24,6 +24,7 @@ COMMANDS = {
     "assist": ("peer.cli", "Average for a run's trainers without training."),
     "doctor": ("peer.doctor_cli", "What this machine and its network can do, stage by stage."),
     "support-bundle": ("peer.support_cli", "Write a redacted archive for the run's operator."),
+    "verify": ("peer.verify_cli", "Recompute a run's leaderboard from what its devices have signed."),
     "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
     "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, allow, members, revoke, status."),

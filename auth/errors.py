@@ -30,7 +30,8 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── NotAllowedError            24   who logged in is not on the run's allowlist
     ├── ProviderError              25   the identity provider does not answer, or not as it should
     │   └── IdTokenError           25   ... because its ID token proves nothing to this coordinator
-    └── DeviceLimitError           26   the member has as many devices in the run as it may
+    ├── DeviceLimitError           26   the member has as many devices in the run as it may
+    └── UnverifiedError            28   what was published does not follow from what was signed
 """
 
 from __future__ import annotations
@@ -230,3 +231,10 @@ class DeviceLimitError(ManyhandsError):
 
     code = "too-many-devices"
     exit_code = 26
+
+
+class UnverifiedError(ManyhandsError):
+    """A published leaderboard does not follow from the receipts that were published with it."""
+
+    code = "unverified"
+    exit_code = 28

@@ -57,7 +57,7 @@ def count_step(session: Session, step: int, target_batch_size: int, now: float) 
         if counted[claim.report_id] != claim.counted:
             values = {"counted": counted[claim.report_id]}
             session.execute(update(Report).where(Report.id == claim.report_id).values(values))
-            _name_if_disproved(session, claim, step, _words(claim, receipts), now)
+        _name_if_disproved(session, claim, step, _words(claim, receipts), now)
     losses = _losses(session, step, claims, counted)
     row = session.get(Step, step)
     if row is None:
@@ -124,7 +124,6 @@ def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[
 
 
 def _name_if_disproved(session: Session, claim: Claim, step: int, words: Sequence[Word], now: float) -> None:
-    counted = credited(claim.samples, str(claim.member_id), words)
     if not disproved(claim.samples, str(claim.member_id), words):
         return
     lately = select(Refusal.id).where(
@@ -132,6 +131,7 @@ def _name_if_disproved(session: Session, claim: Claim, step: int, words: Sequenc
     )
     if session.scalar(lately.limit(1)) is not None:
         return
+    counted = credited(claim.samples, str(claim.member_id), words)
     reason = (
         f"{claim.member}'s device claimed {claim.samples} samples for step {step}, of which receipts confirm {counted}"
     )

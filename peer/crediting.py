@@ -38,9 +38,8 @@ def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
 def disproved(claim: int, member: str, words: Sequence[Word]) -> bool:
     """Whether a claim is so plainly larger than what was received that its member is to be named.
 
-    By the keeper, or by two others at least: one member's word against another's is none.
+    By the keeper, or by most of the others and two at least: one member's word against another's is none.
     """
-    counted = credited(claim, member, words)
-    witnesses = {word.member for word in words if word.member != member}
-    certain = any(word.is_keeper for word in words) or len(witnesses) > 1
-    return certain and counted is not None and counted < claim
+    keepers = [word.samples < claim for word in words if word.is_keeper]
+    others = [word.samples < claim for word in words if not word.is_keeper and word.member != member]
+    return all(keepers) if keepers else sum(others) >= 2 and 2 * sum(others) > len(others)

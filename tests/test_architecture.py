@@ -35,6 +35,7 @@ SERVING = (
     "peer.doctor_cli",
     "peer.support_cli",
     "peer.tokenizer_cli",
+    "peer.verify_cli",
     "peer.agent",
     "coordinator.cli",
     "coordinator.demo",

@@ -50,9 +50,13 @@ def test_no_samples_need_no_word() -> None:
         ([("bob", 10), ("ada", 10)], False),
         ([("bob", 10), ("eve", 10)], True),
         ([("bob", 30), ("eve", 30)], False),
+        ([("bob", 30), ("eve", 1)], False),
+        ([("bob", 30), ("eve", 1), ("dan", 2)], True),
+        ([("bob", 30), ("eve", 1), ("dan", 2), ("fay", 30)], False),
+        ([(KEEPER, 30), ("eve", 1), ("dan", 2)], False),
         ([], False),
     ],
 )
 def test_who_is_named(said: list[tuple[str, int]], named: bool) -> None:
-    """The keeper's word, or two others': one member's against another's is none."""
+    """The keeper's word, or most others': one member's against another's is none."""
     assert disproved(30, "ada", words(*said)) is named

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from coordinator.ledger import data_wait_share
 from coordinator.presence import CheckpointRow
+from coordinator.receipt_pages import MAX_STEPS, receipts_page
 from coordinator.web.boundary import stream_place
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import Snapshot
@@ -65,6 +68,7 @@ def overview_of(snapshot: Snapshot, config: RunConfig, join_link: str) -> dict[s
             {
                 "member": row.member,
                 "samples": row.samples,
+                "pending_samples": row.pending_samples,
                 "averaged_bytes": row.averaged_bytes,
                 "share": row.samples / total if total else 0.0,
                 "devices": row.devices,
@@ -130,6 +134,22 @@ async def steps(
         "devices": [row.devices for row in rows],
         "completed_at": [row.completed_at for row in rows],
     }
+
+
+@router.get("/receipts")
+def receipts(
+    request: Request,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above this one.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS,
+) -> Response:
+    """What devices claim, what others have received, signed, and what counts: see `manyhands verify`."""
+    state = request.app.state
+    content = json.dumps(receipts_page(state.sessions, state.config.run.name, after, limit)).encode()
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type="application/json", headers=headers)
 
 
 @router.get("/checkpoints")

@@ -1,0 +1,119 @@
+"""Recomputes a leaderboard from what devices signed. Pure: what was published in, what came of it out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from auth.errors import RequestError
+from auth.identity import peer_id_of
+from auth.receipts import Receipt, SignedReceipt, open_receipt
+from peer.crediting import Word, credited
+from peer.published_receipts import Contribution, Device, Page, Published, SignedWord, Step
+
+
+@dataclass
+class Verification:
+    """What came of it."""
+
+    steps: int = 0
+    receipts: int = 0  # whose signatures are right
+    samples: Counter[str] = field(default_factory=Counter)  # member -> what the receipts confirm
+    unsigned: Counter[str] = field(
+        default_factory=Counter
+    )  # of it, what no receipt is about: from before there were any
+    pending: Counter[str] = field(default_factory=Counter)  # claimed, and not confirmed yet
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(published: Published) -> Verification:
+    """Check every signature, count every claim by the ledger's own rule, and compare with what was published."""
+    found = Verification()
+    after = 0
+    for page in published.pages:
+        if (page.run, page.era) != (published.pages[0].run, published.pages[0].era):
+            found.problems.append("the run returned to a checkpoint while it was read: read it again")
+            break
+        for step in page.steps:
+            if step.step <= after:
+                found.problems.append(f"step {step.step} is out of order")
+            after = max(after, step.step)
+            _verify_step(page, step, found)
+    _compare(published, found)
+    return found
+
+
+def _verify_step(page: Page, step: Step, found: Verification) -> None:
+    found.steps += 1
+    receipts = _opened(page, step, found)
+    seen: set[str] = set()
+    for claim in step.claims:
+        device = page.devices.get(claim.device)
+        if device is None:
+            found.problems.append(f"step {step.step}: nobody knows whose {claim.device} is")
+            continue
+        words = [Word(signer.member, signer.keeper, said.samples.get(claim.device, 0)) for signer, said in receipts]
+        counted = credited(claim.claimed, device.member, words) if claim.device not in seen else 0
+        seen.add(claim.device)
+        if not step.receipts and claim.counted is not None:
+            found.unsigned[device.member] += claim.counted
+            counted = claim.counted
+        if counted != claim.counted:
+            found.problems.append(
+                f"step {step.step}: of {device.member}'s {claim.claimed} samples {claim.counted} are counted, "
+                f"and the receipts confirm {counted}"
+            )
+        found.samples[device.member] += counted or 0
+        found.pending[device.member] += claim.claimed if counted is None else 0
+
+
+def _opened(page: Page, step: Step, found: Verification) -> list[tuple[Device, Receipt]]:
+    """The receipts of this step that are what they seem, one of each member."""
+    opened: dict[str, tuple[Device, Receipt]] = {}
+    for word in step.receipts:
+        try:
+            signer, receipt = _open(page, step, word)
+        except RequestError as error:
+            found.problems.append(f"step {step.step}, receipt of {word.device}: {error}")
+            continue
+        if signer.member in opened:
+            found.problems.append(f"step {step.step}: {signer.member} signed more than once")
+            continue
+        found.receipts += 1
+        opened[signer.member] = (signer, receipt)
+    return list(opened.values())
+
+
+def _open(page: Page, step: Step, word: SignedWord) -> tuple[Device, Receipt]:
+    signer = page.devices.get(word.device)
+    if signer is None or signer.public_key is None:
+        raise RequestError("Its signer's key was not published.")
+    key = signer.public_key.encode()
+    if peer_id_of(key) != word.device:
+        raise RequestError("The key is not the one that this identity is made of.")
+    try:
+        signature = base64.b64decode(word.signature, validate=True)
+    except binascii.Error as error:
+        raise RequestError("Its signature is not in base64.") from error
+    receipt = open_receipt(SignedReceipt(word.body, signature), key)
+    if (receipt.run, receipt.step) != (page.run, step.step):
+        raise RequestError("It is of another run or step.")
+    return signer, receipt
+
+
+def _compare(published: Published, found: Verification) -> None:
+    """Every member's samples lie between what the leaderboard said before the pages were read and after."""
+    before, after = _leaderboard(published.before.contributions), _leaderboard(published.after.contributions)
+    for member in sorted(before.keys() | after.keys() | found.samples.keys()):
+        least, most = before.get(member, 0), after.get(member, 0)
+        if not min(least, most) <= found.samples[member] <= max(least, most):
+            found.problems.append(
+                f"the leaderboard says {most} samples of {member}, and the receipts confirm {found.samples[member]}"
+            )
+
+
+def _leaderboard(rows: Sequence[Contribution]) -> Mapping[str, int]:
+    return {row.member: row.samples for row in rows}
