@@ -57,6 +57,7 @@ class ExactAllReduce(AllReduceRunner):
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self._counted: dict[int, float] = {}  # the same, as far as it was averaged with that
         self.received_bytes = 0  # to be reduced, from others
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
 
@@ -88,10 +89,17 @@ class ExactAllReduce(AllReduceRunner):
         weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items()}
         return {peer.to_base58(): weight for peer, weight in weights.items() if peer not in self.banned_senders}
 
+    @property
+    def counted_by_peer(self) -> dict[str, float]:
+        """The same as far as it counted: a weight beyond what is believed of its sender was cut."""
+        named = self.weights_by_peer
+        counted = {self.sender_peer_ids[index].to_base58(): weight for index, weight in self._counted.items()}
+        return {peer: counted[peer] for peer in named if peer in counted}
+
     async def _reduce_own_parts(self, peer_index: int) -> None:
         sender_index = self.sender_peer_ids.index(self.peer_id)
         self._weights[sender_index] = self.weight
-        weight = self._guard.counted(sender_index, self.weight)
+        weight = self._counted[sender_index] = self._guard.counted(sender_index, self.weight)
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
             self.evidence.keep_own(part)
@@ -159,10 +167,12 @@ class ExactAllReduce(AllReduceRunner):
                 self._check_part(part_index, part)
                 await self._check_weight(sender_index, weight)
                 self._weights[sender_index] = weight
+                counted = self._guard.counted(sender_index, weight)
+                self._counted[sender_index] = min(counted, self._counted.get(sender_index, counted))
                 self.received_bytes += size
                 try:
                     reduced = await self.tensor_part_reducer.accumulate_part(
-                        sender_index, part_index, part, weight=self._guard.counted(sender_index, weight)
+                        sender_index, part_index, part, weight=counted
                     )
                 except BannedException:
                     break

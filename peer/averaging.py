@@ -49,6 +49,7 @@ class AveragedGroup:
     samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
     averaged_bytes: int  # that others sent to this peer to be averaged
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
+    counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
     seconds: float = 0.0  # from the group's forming until every average was here
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
 
@@ -266,5 +267,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             samples=round(runner.least_weight),
             averaged_bytes=runner.received_bytes,
             weights=runner.weights_by_peer,
+            counted=runner.counted_by_peer,
             seconds=time.perf_counter() - began,
         )

@@ -206,7 +206,7 @@ class Swarm:
             return None
         samples = self._optimizer.grad_averager.due_samples
         self._optimizer.take_step()
-        receipt = self._witness.receipt(self._optimizer.tracker.known_era, self.step, group.weights)
+        receipt = self._witness.receipt(self._optimizer.tracker.known_era, self.step, group.counted)
         return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes, receipt)
 
     def _catch_up(self) -> StepOutcome:

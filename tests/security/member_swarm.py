@@ -67,6 +67,7 @@ class MemberSwarm:
         self.addresses: list[str] = []
         self.keeper = self.start_keeper()
         devices = sorted(("1", "2", "3"), key=lambda name: Credentials(directory / name).device_key.peer_id)
+        self.peer_ids = [Credentials(directory / name).device_key.peer_id for name in devices]  # the insider's first
         members = (INSIDER, *HONEST)  # the insider is the first whom a keeper asks for the state
         peers = [
             self._start(

@@ -6,11 +6,13 @@ What the same attacks do to plain hivemind is in `test_plain_hivemind.py`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 
 import pytest
 
+from auth.receipts import read_receipt
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
 
 ATTACKED_STEPS = 2  # so many under each attack; by then the insider is named
@@ -74,6 +76,24 @@ def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:
         assert answers[kind]
         assert not any(answers[kind]), kind
     go_on_under(swarm, "nothing")
+
+
+def test_receipts_say_what_everybody_brought(swarm: MemberSwarm) -> None:
+    """Whoever reduced signs it: never more than a peer brought, the insider too, and mostly all sign the same bytes."""
+    names = {peer: name for name, peer in zip((INSIDER, *HONEST), swarm.peer_ids, strict=True)}
+    peers = dict(zip((INSIDER, *HONEST), [swarm.insider, *swarm.honest], strict=True))
+    brought = {
+        (name, said["step"]): said["samples"]
+        for name, peer in peers.items()
+        for said in peer.hear()
+        if said["event"] == "step" and said["averaged"]
+    }
+    signed = [said for step in range(1, swarm.step + 1) for said in swarm.steps_at(step) if said["receipt"]]
+    bodies = [read_receipt(said["receipt"]).body for said in signed]
+    assert 0 < len(set(bodies)) < len(bodies)
+    for body in map(json.loads, bodies):
+        for peer_id, samples in body["samples"].items():
+            assert samples <= brought.get((names[peer_id], body["step"]), samples)
 
 
 def test_donor_capture(swarm: MemberSwarm) -> None:
