@@ -26,7 +26,7 @@ from peer.weight_caps import CapsOfRound
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
 
 
-def round_of_two() -> ExactAllReduce:
+def round_of_two(cap: float = math.inf) -> ExactAllReduce:
     """What reduces one part of a trainer (0) and of an auxiliary peer (1), without a network."""
 
     async def may_contribute(peer: PeerID) -> bool:
@@ -34,10 +34,10 @@ def round_of_two() -> ExactAllReduce:
 
     reducing = ExactAllReduce.__new__(ExactAllReduce)
     reducing._traffic, reducing._may_contribute = Traffic(), may_contribute
-    reducing._weights, reducing.received_bytes = {}, 0
+    reducing._weights, reducing._counted, reducing.received_bytes = {}, {}, 0
     reducing.sender_peer_ids, reducing.banned_senders, reducing.banlock = [TRAINER, AUXILIARY], set(), asyncio.Lock()
     reducing.tensor_part_container = SimpleNamespace(prefetch=1)
-    reducing._guard = RoundGuard(CapsOfRound({}, math.inf), Findings(), Averaging(), Past(), set())
+    reducing._guard = RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set())
     reducing._guard._senders = [TRAINER.to_base58(), AUXILIARY.to_base58()]
     reducing.tensor_part_reducer = PartReducer([torch.Size([3])], 2)
     return reducing
@@ -153,6 +153,25 @@ def test_who_may_not_contribute_takes_part_without_a_weight() -> None:
 
     for average in asyncio.run(reduce_both()):
         assert torch.equal(average, torch.ones(3))
+
+
+def test_what_is_cut_of_a_weight_is_in_no_receipt() -> None:
+    """Others are told what a sender named; what is signed of it is what was averaged in."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(cap=5.0)
+        streams = [
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 8.0), 0),
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1),
+        ]
+        answers = await asyncio.gather(*(anext(stream) for stream in streams))
+        assert [answer.weight for answer in answers] == [5.0, 5.0]
+        assert reducing.weights_by_peer == {TRAINER.to_base58(): 8.0, AUXILIARY.to_base58(): 0.0}
+        assert reducing.counted_by_peer == {TRAINER.to_base58(): 5.0, AUXILIARY.to_base58(): 0.0}
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(reduce_both())
 
 
 def written(part: torch.Tensor, weight: float = 4.0) -> averaging_pb2.AveragingData:
