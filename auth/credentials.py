@@ -7,16 +7,16 @@ check other peers with it. So every read looks whether the file has changed, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
+from auth.authorities import Authorities
 from auth.errors import RevokedError, StorageError, TokenError
 from auth.files import WatchedFile, make_private_directory, write_private
 from auth.identity import DeviceKey
 from auth.tokens import AccessToken, RevocationList, check_times, read_token, verify_revocations
 
 DEVICE_KEY_FILE = "device.key"
-CACHED_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,7 @@ class Run:
     """Which run the credentials are for, and whose signature counts there."""
 
     name: str
-    authority_public: bytes  # Ed25519, 32 raw bytes
-
-
-# Signatures never change, so each is checked once per process; expiry and revocation are checked every time.
-_read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
+    authorities: Authorities
 
 
 class Credentials:
@@ -38,7 +34,7 @@ class Credentials:
         self.directory = Path(directory)
         make_private_directory(self.directory)
         self._run_file = WatchedFile(self.directory / "run", lambda content: content.decode())
-        self._authority_file = WatchedFile(self.directory / "authority.pub", bytes)
+        self._authority_file = WatchedFile(self.directory / "authority.pub", Authorities.from_bytes)
         self._token_file = WatchedFile(self.directory / "token.jwt", lambda content: content.decode())
         self._revocations_file = WatchedFile(self.directory / "revoked.jwt", self._parse_revocations)
 
@@ -71,7 +67,7 @@ class Credentials:
     def check(self, jwt: str, now: float) -> AccessToken:
         """Any device's token, checked against the authority, the time and the revocation list."""
         run = self._joined_run()
-        token = _read_token(jwt, run.authority_public, run.name)
+        token = run.authorities.read_token(jwt, run.name, now)
         check_times(token, now)
         if self.is_revoked(token.peer_id):
             raise RevokedError(f"{token.member}'s device {token.device_id} was revoked.")
@@ -86,9 +82,10 @@ class Credentials:
         """Keep what the coordinator granted at join; raises before anything is written if it does not fit together."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
-        if self._known_run() != Run(run, authority_public):
+        granted = Run(run, Authorities(authority_public).after(token_jwt, run))
+        if not self._is_known(granted):
             self._forget_revocations()  # signed by another authority: its serial numbers mean nothing here
-        write_private(self.directory / "authority.pub", authority_public)
+        write_private(self.directory / "authority.pub", granted.authorities.to_bytes())
         write_private(self.directory / "run", run.encode())
         write_private(self.directory / "token.jwt", token_jwt.encode())
         self.store_revocations(revocations_jwt)
@@ -96,19 +93,40 @@ class Credentials:
     def store_token(self, jwt: str) -> None:
         """Keep a renewed token."""
         run = self._joined_run()
-        self._require_own(read_token(jwt, run.authority_public, run.name))
+        self._require_own(read_token(jwt, run.authorities.current, run.name))
+        self._follow(run, jwt)
         write_private(self.directory / "token.jwt", jwt.encode())
 
     def store_revocations(self, jwt: str) -> None:
-        """Keep a revocation list if it is newer than the one known: nobody can bring a revoked peer back by replay."""
-        new = self._parse_revocations(jwt.encode())
-        known = self._revocations_file.read()
-        if known is None or new.serial > known.serial:
+        """Keep a revocation list if it is newer than the one known: nobody can bring a revoked peer back by replay.
+
+        The same one, signed anew, is kept as well: the key that signed the other may have been replaced.
+        """
+        run = self._joined_run()
+        new = verify_revocations(jwt, run.authorities.current, run.name)
+        self._follow(run, jwt)
+        try:
+            known = self._revocations_file.read()
+        except TokenError:  # of a key that nobody here remembers
+            known = None
+        if known is None or new.serial > known.serial or (new.serial == known.serial and new != known):
             write_private(self.directory / "revoked.jwt", jwt.encode())
 
+    def _follow(self, run: Run, checked: str) -> None:
+        """Keep the authority's new key, where the coordinator has sent something that carries the handover to it."""
+        after = run.authorities.after(checked, run.name)
+        if after != run.authorities:
+            write_private(self.directory / "authority.pub", after.to_bytes())
+
+    def _is_known(self, granted: Run) -> bool:
+        """Whether the credentials are for this run already, by a key that is the same, or was handed over to it."""
+        known = self._known_run()
+        keys = (granted.authorities.current, granted.authorities.previous)
+        return known is not None and known.name == granted.name and known.authorities.current in keys
+
     def _known_run(self) -> Run | None:
-        name, authority_public = self._run_file.read(), self._authority_file.read()
-        return None if name is None or authority_public is None else Run(name, authority_public)
+        name, authorities = self._run_file.read(), self._authority_file.read()
+        return None if name is None or authorities is None else Run(name, authorities)
 
     def _joined_run(self) -> Run:
         run = self._known_run()
@@ -118,7 +136,7 @@ class Credentials:
 
     def _parse_revocations(self, content: bytes) -> RevocationList:
         run = self._joined_run()
-        return verify_revocations(content.decode("ascii", errors="replace"), run.authority_public, run.name)
+        return run.authorities.read_revocations(content.decode("ascii", errors="replace"), run.name)
 
     def _require_own(self, token: AccessToken) -> None:
         if token.peer_id != self.device_key.peer_id:

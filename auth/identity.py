@@ -44,6 +44,7 @@ class AuthorityKey:
     """The run's Ed25519 key: who holds it decides who takes part."""
 
     private_key: ed25519.Ed25519PrivateKey
+    handover: str = ""  # by which the key before it named it (see auth.tokens); goes along with whatever it signs
 
     @classmethod
     def generate(cls) -> AuthorityKey:

@@ -1,7 +1,10 @@
 """Access tokens and revocation lists: what the authority signs, and how anyone checks it.
 
-Both are JWTs signed with Ed25519. Their `typ` headers differ, so that neither can pass for the other (RFC 8725, 3.11).
+All are JWTs signed with Ed25519. Their `typ` headers differ, so that none can pass for another (RFC 8725, 3.11).
 A token is bound to a device's key and libp2p identity: it is shown to everybody and useless to a thief.
+
+An authority key is replaced by a *handover*: the old key's signature over the new one. What the new key signs carries
+it in its header, so whoever knows only the old key can check that, too, without asking anybody.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ Role = Literal["trainer", "auxiliary", "observer", "keeper", "admin"]
 
 TOKEN_TYPE = "manyhands-access+jwt"  # noqa: S105  # a media type, no password
 REVOCATIONS_TYPE = "manyhands-revocations+jwt"
+HANDOVER_TYPE = "manyhands-handover-v1+jwt"
+MAX_HANDOVER_CHARS = 1024
 MAX_TOKEN_CHARS = 4096
 MAX_REVOCATIONS_CHARS = 4_000_000
 MAX_CLOCK_SKEW_S = 60.0  # a token may be issued so far ahead of the checker's clock
@@ -54,6 +59,17 @@ class RevocationList:
     peer_ids: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Handover:
+    """That another key is the run's authority from now on; keys are Ed25519, 32 raw bytes."""
+
+    run: str
+    issued_at: float  # Unix seconds
+    old_key: bytes  # which signs it
+    new_key: bytes
+    until: float  # what the old key has signed still counts
+
+
 class _Claims(BaseModel):
     """What both kinds have: the run as audience, and the time of issue."""
 
@@ -76,6 +92,15 @@ class _RevocationClaims(_Claims):
     peer_ids: list[_Text]
 
 
+_HexKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _HandoverClaims(_Claims):
+    old_key: _HexKey
+    new_key: _HexKey
+    until: _Time
+
+
 _AnyClaims = TypeVar("_AnyClaims", bound=_Claims)
 
 
@@ -89,7 +114,9 @@ def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
 
 def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
     """Check a token's signature and contents but not its times; raises `TokenError`."""
-    claims = _verify(text, authority_public, run, TOKEN_TYPE, MAX_TOKEN_CHARS, _TokenClaims)
+    _require_size(text, MAX_TOKEN_CHARS)
+    signer = _signer(text, authority_public, run)
+    claims = _verify(text, signer, run, TOKEN_TYPE, MAX_TOKEN_CHARS, _TokenClaims)
     return AccessToken(
         member=claims.member,
         device_id=claims.sub,
@@ -132,20 +159,60 @@ def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> s
 
 def verify_revocations(text: str, authority_public: bytes, run: str) -> RevocationList:
     """Check a revocation list, which never expires; raises `TokenError`."""
-    claims = _verify(text, authority_public, run, REVOCATIONS_TYPE, MAX_REVOCATIONS_CHARS, _RevocationClaims)
+    _require_size(text, MAX_REVOCATIONS_CHARS)
+    signer = _signer(text, authority_public, run)
+    claims = _verify(text, signer, run, REVOCATIONS_TYPE, MAX_REVOCATIONS_CHARS, _RevocationClaims)
     return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
 
 
+def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
+    """Sign a handover with the old key."""
+    claims = {
+        "aud": handover.run,
+        "iat": handover.issued_at,
+        "old_key": handover.old_key.hex(),
+        "new_key": handover.new_key.hex(),
+        "until": handover.until,
+    }
+    return _sign(authority, claims, HANDOVER_TYPE)
+
+
+def verify_handover(text: str, run: str) -> Handover:
+    """Check a handover by the old key that it names itself; whether to believe that one is the caller's matter."""
+    try:
+        claimed = jwt.decode(text, options={"verify_signature": False}) if len(text) <= MAX_HANDOVER_CHARS else {}
+        old_key = bytes.fromhex(_HandoverClaims.model_validate(claimed).old_key)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        raise TokenError("The handover of the authority's key cannot be read.") from error
+    claims = _verify(text, old_key, run, HANDOVER_TYPE, MAX_HANDOVER_CHARS, _HandoverClaims)
+    return Handover(claims.aud, claims.iat, old_key, bytes.fromhex(claims.new_key), claims.until)
+
+
+def handover_in(text: str, run: str) -> Handover | None:
+    """The handover that a token or a list carries, checked by the key that it names itself; None if there is none."""
+    try:
+        carried = jwt.get_unverified_header(text).get("handover") if len(text) <= MAX_REVOCATIONS_CHARS else None
+        return verify_handover(carried, run) if isinstance(carried, str) else None
+    except (TokenError, jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        return None
+
+
 def _sign(authority: AuthorityKey, claims: dict[str, Any], kind: str) -> str:
-    return jwt.encode(claims, authority.private_key, algorithm=_ALGORITHM, headers={"typ": kind})
+    carried = {"handover": authority.handover} if authority.handover else {}
+    return jwt.encode(claims, authority.private_key, algorithm=_ALGORITHM, headers={"typ": kind} | carried)
+
+
+def _signer(text: str, authority_public: bytes, run: str) -> bytes:
+    """The key to check this with: the authority's, or the one that it handed over to."""
+    handover = handover_in(text, run)
+    return authority_public if handover is None or handover.old_key != authority_public else handover.new_key
 
 
 def _verify(
     text: str, authority_public: bytes, run: str, kind: str, max_chars: int, schema: type[_AnyClaims]
 ) -> _AnyClaims:
     """Signature, kind, run and schema; times are the caller's, against its own clock."""
-    if len(text) > max_chars:
-        raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
+    _require_size(text, max_chars)
     try:
         decoded = jwt.decode_complete(
             text,
@@ -167,6 +234,11 @@ def _verify(
     if decoded["header"].get("typ") != kind:
         raise TokenError(f"The token is of the kind {decoded['header'].get('typ')!r:.60}, not {kind!r}.")
     return claims
+
+
+def _require_size(text: str, max_chars: int) -> None:
+    if len(text) > max_chars:
+        raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
 
 
 def _utc(time: float) -> str:

@@ -17,8 +17,9 @@ from auth.errors import ConfigError
 from coordinator.administrators import Administrators
 from coordinator.allowlist import AllowedRow, Entry
 from coordinator.audit import audit_log
+from coordinator.authority_key import rotate
 from coordinator.device_cli import DIRECTORY, JSON, devices, quarantine
-from coordinator.devices import device_act
+from coordinator.devices import device_act, tokens_until
 from coordinator.directory import RunDirectory
 from coordinator.display_names import set_display_name
 from coordinator.doctor import examine
@@ -310,6 +311,21 @@ def audit(
         ("when", "who", "act", "whom", "detail"),
         [(format_age(row.at, now), row.actor, row.act, row.subject, row.detail) for row in rows],
     )
+
+
+@app.command("rotate-key", epilog="Example: manyhands coordinator rotate-key my-run")
+def rotate_key(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Replace the authority's key; what the old one has signed counts until its last token expires."""
+    with open_run(directory) as run, run.audit.act("rotate-key"):
+        now, keys_dir, config = time.time(), run.directory.keys_dir, run.directory.config
+        last = max(tokens_until(run.sessions), now + config.membership.token_lifetime_s)
+        handover = rotate(keys_dir, config.run.name, last, now)
+    if as_json:
+        say_json({"new_key": handover.new_key.hex(), "old_key_counts_until": handover.until})
+        return
+    say("A new key signs from now on. Join links stay as they are; nobody has to do anything.")
+    say(f"What the old key has signed counts for {(handover.until - now) / 3600:.1f} hours more.")
+    say(f"Back up {keys_dir} now: the old backup no longer serves.")
 
 
 @app.command(epilog="Example: manyhands coordinator doctor my-run")

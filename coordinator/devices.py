@@ -137,6 +137,12 @@ def require_good_standing(session: Session, member: Member) -> None:
         )
 
 
+def tokens_until(sessions: Sessions) -> float:
+    """When the last token expires that was ever issued (Unix seconds; 0: none was)."""
+    with sessions() as session:
+        return session.scalar(select(func.max(Device.token_until))) or 0.0
+
+
 def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:
     """Raise `DeviceLimitError` if the device (None: a new one) would be one too many at once.
 

@@ -2,7 +2,7 @@
 
     run.yaml         what the run trains (RunConfig)
     settings.yaml    where it is served (Settings)
-    keys/            authority.key, tls.key, tls.crt; mode 0700
+    keys/            authority.key, handover-*.jwt, tls.key, tls.crt; mode 0700
     keeper/          the keeper's own credentials, like any device's
     tokenizer/       the run's tokenizer
     checkpoints/     step-00000012/, ...
@@ -25,10 +25,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sqlalchemy import URL
 
 from auth.errors import ConfigError, StorageError
-from auth.files import make_private_directory, new_directory, write_private
+from auth.files import WatchedFile, make_private_directory, new_directory, write_private
 from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_certificate
 from auth.join_link import JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
+from coordinator.authority_key import load_authority
 from coordinator.store.engine import migrate, open_engine
 from coordinator.strikes import Policy
 from peer.run_config import RunConfig
@@ -191,10 +192,18 @@ class RunDirectory:
         """Where the run is served."""
         return Settings.from_yaml(self.path / "settings.yaml")
 
-    @cached_property
+    @property
     def authority(self) -> AuthorityKey:
-        """The key that signs tokens and revocations."""
-        return AuthorityKey.load(self.keys_dir / "authority.key")
+        """The key that signs tokens and revocations, as it is now."""
+        key = self._authority_file.read()
+        if key is None:
+            raise StorageError(f"Cannot read the key {self._authority_file.path} (No such file or directory).")
+        return key
+
+    @cached_property
+    def _authority_file(self) -> WatchedFile[AuthorityKey]:
+        path = self.keys_dir / "authority.key"
+        return WatchedFile(path, lambda _: load_authority(path))
 
     @property
     def database_url(self) -> str:

@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from auth.errors import FingerprintError, ManyhandsError, UnfitError, UnreachableError
 from auth.join_link import JoinLink
+from coordinator.authority_key import handover_to
 from coordinator.directory import RunDirectory
 from coordinator.doorkeeper import DoorLimits
 from coordinator.ports import is_free
@@ -78,7 +79,7 @@ def check_permissions(directory: RunDirectory, _now: float) -> Outcome:
 
 def check_keys(directory: RunDirectory, now: float) -> Outcome:
     """The authority's key is one; certificate and TLS key belong together and are valid today."""
-    _ = directory.authority
+    rotated = _rotation(directory, now)
     backup = "Restore `keys` from the backup; new ones would make another run of it."
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(directory.tls_cert_path, directory.tls_key_path)
@@ -88,7 +89,17 @@ def check_keys(directory: RunDirectory, now: float) -> Outcome:
     moment = datetime.fromtimestamp(now, timezone.utc)
     if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
         return failed("The certificate is not valid today.", "Set this machine's clock right.")
-    return ok("Authority key, TLS key and certificate are good.", fingerprint=directory.join_link.fingerprint)
+    return ok(f"Authority key, TLS key and certificate are good.{rotated}", fingerprint=directory.join_link.fingerprint)
+
+
+def _rotation(directory: RunDirectory, now: float) -> str:
+    """Whether the authority's key has been replaced, and how long the old one still counts."""
+    handover = handover_to(directory.authority, directory.config.run.name)
+    if handover is None:
+        return ""
+    replaced = f" The authority's key was replaced {(now - handover.issued_at) / 3600:.1f} hours ago"
+    remaining_h = (handover.until - now) / 3600
+    return f"{replaced}; the old one counts for {remaining_h:.1f} hours more." if remaining_h > 0 else f"{replaced}."
 
 
 def check_database(directory: RunDirectory, _now: float) -> Outcome:

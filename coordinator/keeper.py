@@ -141,7 +141,7 @@ def open_keeper(run_dir: Path) -> Keeper:
     sessions = Sessions(open_engine(directory.database_url))
     clock = time.time
     membership = Membership(
-        sessions, directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
+        sessions, lambda: directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
     )
     credentials = Credentials(directory.keeper_dir)
     grant = membership.grant_keeper(credentials.device_key.public_key)

@@ -16,11 +16,12 @@ from typing import cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from auth.authorities import Authorities
 from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RequestError, RevokedError
 from auth.identity import AuthorityKey, peer_id_of
 from auth.openid.identity import Identity
 from auth.providers import new_invite_code
-from auth.tokens import AccessToken, Role, issue_token, verify_token
+from auth.tokens import AccessToken, Role, check_times, issue_token
 from coordinator.allowlist import (
     AllowedRow,
     Entry,
@@ -33,6 +34,7 @@ from coordinator.allowlist import (
     record_login,
     remove_entry,
 )
+from coordinator.authority_key import handover_to
 from coordinator.devices import find_device, require_active, require_good_standing, require_room, revocation_of
 from coordinator.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.refusals import Kind, add_refusal
@@ -77,19 +79,24 @@ class Membership:
     def __init__(
         self,
         sessions: Sessions,
-        authority: AuthorityKey,
+        authority: AuthorityKey | Callable[[], AuthorityKey],  # asked for each time, where it may be replaced
         run: str,
         token_lifetime_s: float,
         clock: Callable[[], float] = time.time,
         max_devices: int = MAX_DEVICES_PER_MEMBER,
     ) -> None:
         self._sessions = sessions
-        self._authority = authority
+        self._authority = authority if callable(authority) else lambda: authority
         self._run = run
         self._token_lifetime_s = token_lifetime_s
         self._clock = clock
         self._max_devices = max_devices  # of a member, that hold a token at once
-        self._revocations = SignedRevocations(sessions, authority, run, clock)
+        self._revocations = SignedRevocations(sessions, self._authority, run, clock)
+
+    @property
+    def authority_public(self) -> bytes:
+        """The key that signs now, Ed25519, 32 raw bytes."""
+        return self._authority().public_bytes
 
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
         """Invite a person, new or known, to bring `devices` machines; returns one code for each."""
@@ -255,7 +262,10 @@ class Membership:
 
     def check(self, jwt: str) -> AccessToken:
         """A token that a peer shows to the coordinator: signature, time, and whether its device is still welcome."""
-        token = verify_token(jwt, self._authority.public_bytes, self._run, self._clock())
+        authority, now = self._authority(), self._clock()
+        authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
+        token = authorities.read_token(jwt, self._run, now)
+        check_times(token, now)
         with self._sessions() as session:
             device = session.get(Device, token.device_id)
             if device is None or device.peer_id != token.peer_id:
@@ -370,7 +380,7 @@ class Membership:
             issued_at=now,
             expires_at=expires_at,
         )
-        return Grant(issue_token(self._authority, token), token.member, token.device_id, device.number, role)
+        return Grant(issue_token(self._authority(), token), token.member, token.device_id, device.number, role)
 
 
 def device_id_of(public_key: bytes) -> str:

@@ -84,11 +84,13 @@ def _listed(session: Session, serial: int) -> frozenset[str]:
 
 
 class SignedRevocations:
-    """The list as peers take it, signed once for each number."""
+    """The list as peers take it, signed once for each number and key."""
 
-    def __init__(self, sessions: Sessions, authority: AuthorityKey, run: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, sessions: Sessions, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]
+    ) -> None:
         self._sessions, self._authority, self._run, self._clock = sessions, authority, run, clock
-        self._signed = (-1, "")  # serial, JWT
+        self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, by which key, JWT
 
     def serial(self) -> int:
         """The number of the newest change; cheap enough to ask every second."""
@@ -97,9 +99,9 @@ class SignedRevocations:
 
     def jwt(self) -> str:
         """The newest list."""
-        serial = self.serial()
-        if self._signed[0] != serial:
+        serial, authority = self.serial(), self._authority()
+        if self._signed[:2] != (serial, authority):
             with self._sessions() as session:
                 listed = RevocationList(self._run, serial, self._clock(), _listed(session, serial))
-            self._signed = (serial, issue_revocations(self._authority, listed))
-        return self._signed[1]
+            self._signed = (serial, authority, issue_revocations(authority, listed))
+        return self._signed[2]

@@ -24,7 +24,6 @@ class RunServices:
     """One run, as its service sees it; everything in here but `refusals` and `logins` is safe to call from threads."""
 
     config: RunConfig
-    authority_public: bytes  # Ed25519, 32 raw bytes
     files: Mapping[str, RunFile]
     membership: Membership
     ledger: Ledger
@@ -34,11 +33,16 @@ class RunServices:
     quarantine: Policy
     clock: Callable[[], float]
 
+    @property
+    def authority_public(self) -> bytes:
+        """The authority's key, Ed25519, 32 raw bytes, as it is now."""
+        return self.membership.authority_public
+
 
 @contextmanager
 def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
     """Open a run's store, brought up to date, for the time of the block."""
-    config, authority = directory.config, directory.authority
+    config = directory.config
     parties = open_providers(directory, clock, time.monotonic)
     engine = open_engine(directory.database_url)
     try:
@@ -46,11 +50,15 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
         sessions = Sessions(engine)
         limits = config.membership
         membership = Membership(
-            sessions, authority, config.run.name, limits.token_lifetime_s, clock, limits.max_devices_per_member
+            sessions,
+            lambda: directory.authority,
+            config.run.name,
+            limits.token_lifetime_s,
+            clock,
+            limits.max_devices_per_member,
         )
         yield RunServices(
             config=config,
-            authority_public=authority.public_bytes,
             files=list_run_files(directory.tokenizer_dir),
             membership=membership,
             ledger=Ledger(sessions, config, clock),

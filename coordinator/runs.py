@@ -67,7 +67,7 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
             sessions=sessions,
             membership=Membership(
                 sessions,
-                directory.authority,
+                lambda: directory.authority,
                 config.run.name,
                 limits.token_lifetime_s,
                 clock,
