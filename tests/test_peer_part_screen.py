@@ -63,7 +63,7 @@ def test_two_senders_are_measured_by_this_peers_own_gradient() -> None:
 
 
 def test_history_widens_the_limit_within_bounds() -> None:
-    """Larger averages than this round's are usual; but what earlier rounds let in opens no door."""
+    """One sender's rare mistake is as large as averages were before; but what earlier rounds let in opens no door."""
     limits = [Yardsticks([10], [2.0], [usual]).limit(WHOLE, []) for usual in (0.1, 12.0, 1e30)]
     assert limits == [MARGIN * 2.0, 12.0, MOST_MARGIN * 2.0]
 
