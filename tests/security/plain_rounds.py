@@ -15,7 +15,7 @@ from tests.security.processes import Orders
 HONEST = (1.0, 3.0)  # what all values of each honest peer are
 LIARS = 5.0
 VALUES = 9  # a tensor each, so that each peer reduces three
-MATCHMAKING_S = 2.0
+MATCHMAKING_S = 1.0
 
 
 @dataclass(frozen=True)
