@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from peer.findings import Finding
 from peer.guest.traffic import Traffic
 from peer.part_reducer import Combine, PartReducer, RefusedPart
 from peer.part_screen import require_weight
-from peer.reduction_guard import RoundGuard
+from peer.reduction_guard import RoundGuard, norm_of
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -39,6 +39,8 @@ class ExactAllReduce(AllReduceRunner):
         *,
         traffic: Traffic,
         note: Callable[[Finding], None],
+        limits: Sequence[float],
+        accused: Collection[str],
         may_contribute: Callable[[PeerID], Awaitable[bool]],
         guard: RoundGuard,
         tensors: Sequence[torch.Tensor],
@@ -48,6 +50,7 @@ class ExactAllReduce(AllReduceRunner):
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
+        self._limits, self._accused = limits, accused  # of each tensor's average; reducers to whom they do not apply
         self.evidence = Evidence(
             parts=self.tensor_part_container.num_parts_by_peer,
             own=self.ordered_peer_ids.index(self.peer_id),
@@ -131,6 +134,7 @@ class ExactAllReduce(AllReduceRunner):
                 asked = container._input_parts_by_peer[peer_index]
                 if part_index >= expected or average.shape != asked[part_index][0].shape:
                     raise AllreduceException(f"{peer_id} returned parts that were not asked for")
+                self._require_usual(peer_id, asked[part_index][1].key, average)
                 self.evidence.keep_returned(Drawn(peer_index, part_index), message.tensor_part, average, message.weight)
                 container.register_processed_part(peer_index, part_index, average)
                 self.least_weight = min(self.least_weight, message.weight)
@@ -154,6 +158,14 @@ class ExactAllReduce(AllReduceRunner):
             self._note(Finding(reducer.to_base58(), "reduction", "returned an average that is not finite"))
             raise AllreduceException(f"{reducer} returned an average that is not finite")
         return average, message
+
+    def _require_usual(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
+        """Raise `AllreduceException` for an average that is too large, and name its reducer; once for each reducer."""
+        times = norm_of(average) / self._limits[tensor]
+        if times > 1 and reducer.to_base58() not in self._accused:
+            detail = f"returned an average {times:.2g} times as large as could be after the last ones"
+            self._note(Finding(reducer.to_base58(), "reduction", detail))
+            raise AllreduceException(f"{reducer} {detail}")
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int

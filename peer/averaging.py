@@ -27,6 +27,7 @@ from peer.accusations import Accusations
 from peer.all_reduce import ExactAllReduce, take_averages
 from peer.audit import Audit
 from peer.auditing import AuditedRounds, Auditing
+from peer.average_screen import AverageScreen
 from peer.deadlines import RoundDeadline
 from peer.findings import Finding
 from peer.gathering import Gathering, hold_searches, request_timeout
@@ -106,6 +107,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
+        self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
         self._failed_rounds = mp.Value("i", 0)
@@ -237,6 +239,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             ordered_peer_ids=group_info.peer_ids,
             traffic=self._traffic,
             note=self._note,
+            limits=self._screen.limits(half, len(tensors)),
+            accused=self._accusations.current(),
             may_contribute=self.may_contribute,
             guard=guard,
             **kwargs,
@@ -253,6 +257,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         finally:
             guard.ended()
         self._guard.accepted(half, tensors)
+        self._screen.accepted(half, tensors)
         audit = Audit(
             group_info.peer_ids,
             self.peer_id,

@@ -66,10 +66,11 @@ def group_lines(
         [peer.accused for peer in peers],
         trusted,
     )
-    reduces = [peer.takes_connections and not is_out for peer, is_out in zip(peers, out, strict=True)]
+    able = [peer.takes_connections for peer in peers]
+    reduces = [can and not is_out for can, is_out in zip(able, out, strict=True)]
     return GroupLines(
         rates=tuple(peer.rate for peer in peers),
-        reduces=tuple(reduces),
+        reduces=tuple(reduces if any(reduces) else able),  # somebody must
         trusted=tuple(trusted),
         second_reducers=tuple(
             peer_id

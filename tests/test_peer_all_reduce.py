@@ -17,7 +17,7 @@ from hivemind.proto import averaging_pb2
 from peer.all_reduce import ExactAllReduce, take_averages
 from peer.compression import decode
 from peer.config.training import Averaging
-from peer.findings import Findings
+from peer.findings import Finding, Findings
 from peer.guest.traffic import Traffic
 from peer.part_reducer import PartReducer, RefusedPart
 from peer.reduction_guard import Past, RoundGuard
@@ -94,6 +94,32 @@ def test_a_failed_round_leaves_a_peers_own_numbers(last: float, missing_values: 
         asyncio.run(take_averages(ended, own))  # type: ignore[arg-type]
     assert torch.equal(own[0], torch.ones(3))
     assert torch.equal(own[1], torch.ones(2))
+
+
+def test_an_average_that_is_far_too_large_fails_the_round_once() -> None:
+    """Who returned it is named; whoever returns so much after that shows how large the gradients are."""
+    found: list[Finding] = []
+    reducing = ExactAllReduce.__new__(ExactAllReduce)
+    reducing._note, reducing._limits, reducing._accused = found.append, [20.0], []
+    reducing._require_usual(TRAINER, 0, torch.full((4,), 10.0))
+    with pytest.raises(AllreduceException, match="as large as could be"):
+        reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
+    assert [finding.peer_id for finding in found] == [TRAINER.to_base58()]
+    reducing._accused = [TRAINER.to_base58()]
+    reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
+
+
+@pytest.mark.parametrize(("values", "weight"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)])
+def test_who_returns_no_numbers_is_named(values: float, weight: float) -> None:
+    """The round fails before anything is taken from it."""
+    found: list[Finding] = []
+    reducing = ExactAllReduce.__new__(ExactAllReduce)
+    reducing._note = found.append
+    wire = serialize_torch_tensor(torch.full((3,), values))
+    message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
+    with pytest.raises(AllreduceException, match="not finite"):
+        reducing._averaged_part(TRAINER, message)
+    assert [(finding.peer_id, finding.kind) for finding in found] == [(TRAINER.to_base58(), "reduction")]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_who_was_caught_by_most_reduces_nothing() -> None:
     assert lines.reduces == (True, True, True, False)
 
 
+def test_somebody_must_reduce() -> None:
+    """Where most accuse everybody who could, all who can do."""
+    everybody = [peer.to_base58() for peer in PEERS]
+    lines = lines_of(*[gathered(None, CLIENT, everybody), *[gathered(1e6, NODE, everybody)] * 3])
+    assert lines.reduces == (False, True, True, True)
+
+
 def test_a_leader_that_changes_a_peers_words_has_no_group() -> None:
     """It could call every line but its own a slow one."""
     said = (gathered(None), gathered(0.0, CLIENT), gathered(1e6), gathered(1e9))

@@ -24,7 +24,7 @@ from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
-from tests.security.false_reducer import FalseReducer
+from tests.security.false_reducer import return_false_averages
 from tests.security.insider import Insider, give_false_states
 from tests.security.processes import Orders
 from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
@@ -77,7 +77,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
     give_false_states(orders)
-    FalseReducer(orders)
+    return_false_averages(orders)
     send_bad_parts(orders)
     peer.suspicion.SAME_PAUSE_S = SAME_PAUSE_S
     swarm = Swarm.join(

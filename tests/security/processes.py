@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hivemind.utils import MPFuture
 
 TIMEOUT_S = 120.0
 MAX_ATTACK_BYTES = 40
-PRELOADED = ["tests.security.plain_peer", "tests.security.plain_rounds", "tests.security.member_peer"]
+PRELOADED = [f"tests.security.{name}" for name in ("plain_peer", "plain_reducer", "plain_rounds", "member_peer")]
 Said = dict[str, Any]
 
 
@@ -59,6 +60,7 @@ class Orders:
 def _begin(main: Callable[[Any, Orders], None], plan: Any, pipe: Connection, log: str) -> None:
     """In the new process: lead a group of its own, so that all it forks can be ended with it; write to a log."""
     os.setsid()
+    MPFuture.reset_backend()  # its locks are made at import: all peers would share them, and one be killed with one
     with open(log, "w", buffering=1) as file:  # noqa: PTH123 - file descriptors of the process itself
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

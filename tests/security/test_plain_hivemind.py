@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.plain_peer import BOMB, POISON, TARGET, PlainPlan, run_claimant, run_donor, run_honest
+from tests.security.plain_reducer import AVERAGE, FALSE_DELTAS, ReducerPlan, run_false_reducer
 from tests.security.plain_rounds import HONEST, LIARS, RoundsPlan, run_rounds
 from tests.security.processes import PeerProcess
 
@@ -93,3 +94,15 @@ def test_one_sender_makes_the_average(tmp_path: Path) -> None:
     assert not all(map(math.isfinite, came["infinite"]))
     assert pytest.approx((sum(HONEST) - 1000 * LIARS) / 3) in came["thousandfold"]
     assert pytest.approx((sum(HONEST) - LIARS) / 3) in came["opposite"]
+
+
+def test_everybody_takes_what_a_reducer_returns(tmp_path: Path) -> None:
+    """No numbers, averages of the wrong sign, or other ones to each: nothing is looked at, and nobody is named."""
+    peer = PeerProcess(run_false_reducer, ReducerPlan(list(FALSE_DELTAS)), tmp_path / "rounds.log")
+    try:
+        held = {said["attack"]: said["held"] for said in (peer.wait_for_event("averaged") for _ in FALSE_DELTAS)}
+    finally:
+        peer.kill()
+    assert all(any(map(math.isnan, values)) for values in held["not finite"])
+    assert all(any(abs(value - AVERAGE) > 1.0 for value in values) for values in held["flipped"])
+    assert held["unlike"][0] != held["unlike"][1]

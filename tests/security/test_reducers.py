@@ -1,0 +1,85 @@
+"""A member that claims the fattest line and returns false averages: it is named, and then reduces nothing.
+
+A swarm for each attack, of a keeper, two honest members with slow lines and the insider, because whoever was caught
+once is left out of the reduction for an hour: that makes it longer than a minute. What the same does to plain hivemind
+is in `test_plain_hivemind.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from peer.load_balancing import MAX_BANDWIDTH
+from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
+from tests.security.processes import TIMEOUT_S
+
+ATTACKED_STEPS = 4
+MOST_STEPS = 12  # by then whoever falsifies half of everything is named
+MARGIN = 0.5  # of what a clean run has learnt by the last step: some steps were false ones
+SLOW = 1.25e6  # bytes per second
+
+
+@pytest.fixture
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberSwarm]:
+    """After its first step."""
+    lines = {INSIDER: MAX_BANDWIDTH, **dict.fromkeys(HONEST, SLOW)}
+    swarm = MemberSwarm(tmp_path_factory.mktemp("reducers"), lines)
+    swarm.honest[0].wait_for_step(1)
+    yield swarm
+    swarm.close()
+
+
+def attack_until_named(swarm: MemberSwarm, attack: str) -> int:
+    """Let the insider falsify what it reduces until honest peers have named it; returns the step at which it began."""
+    began, deadline = swarm.step, time.monotonic() + TIMEOUT_S
+    swarm.insider.tell(attack)
+    while not swarm.named("reduction") and time.monotonic() < deadline:
+        swarm.honest[0].wait_for_event("step")
+    named = swarm.named("reduction")
+    assert {said["member"] for said in named} == {INSIDER}
+    assert min(said["step"] for said in named) <= began + MOST_STEPS
+    return began
+
+
+def go_on(swarm: MemberSwarm) -> int:
+    """Further steps, with the attack going on; returns the last."""
+    last = swarm.step + ATTACKED_STEPS
+    for peer in [*swarm.honest, swarm.keeper]:
+        peer.wait_for_step(last)
+    return last
+
+
+def require_learning(swarm: MemberSwarm, last: int) -> None:
+    """Honest peers hold finite parameters and have learnt about as much as a clean run."""
+    losses = clean_losses(last)
+    for said in swarm.steps_at(last):
+        assert math.isfinite(said["loss"])
+        assert said["loss"] <= losses[last] + MARGIN * (losses[0] - losses[last])
+
+
+@pytest.mark.parametrize("attack", ["not finite", "flipped"])
+def test_false_averages_part_nobody_and_are_named(swarm: MemberSwarm, attack: str) -> None:
+    """All honest peers go on with equal parameters while the attack does: in vain, since most have caught it."""
+    began = attack_until_named(swarm, attack)
+    last = go_on(swarm)
+    for step in range(began, last + 1):
+        assert len({said["digest"] for said in swarm.steps_at(step)}) <= 1
+        assert all(said["group_samples"] is None or said["group_samples"] >= TARGET for said in swarm.steps_at(step))
+    require_learning(swarm, last)
+
+
+def test_who_is_given_other_averages_comes_back_to_the_others(swarm: MemberSwarm) -> None:
+    """The insider is named, and everybody has the keeper's parameters again."""
+    attack_until_named(swarm, "unlike")
+    swarm.insider.tell("nothing")
+    last = go_on(swarm)
+    final = [
+        [said for said in peer.said if said["event"] == "step" and said["step"] == last][-1:] for peer in swarm.honest
+    ]
+    kept = [said for said in swarm.keeper.said if said["event"] == "step" and said["step"] == last][-1]
+    assert {said["digest"] for found in final for said in found} == {kept["digest"]}
+    require_learning(swarm, last)
