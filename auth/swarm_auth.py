@@ -13,9 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass
-from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+from typing import (  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+    Any,
+    AsyncIterator,
+    TypeVar,
+)
 
 from cryptography.hazmat.primitives import serialization
 from hivemind.averaging.allreduce import AllreduceException
@@ -38,6 +42,7 @@ from auth.nesting import bound_nesting
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
+Message = TypeVar("Message")
 logger = logging.getLogger(__name__)
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
@@ -186,6 +191,20 @@ class PeerDirectory:
         self._tokens = {peer: jwt for peer, jwt in self._tokens.items() if checked_token(self._credentials, jwt, now)}
 
 
+async def while_admitted(
+    directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
+) -> AsyncIterator[Message]:
+    """The messages as long as the peer is admitted: a call that began before a revocation ends with it."""
+    try:
+        async for message in messages:
+            if not await directory.admits(peer_id, roles):
+                return
+            yield message
+    finally:
+        if isinstance(messages, AsyncGenerator):
+            await messages.aclose()
+
+
 @dataclass(frozen=True)
 class SwarmAccess:
     """What an averager needs to check others; goes along into its forked process."""
@@ -216,7 +235,8 @@ class AuthorizedAverager:
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
-        async for message in super().rpc_join_group(request, context):  # type: ignore[misc]
+        answers = super().rpc_join_group(request, context)  # type: ignore[misc]
+        async for message in while_admitted(self.directory, context.remote_id, TRAINING_ROLES, answers):
             yield message
 
     async def rpc_aggregate_part(
@@ -226,16 +246,19 @@ class AuthorizedAverager:
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
-        async for message in super().rpc_aggregate_part(stream, context):  # type: ignore[misc]
+        parts = while_admitted(self.directory, context.remote_id, TRAINING_ROLES, stream)
+        async for message in super().rpc_aggregate_part(parts, context):  # type: ignore[misc]
             yield message
 
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
         """Give state to members only (an observer may read)."""
-        if not await self.directory.admits(context.remote_id, TRAINING_ROLES | {"observer"}):
+        readers = TRAINING_ROLES | {"observer"}
+        if not await self.directory.admits(context.remote_id, readers):  # before the state is copied for anybody
             return
-        async for message in super().rpc_download_state(request, context):  # type: ignore[misc]
+        state = super().rpc_download_state(request, context)  # type: ignore[misc]
+        async for message in while_admitted(self.directory, context.remote_id, readers, state):
             yield message
 
     async def may_contribute(self, peer: PeerID) -> bool:

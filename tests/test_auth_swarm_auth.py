@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,23 @@ from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import CompositeValidator, DHTRecord
+from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.credentials import Credentials
 from auth.identity import AuthorityKey
-from auth.swarm_auth import PeerRecordValidator, RecordKey, SwarmAuthorizer, owner_subkey, peers_key, peers_key_id
+from auth.swarm_auth import (
+    TRAINING_ROLES,
+    PeerDirectory,
+    PeerRecordValidator,
+    RecordKey,
+    SwarmAuthorizer,
+    owner_subkey,
+    peers_key,
+    peers_key_id,
+    while_admitted,
+)
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
 from tests.clocks import Clock
 
@@ -203,3 +217,36 @@ async def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tm
     request = dht_pb2.FindRequest(keys=[peers_key_id(RUN)])
     await SwarmAuthorizer(watcher, RecordKey(watcher.device_key.private_der), Clock(NOW)).sign_request(request, None)
     assert await node.validate_request(request)
+
+
+class OneRecord:
+    """A DHT that holds the record of one peer."""
+
+    def __init__(self, jwt: str) -> None:
+        self._record = ValueWithExpiration({b"owner": ValueWithExpiration({"token": jwt}, NOW + 10)}, NOW + 10)
+
+    def get(self, _key: str, **_options: bool) -> asyncio.Future[Any]:
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        found.set_result(self._record)
+        return found
+
+
+async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: AuthorityKey, tmp_path: Path) -> None:
+    """Of a long answer, or of parts on their way, nothing passes after the list has come; the rest is let go."""
+    alice, bob = member(tmp_path / "alice", authority), member(tmp_path / "bob", authority)
+    directory = PeerDirectory(OneRecord(bob.token_jwt), alice, RUN, Clock(NOW))  # type: ignore[arg-type]
+    bob_id, ended = PeerID.from_base58(bob.device_key.peer_id), []
+
+    async def messages() -> AsyncIterator[int]:
+        try:
+            for number in range(5):
+                yield number
+                if number == 1:
+                    listed = RevocationList(RUN, 1, NOW, frozenset({bob.device_key.peer_id}))
+                    alice.store_revocations(issue_revocations(authority, listed))
+        finally:
+            ended.append(True)
+
+    assert await directory.admits(bob_id, TRAINING_ROLES)
+    assert [number async for number in while_admitted(directory, bob_id, TRAINING_ROLES, messages())] == [0, 1]
+    assert ended == [True]
