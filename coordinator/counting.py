@@ -57,7 +57,8 @@ def count_step(session: Session, step: int, target_batch_size: int, now: float) 
         if counted[claim.report_id] != claim.counted:
             values = {"counted": counted[claim.report_id]}
             session.execute(update(Report).where(Report.id == claim.report_id).values(values))
-        _name_if_disproved(session, claim, step, _words(claim, receipts), now)
+    false = [claim for claim in claims if disproved(claim.samples, str(claim.member_id), _words(claim, receipts))]
+    _name_for_false_claims(session, step, false, counted, now)
     losses = _losses(session, step, claims, counted)
     row = session.get(Step, step)
     if row is None:
@@ -123,17 +124,23 @@ def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[
     return loss_sums(confirmed, known)
 
 
-def _name_if_disproved(session: Session, claim: Claim, step: int, words: Sequence[Word], now: float) -> None:
-    if not disproved(claim.samples, str(claim.member_id), words):
+def _name_for_false_claims(
+    session: Session, step: int, false: Sequence[Claim], counted: dict[int, int | None], now: float
+) -> None:
+    """Each device once in a while, all looked up at once: many may be false."""
+    if not false:
         return
-    lately = select(Refusal.id).where(
-        Refusal.device_id == claim.device_id, Refusal.code == CLAIM, Refusal.at > now - NAMED_EVERY_S
+    lately = select(Refusal.device_id).where(
+        Refusal.at > now - NAMED_EVERY_S,
+        Refusal.code == CLAIM,
+        Refusal.device_id.in_([claim.device_id for claim in false]),
     )
-    if session.scalar(lately.limit(1)) is not None:
-        return
-    counted = credited(claim.samples, str(claim.member_id), words)
-    reason = (
-        f"{claim.member}'s device claimed {claim.samples} samples for step {step}, of which receipts confirm {counted}"
-    )
-    logger.warning("suspicious: %s (device %s)", reason, claim.device_id)
-    add_refusal(session, "suspicion", CLAIM, reason, claim.device_id, now)
+    named = set(session.scalars(lately))
+    for claim in false:
+        if claim.device_id not in named:
+            reason = (
+                f"{claim.member}'s device claimed {claim.samples} samples for step {step}, "
+                f"of which receipts confirm {counted[claim.report_id]}"
+            )
+            logger.warning("suspicious: %s (device %s)", reason, claim.device_id)
+            add_refusal(session, "suspicion", CLAIM, reason, claim.device_id, now)
