@@ -13,17 +13,21 @@ from auth.errors import RevokedError, TokenError
 from coordinator.presence import online_sessions
 from peer.session import renewal_due_at, retry_delay_s
 from tests.control_plane import a_report, connected, joined, samples_of, serving
+from tests.receipts import keeper_confirms
 from tests.waiting import eventually
 
 
 async def test_reports_reach_the_ledger_and_leave_the_outbox(tmp_path: Path) -> None:
-    """What was put before and during the session is counted, acknowledged and forgotten; the standing comes back."""
+    """What was put before and during a session is acknowledged and forgotten; confirmed, it counts in the standing."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.outbox.put(a_report(1), era=0, completed_at=time.time())
         member.start()
         await eventually(lambda: samples_of(coordinator) == {1: 32})
         member.outbox.put(a_report(2, samples=16), era=0, completed_at=time.time())
         await eventually(lambda: samples_of(coordinator) == {1: 32, 2: 16} and len(member.outbox) == 0)
+        services = coordinator.services
+        for step in (1, 2):
+            keeper_confirms(services.sessions, services.membership, services.ledger, services.config.run.name, step)
         await eventually(lambda: bool(member.heard.standings) and member.heard.standings[-1].own_samples == 48)
         assert (member.heard.standings[-1].rank, member.heard.standings[-1].members) == (1, 1)
         assert member.heard.notices == []
