@@ -21,7 +21,8 @@ from coordinator.web.live import LiveSnapshot
 router = APIRouter(prefix="/api/v1/checkpoints")
 
 
-@router.api_route("/{step}/{name}", methods=["GET", "HEAD"], response_class=FileResponse)
+@router.get("/{step}/{name}", response_class=FileResponse)
+@router.head("/{step}/{name}", include_in_schema=False)
 async def checkpoint_file(request: Request, step: int, name: str) -> Response:
     """One file of a published checkpoint; `Range`, `If-Range` and `If-None-Match` are understood (RFC 9110)."""
     live: LiveSnapshot = request.app.state.live
