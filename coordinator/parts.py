@@ -16,12 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 from auth.errors import ManyhandsError
 from coordinator.directory import RunDirectory
 from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
 
+logger = logging.getLogger(__name__)
 _READY = "ready"
+FAILED = 1  # exit code after an error that only a developer can act on
 NICENESS = 10  # of the validator: a tenth of what a trainer or the keeper gets, where they compete for a core
 
 
@@ -134,7 +137,11 @@ def _pid(process: multiprocessing.process.BaseProcess) -> int:
 
 
 def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection) -> None:
-    """Main function of a part's process; an error that a person can act on goes to the supervisor to tell."""
+    """Main function of a part's process; an error that a person can act on goes to the supervisor to tell.
+
+    After any error the process ends at once: hivemind's threads and processes would keep it for ever, and the
+    supervisor starts nothing again that has not ended. It ends what is left of the group.
+    """
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
@@ -143,7 +150,17 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
         part.main(directory, parent_pid, lambda: messages.send(_READY))
     except ManyhandsError as error:
         messages.send(error)
-        sys.exit(error.exit_code)
+        _exit_now(error.exit_code)
+    except Exception:
+        logger.exception("the %s failed", part.name)
+        _exit_now(FAILED)
+
+
+def _exit_now(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

@@ -133,19 +133,21 @@ class SwarmCourse:
 
     def round_ended(self, step: int, weights: Mapping[str, float], short: bool) -> None:
         """Towards `step + 1` each of these brought so many samples; `short`: together fewer than they claimed."""
-        here = [peer for peer in self._peers.values() if peer.role == "trainer" and peer.record.step == step]
+        known = list(self._peers.values())  # the tracker's thread may look again meanwhile
+        here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
         self._claims.round_ended(here, weights, self.allowances, short)
         for peer in here:
             if short and self._claims.are_false(peer.peer_id):
                 detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"
                 self.suspect(peer.peer_id, "samples", step, detail)
-        self._look_for_inflated_weights(here, step, weights)
+        self._look_for_inflated_weights(training(known), step, weights)
 
-    def _look_for_inflated_weights(self, here: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
-        caps, most = self.allowances.weight_caps(training(self._peers.values())), MOST_BATCHES * self.allowances.target
-        for peer in here:
+    def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
+        """Only those who train claim anything: who has just begun or left may have an old record."""
+        caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
+        for peer in trainers:
             named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
-            if is_inflated(named, caps[peer.peer_id], claimed, most):
+            if peer.record.step == step and is_inflated(named, caps[peer.peer_id], claimed, most):
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,14 @@ def runs(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
 def fails(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
     """Cannot start, for a reason that a person can mend."""
     raise PortTakenError("Port 7443 is taken.")
+
+
+def crashes(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+    """Fails as no one foresaw, while a thread and a process of its own go on, as hivemind's do."""
+    ready()
+    threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_S,)).start()
+    raise KeyError("a peer that nobody knows")
 
 
 def forks(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from auth.errors import PortTakenError
-from coordinator.parts import Part, PartProcess
+from coordinator.parts import FAILED, Part, PartProcess
 from tests import part_mains
 from tests.waiting import is_gone, wait_until
 
@@ -53,6 +54,14 @@ def test_part_tells_why_it_cannot_start(tmp_path: Path) -> None:
         assert isinstance(process.error, PortTakenError)
         assert str(process.error) == "Port 7443 is taken."
         assert not process.ready
+
+
+def test_part_that_crashes_ends_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its log has the trace, and neither its threads nor its processes keep it from ending."""
+    with started(tmp_path, part_mains.crashes) as process:
+        wait_until(process.has_ended)
+        assert process.end() == FAILED
+    assert "KeyError: 'a peer that nobody knows'" in capfd.readouterr().err
 
 
 def test_killed_part_is_noticed_though_its_fork_holds_its_pipes(tmp_path: Path) -> None:

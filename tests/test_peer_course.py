@@ -303,6 +303,14 @@ def test_a_weight_far_from_the_record_is_named() -> None:
     assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "weight")]
 
 
+def test_a_round_with_one_who_does_not_train_yet_ends_well() -> None:
+    """Who has taken the state and not begun is at the step, claims nothing, and is suspected of nothing."""
+    scene = Scene()
+    scene.look([*peers(record(samples=8), record(samples=0, training=False)), keeper(3)], 0.0)
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 100.0}, short=False)
+    assert not scene.raised
+
+
 def test_caps_leave_what_the_view_counts() -> None:
     """Trainers by what is believed of them, everybody else as newcomers."""
     scene = Scene()
