@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-SWARMS = "swarms"
+SYSTEM, SECURITY = "tests/system/", "tests/security/"  # they start swarms
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
 # Compiled with little optimization: what is compiled for a test runs a few times only.
 EIGHT_DEVICES = (
@@ -33,17 +33,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Swarms first: they take as long as all else together, and one worker runs them all."""
-    items.sort(key=lambda item: _group_of(item.nodeid) != SWARMS)
+    """The longest group first, and last the one that the worker takes that has run out of all else."""
+    items.sort(key=lambda item: {SYSTEM: 0, SECURITY: 2}.get(_group_of(item.nodeid), 1))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """With several workers: one runs all that starts swarms, one after another; the others share the rest by file."""
-    return SwarmsInOneWorker(config, log)
+    """With several workers: one runs the whole system's tests, one after another; the others share the rest by file."""
+    return SwarmsOneByOne(config, log)
 
 
-class SwarmsInOneWorker(LoadScopeScheduling):
+class SwarmsOneByOne(LoadScopeScheduling):
     """What belongs together, by the test's id."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -52,7 +52,7 @@ class SwarmsInOneWorker(LoadScopeScheduling):
 
 def _group_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    return SWARMS if file.startswith(("tests/system/", "tests/security/")) else file
+    return next((group for group in (SYSTEM, SECURITY) if file.startswith(group)), file)
 
 
 @pytest.hookimpl(wrapper=True)
