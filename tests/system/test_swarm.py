@@ -52,6 +52,7 @@ CONFIG: dict[str, Any] = {
     "data": {"sequence_length": 16, "microbatch_size": MICROBATCH},
     "optimizer": {"learning_rate": 0.01},
     "schedule": {"warmup_steps": 2, "total_steps": 100},
+    "membership": {"newcomer_share": 1.0},  # these machines are strangers, and every sample of theirs is to count
     "averaging": {
         "target_batch_size": TARGET,
         "matchmaking_time_s": 1.0,
