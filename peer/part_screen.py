@@ -43,6 +43,11 @@ class Yardsticks:
     own: Sequence[float]  # of this peer's own gradient; zero without samples
     usual: Sequence[float] | None  # the limit that earlier averages give; None: not known
 
+    @property
+    def has_history(self) -> bool:
+        """Whether earlier rounds tell what is usual."""
+        return self.usual is not None
+
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
         """The largest contribution of one sender to this part; infinite as long as nothing is known.
 
@@ -62,11 +67,15 @@ class Yardsticks:
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf
 
 
-def scale_to(limit: float, contribution: float) -> float:
-    """What a contribution of this norm is multiplied by: 1 within the limit, and 0 where it is grossly above."""
+def scale_to(limit: float, contribution: float, is_known: bool) -> float:
+    """What a contribution of this norm is multiplied by: 1 within the limit, and 0 where it is grossly above.
+
+    Unless earlier rounds have made the limit `is_known`, nothing counts as gross: of a small tensor (the two values of
+    the sentence-order head, when one batch is balanced) honest gradients of one round may differ a hundredfold.
+    """
     if contribution <= limit:
         return 1.0
-    return limit / contribution if contribution <= GROSS * limit else 0.0
+    return limit / contribution if contribution <= GROSS * limit or not is_known else 0.0
 
 
 def require_weight(weight: float, before: float | None) -> None:

@@ -116,7 +116,7 @@ class RoundGuard:
         return self._aggregated(part_index, place, bounded)
 
     def _bounded(self, given: Contribution, contribution: float, limit: float) -> Contribution:
-        scale = scale_to(limit, contribution)
+        scale = scale_to(limit, contribution, self._yardsticks.has_history)
         if scale == 1.0:
             return given
         self._smaller[given.sender] += 1

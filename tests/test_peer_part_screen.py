@@ -23,20 +23,21 @@ WHOLE = PartPlace(0, 1.0)
 NORMS = st.floats(0, 1e300, allow_nan=False)
 
 
-@given(limit=NORMS | st.just(math.inf), contribution=NORMS)
-def test_nothing_exceeds_its_limit(limit: float, contribution: float) -> None:
+@given(limit=NORMS | st.just(math.inf), contribution=NORMS, is_known=st.booleans())
+def test_nothing_exceeds_its_limit(limit: float, contribution: float, is_known: bool) -> None:
     """What is within it stays as it is."""
-    scale = scale_to(limit, contribution)
+    scale = scale_to(limit, contribution, is_known)
     assert 0 <= scale <= 1
     assert scale * contribution <= limit * (1 + 1e-9)
     assert scale == 1 or contribution > limit
 
 
 def test_what_is_grossly_too_large_counts_as_zeros() -> None:
-    """It is no gradient any more."""
-    assert scale_to(1.0, GROSS) == 1 / GROSS
-    assert scale_to(1.0, GROSS * 1.01) == 0
-    assert scale_to(0.0, 1e-9) == 0
+    """It is no gradient any more, as soon as anybody knows what is usual."""
+    assert scale_to(1.0, GROSS, is_known=True) == 1 / GROSS
+    assert scale_to(1.0, GROSS * 1.01, is_known=True) == 0
+    assert scale_to(1.0, 1e30, is_known=False) == pytest.approx(1e-30)
+    assert scale_to(0.0, 1e-9, is_known=True) == 0
 
 
 @given(st.lists(st.floats(1.0, 1e4), min_size=3, max_size=20), st.floats(1e-6, 1e6))

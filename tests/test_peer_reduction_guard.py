@@ -62,13 +62,24 @@ def test_honest_parts_are_averaged_as_they_are() -> None:
 @pytest.mark.parametrize("size", [1e3, -1e3, 1e38])
 @pytest.mark.parametrize("own_weight", [0.0, 1.0])
 def test_an_enormous_gradient_is_named_and_counts_as_zeros(size: float, own_weight: float) -> None:
-    """At trainers from the first round on, and at a keeper among three and more."""
+    """At trainers, and at a keeper, once there is a history."""
     guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
+    for seed in range(LEAST_ROUNDS):
+        guard.accepted(b"", gradients(seed))
     averages = reduced(begun(guard, senders[0], own_weight), senders, [1.0] * 3)
     expected = [(first + second) / 3 for first, second in zip(parts(senders[0]), parts(senders[1]), strict=True)]
     for average, without in zip(averages, expected, strict=True):
         assert torch.allclose(average, without)
     assert {(found.peer_id, found.kind) for found in guard.findings.take()} == {("c", "gradient")}
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30])
+def test_at_first_an_enormous_gradient_is_made_smaller(size: float) -> None:
+    """And nobody is named: the first gradients of a small tensor may differ as much among honest peers."""
+    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
+    averages = reduced(begun(guard, senders[0], 1.0), senders, [1.0] * 3)
+    assert all(norm_of(average) < 8 * norm_of(senders[0][0]) for average in averages)
+    assert not guard.findings.take()
 
 
 def test_a_keeper_of_two_trainers_measures_by_its_history() -> None:
