@@ -156,17 +156,23 @@ class PeerDirectory:
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
         """Whether the peer holds a valid token with one of these roles; asks the DHT for one that is not known yet."""
-        token = self.token_of(peer_id)
-        if token is None or token.role not in roles:  # it may have come back in another role
+        return bool(await self.admitted([peer_id], roles))
+
+    async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        """Which of these peers hold a valid token with one of these roles; one look-up for all who are not known."""
+        found = self._known(peers, roles)
+        if len(found) < len(set(peers)):  # of those who are known, some may have come back in another role
             await self.refresh()
-            token = self.token_of(peer_id)
-        return token is not None and token.role in roles
+            found = self._known(peers, roles)
+        return found
+
+    def _known(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     async def with_role(self, roles: Collection[str]) -> list[PeerID]:
         """Every peer known to hold a valid token with one of these roles."""
         await self.refresh()
-        peers = [PeerID.from_base58(peer_id) for peer_id in self._tokens]
-        return [peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles]
+        return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 
     async def refresh(self) -> None:
         """Read the peers' records again; whoever asks within the period waits for its end and shares one look-up."""
@@ -272,10 +278,8 @@ class AuthorizedAverager:
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
         """Send tensors to members only: a group with a stranger in it is given up."""
-        checks = [self.directory.admits(peer, TRAINING_ROLES) for peer in group_info.peer_ids]
-        strangers = [
-            peer for peer, ok in zip(group_info.peer_ids, await asyncio.gather(*checks), strict=True) if not ok
-        ]
+        strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
         if strangers:
-            raise AllreduceException(f"{len(strangers)} of the group's {len(checks)} peers hold no valid token")
+            size = len(group_info.peer_ids)
+            raise AllreduceException(f"{len(strangers)} of the group's {size} peers hold no valid token")
         return await super()._aggregate_with_group(group_info, *args, **kwargs)  # type: ignore[misc]

@@ -33,6 +33,7 @@ from peer.findings import Finding
 from peer.gathering import Gathering, hold_searches, request_timeout
 from peer.group_lines import NOBODY, declaration, group_lines
 from peer.guest.traffic import Traffic
+from peer.leaders import Leaders
 from peer.line_estimate import RoundTraffic, promised_time
 from peer.load_balancing import part_size, reduction_shares
 from peer.reduction_guard import ReductionGuard
@@ -102,7 +103,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         **kwargs: Any,
     ) -> None:
         self._guard = guard or ReductionGuard()
-        self._holds_searches = False
+        self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
         self.access, self._traffic, self.gathering = access, traffic, gathering
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
@@ -194,9 +195,10 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
         self._control = step
         self._declare()
-        if not self._holds_searches:
+        if self._leaders is None:
+            self._leaders = Leaders(self.directory, time.monotonic)
+            self._leaders.choose_for(self._matchmaking)
             hold_searches(self._matchmaking)
-            self._holds_searches = True
         steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
         try:
             await super()._step(step=step, **kwargs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from auth.swarm_auth import TRAINING_ROLES
 from peer.allowances import Allowances, newcomer_share
 from peer.beacon import Beacon, BeaconWatch, nearest_step
 from peer.false_claims import FalseClaims, is_inflated
@@ -43,7 +44,7 @@ class SwarmView:
 
 def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, allowances: Allowances) -> SwarmView:
     """What the records say of the swarm at `step`, believed as far as the allowances go."""
-    active = [peer for peer in peers if peer.record.training]
+    active = [peer for peer in peers if peer.record.training and peer.role in TRAINING_ROLES]
     trainers = training(active)
     current = [peer for peer in trainers if peer.record.step == step]
     return SwarmView(

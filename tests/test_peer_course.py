@@ -96,6 +96,12 @@ def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
     assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
 
 
+def test_an_observer_is_not_waited_for() -> None:
+    """Whatever its record says, it may not average."""
+    view = view_of([*peers(record(3, 5)), *peers(record(3, 9), role="observer"), keeper(3)])
+    assert (view.averaging, view.samples, view.trainers) == (2, 5, 1)
+
+
 def test_peers_one_step_behind_are_arriving() -> None:
     """Whoever has averaged a step and not taken it yet is seen, keeper and auxiliary peers included; no others are."""
     others = [*peers(record(step=3), role="auxiliary"), keeper(4)]

@@ -55,8 +55,16 @@ CONFIG: dict[str, Any] = {
 class MemberSwarm:
     """Starts the peers and makes sure that none is left behind."""
 
-    def __init__(self, directory: Path, bandwidths: Mapping[str, float] = MappingProxyType({})) -> None:
-        """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any."""
+    def __init__(
+        self,
+        directory: Path,
+        bandwidths: Mapping[str, float] = MappingProxyType({}),
+        insider_role: Role = "trainer",
+    ) -> None:
+        """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any.
+
+        The insider's program trains, whatever its token allows.
+        """
         self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
         with socket.socket() as probe:
@@ -75,7 +83,7 @@ class MemberSwarm:
                 MemberPlan(
                     "trainer",
                     CONFIG,
-                    str(self._grant(device, name, "trainer")),
+                    str(self._grant(device, name, insider_role if name == INSIDER else "trainer")),
                     self.addresses,
                     max(1, seed),
                     bandwidth=bandwidths.get(name),
