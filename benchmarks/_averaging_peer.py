@@ -10,22 +10,26 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import multiprocessing as mp
 import sys
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
+import hivemind
 import psutil
 import torch
 from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.compression import Float16Compression
 from hivemind.dht.crypto import RSASignatureValidator
-from hivemind.p2p import P2PContext
+from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture, get_dht_time
 
+from auth import swarm_auth
 from auth.credentials import Credentials
-from auth.swarm_auth import RecordKey, SwarmAccess, peers_key
+from auth.swarm_auth import PeerDirectory, RecordKey, SwarmAccess, peers_key
 from benchmarks.averaging import RUN, Plan
 from peer.all_reduce import ExactAllReduce
 from peer.averaging import AveragedGroup, SwarmGradientAverager
@@ -85,6 +89,25 @@ def held_bytes(averager: SwarmGradientAverager) -> dict[str, int]:
     return dict(held)
 
 
+def open_doors() -> None:
+    """Let everybody average, in this process and those that it forks."""
+
+    async def admitted(_directory: PeerDirectory, peers: Collection[PeerID], _roles: Collection[str]) -> set[PeerID]:
+        return set(peers)
+
+    PeerDirectory.admitted = admitted  # type: ignore[method-assign]
+    swarm_auth.while_admitted = lambda _directory, _peer_id, _roles, messages: messages  # type: ignore[assignment]
+
+
+def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
+    """A node of the DHT: the product's, or hivemind's own, which takes every request and every record."""
+    maddr = f"/ip4/{plan.address}/tcp/0"
+    if plan.is_open:
+        mp.set_start_method("fork", force=True)
+        return hivemind.DHT(initial_peers=list(plan.initial_peers), start=True, host_maddrs=[maddr])
+    return start_dht(RUN, credentials, plan.initial_peers, Place(host_maddrs=(maddr,)))
+
+
 def main() -> None:
     """Do what the plan says."""
     plan = Plan(**json.loads(sys.argv[1]))
@@ -92,7 +115,9 @@ def main() -> None:
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # its traces of rounds that are meant to fail
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
-    dht = start_dht(RUN, credentials, plan.initial_peers, Place(host_maddrs=(f"/ip4/{plan.address}/tcp/0",)))
+    if plan.is_open:
+        open_doors()
+    dht = join(plan, credentials)
     owner = RSASignatureValidator(RecordKey(credentials.device_key.private_der)).local_public_key
     dht.store(peers_key(RUN), {"token": credentials.token_jwt}, get_dht_time() + LIFETIME_S, owner)
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))

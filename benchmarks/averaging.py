@@ -59,6 +59,7 @@ class Plan:
     matchmaking_s: float = 4.0
     patience_s: float = 100.0  # with a peer that sends nothing
     fails: bool = False  # every second round, as a reducer that goes away in the middle
+    is_open: bool = False  # to everybody, as plain hivemind is: no token, no signature is looked at
     initial_peers: tuple[str, ...] = ()
     everybody: tuple[str, ...] = ()  # all addresses: average in a ring, or only
     exchange: tuple[int, ...] = ()  # send each of them so many bytes
