@@ -16,6 +16,7 @@ from auth.receipts import read_receipt
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
 
 ATTACKED_STEPS = 2  # so many under each attack; by then the insider is named
+MOST_RETURNS = 3  # of a keeper
 MARGIN = 0.25  # of what a clean run has learnt by the last step
 
 
@@ -97,13 +98,20 @@ def test_receipts_say_what_everybody_brought(swarm: MemberSwarm) -> None:
 
 
 def test_donor_capture(swarm: MemberSwarm) -> None:
-    """A keeper that comes back with nothing asks the insider first, refuses its state, and takes an honest member's."""
-    swarm.insider.tell("donor")
-    swarm.keeper.kill()
-    swarm.keeper = swarm.start_keeper()
-    caught_up = swarm.keeper.wait_for(lambda said: said["event"] == "step" and said["step"] > 0)
-    assert swarm.insider.wait_for_event("donated")
-    assert not caught_up["averaged"]
-    go_on_under(swarm, "donor")
+    """A keeper that comes back with nothing asks the insider first, refuses its state, and takes an honest member's.
+
+    It names who gave a false state, unless the swarm takes a step before enough members have said what theirs is: then
+    it comes back once more.
+    """
+    for _ in range(MOST_RETURNS):
+        swarm.insider.tell("donor")
+        swarm.keeper.kill()
+        swarm.keeper = swarm.start_keeper()
+        caught_up = swarm.keeper.wait_for(lambda said: said["event"] == "step" and said["step"] > 0)
+        assert swarm.insider.wait_for_event("donated")
+        assert not caught_up["averaged"]
+        go_on_under(swarm, "donor")
+        assert caught_up["digest"] in {said["digest"] for said in swarm.steps_at(caught_up["step"])}
+        if swarm.named("state"):
+            break
     assert {said["member"] for said in swarm.named("state")} == {INSIDER}
-    assert caught_up["digest"] in {said["digest"] for said in swarm.steps_at(caught_up["step"])}
