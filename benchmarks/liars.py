@@ -5,7 +5,7 @@
 Ten members' real gradients on the demo's text, of which none, one, two or three lie in each step, combined by the
 product's own reducer (`peer.reduction_guard`) as a keeper without a gradient of its own would; no network in between.
 The baseline is the same training without liars, averaged as it is. Losses are those of held-out text. The last figures
-are the reducer's time for all parts of a step, beside that of the plain mean of the same parts.
+are the processor time of the reducer for all parts of a step, beside that of the plain mean of the same parts.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Combiner:
         given = [
             [Contribution(sender, part, 1.0) for sender, part in enumerate(same)] for same in zip(*parts, strict=True)
         ]
-        began = time.perf_counter()
+        began = time.process_time()
         if self._guard is None:
             averages = [weighted_mean(number, part) for number, part in enumerate(given)]
         else:
@@ -160,7 +160,7 @@ class Combiner:
             keepers = [torch.zeros_like(tensor) for tensor in brought[0]]
             of_round.set_up(senders, keepers, list(containers[0]._input_parts_by_peer[0]), 0.0)
             averages = [of_round.combine(number, part) for number, part in enumerate(given)]
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.process_time() - began
         joined = torch.cat(averages).split([tensor.numel() for tensor in brought[0]])
         tensors = [flat.view_as(tensor).clone() for flat, tensor in zip(joined, brought[0], strict=True)]
         if self._guard is not None:
