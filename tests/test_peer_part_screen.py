@@ -54,7 +54,7 @@ def test_senders_of_one_noise_are_never_limited(weights: list[float], noise: flo
 def test_one_sender_does_not_move_the_limit() -> None:
     """Among three, the median is an honest one's."""
     limits = [Yardsticks([10], [0.0], None).limit(WHOLE, [1.0, 1.5, bad]) for bad in (2.0, 1e30)]
-    assert limits[0] == limits[1] == FIRST_MARGIN * 1.5
+    assert limits[0] == limits[1] == MARGIN * 1.5
 
 
 def test_two_senders_are_measured_by_this_peers_own_gradient() -> None:
@@ -74,7 +74,7 @@ def test_a_part_may_hold_all_of_a_tensor() -> None:
     """One quarter of the values is measured by the norm of the whole."""
     quarter = PartPlace(0, 0.25)
     assert Yardsticks([40], [2.0], None).limit(quarter, []) == FIRST_MARGIN * 2.0
-    assert Yardsticks([40], [0.0], None).limit(quarter, [1.0] * 3) == FIRST_MARGIN * 2.0
+    assert Yardsticks([40], [0.0], None).limit(quarter, [1.0] * 3) == MARGIN * 2.0
 
 
 def test_a_tensor_that_was_zero_is_measured_by_the_others() -> None:
