@@ -14,6 +14,7 @@ from auth.errors import ManyhandsError, UnreachableError
 from coordinator.membership import Membership
 from coordinator.pace import Pace
 from coordinator.refusals import Kind
+from coordinator.telemetry import Telemetry
 from peer.protocol.errors import metadata_of, status_of
 
 logger = logging.getLogger(__name__)
@@ -23,13 +24,14 @@ RECORDS_PER_SECOND, RECORDS_AT_ONCE = 5.0, 200.0
 class RefusalRecorder:
     """Records refusals, but no faster than a stranger should be able to make the database write."""
 
-    def __init__(self, membership: Membership, clock: Callable[[], float]) -> None:
-        self._membership, self._clock = membership, clock
+    def __init__(self, membership: Membership, clock: Callable[[], float], telemetry: Telemetry) -> None:
+        self._membership, self._clock, self._telemetry = membership, clock, telemetry
         self._pace = Pace(RECORDS_PER_SECOND, RECORDS_AT_ONCE, clock())
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
         """Store why a request was refused; beyond the pace it is only counted."""
+        self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1
             return

@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from auth.errors import PortTakenError, StorageError
+from coordinator.call_counter import CallCounter
 from coordinator.control import ControlServicer
 from coordinator.doorkeeper import Doorkeeper, DoorLimits
 from coordinator.nonces import NonceStore
@@ -98,7 +99,7 @@ class ControlServer:
         checks = _HealthChecks()
         await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         door = Doorkeeper(limits, time.monotonic)
-        server = grpc.aio.server(interceptors=[door], options=_options(limits))
+        server = grpc.aio.server(interceptors=[CallCounter(services.telemetry), door], options=_options(limits))
         control_pb2_grpc.add_ControlServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -24,6 +24,7 @@ from auth.errors import RequestError
 from coordinator.checkpointing import Checkpointing
 from coordinator.checkpoints import restore_model, restore_optimizer
 from coordinator.directory import RunDirectory
+from coordinator.figures import write_figures
 from coordinator.ledger import Ledger
 from coordinator.manifests import newest_verified
 from coordinator.membership import Membership
@@ -32,8 +33,10 @@ from coordinator.probe import make_probes
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.suspicions import Claim, hear
 from coordinator.swarm_addresses import keeper_place
+from peer.census import Census
 from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model
+from peer.round_counts import RoundTally
 from peer.run_config import RunConfig
 from peer.suspicion import WaitingSuspicions
 from peer.swarm import StepOutcome, Swarm
@@ -61,6 +64,7 @@ class Keeper:
     checkpointing: Checkpointing
     suspicions: WaitingSuspicions
     clock: Callable[[], float] = time.time
+    figures: tuple[RoundTally, Census] | None = None  # that were written last
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
@@ -116,6 +120,10 @@ class Keeper:
             addresses=self.swarm.addresses,
             now=self.clock(),
         )
+        figures = self.swarm.rounds, self.swarm.census
+        if figures != self.figures:
+            self.figures = figures
+            write_figures(self.sessions, *figures)
 
     def _tell_suspicions(self) -> None:
         """What the swarm's threads noticed is written here, where waiting for the database holds up no round."""

@@ -26,6 +26,8 @@ from coordinator.store.models import Session as Stay
 from peer.messages import StepReport
 from peer.run_config import RunConfig
 
+SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
+
 
 @dataclass(frozen=True)
 class Verdict:

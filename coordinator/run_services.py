@@ -16,6 +16,7 @@ from coordinator.membership import Membership
 from coordinator.run_files import RunFile, list_run_files
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.strikes import Policy
+from coordinator.telemetry import Telemetry
 from peer.run_config import RunConfig
 
 
@@ -32,6 +33,7 @@ class RunServices:
     logins: Logins
     quarantine: Policy
     clock: Callable[[], float]
+    telemetry: Telemetry
 
     @property
     def authority_public(self) -> bytes:
@@ -47,7 +49,8 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
     engine = open_engine(directory.database_url)
     try:
         migrate(engine)
-        sessions = Sessions(engine)
+        sessions, telemetry = Sessions(engine), Telemetry()
+        telemetry.watch(engine)
         limits = config.membership
         membership = Membership(
             sessions,
@@ -63,10 +66,11 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             membership=membership,
             ledger=Ledger(sessions, config, clock),
             sessions=sessions,
-            refusals=RefusalRecorder(membership, clock),
+            refusals=RefusalRecorder(membership, clock, telemetry),
             logins=Logins(parties, directory.settings.web_address, time.monotonic),
             quarantine=directory.settings.quarantine_policy,
             clock=clock,
+            telemetry=telemetry,
         )
     finally:
         engine.dispose()

@@ -58,7 +58,8 @@ class SessionServer:
         session = LiveSession(session_id, token, caller_address(context.peer()))
         try:
             self._hub.add(session)
-            await _Conversation(services, session, context).run()
+            with services.telemetry.sessions_open.track_inprogress():
+                await _Conversation(services, session, context).run()
         finally:
             self._hub.remove(session)
             await asyncio.to_thread(close_session, services.sessions, session_id, services.clock())
@@ -170,6 +171,7 @@ class _Conversation:
         except RequestError as error:
             await services.refusals.record("report", error, token.device_id)
             accepted, reason = False, str(error)
+        services.telemetry.reports.labels("accepted" if accepted else "refused").inc()
         ack = control_pb2.ReportAck(seq=message.seq, accepted=accepted, reason=reason)
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 

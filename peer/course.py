@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from auth.swarm_auth import TRAINING_ROLES
 from peer.allowances import Allowances, newcomer_share
 from peer.beacon import Beacon, BeaconWatch, nearest_step
+from peer.census import Census, census_of
 from peer.false_claims import FalseClaims, is_inflated
 from peer.findings import Finding
 from peer.quorum import agreed_sketch, agreed_step
@@ -40,6 +41,7 @@ class SwarmView:
     keepers: int
     keeper_sketch: Sketch  # the beacon's, if it is of `step`; else empty
     arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
+    census: Census = ()
 
 
 def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, allowances: Allowances) -> SwarmView:
@@ -56,6 +58,7 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
         keepers=sum(peer.role == "keeper" for peer in active),
         keeper_sketch=beacon.sketch if beacon is not None and beacon.step == step else (),
         arriving=sum(peer.record.step == step - 1 for peer in active),
+        census=census_of((peer.role, not peer.record.client_mode) for peer in active),
     )
 
 

@@ -20,10 +20,12 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
+from peer.census import Census
 from peer.dht import join_dht
 from peer.guest.traffic import Traffic
 from peer.line_estimate import LineEstimate
 from peer.place import Place
+from peer.round_counts import RoundTally
 from peer.run_config import RunConfig
 from peer.suspicion import Suspicion, Suspicions
 from peer.swarm_optimizer import SwarmOptimizer
@@ -249,6 +251,16 @@ class Swarm:
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             swarm_samples_per_second=tracker.view.rate,
         )
+
+    @property
+    def rounds(self) -> RoundTally:
+        """How this peer's rounds of averaging have ended."""
+        return self._optimizer.rounds.tally
+
+    @property
+    def census(self) -> Census:
+        """Who takes part: peers by role and reachability, this one included."""
+        return self._optimizer.tracker.view.census
 
     def interrupt(self) -> None:
         """Let `advance` no longer wait for others, because this peer is about to leave; called from any thread."""

@@ -32,6 +32,7 @@ from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.power_sgd import PowerSGDAverager
 from peer.progress import StepTracker
 from peer.reduction_guard import ReductionGuard
+from peer.round_counts import RoundCounts
 from peer.round_memory import forget_frames
 from peer.run_config import RunConfig
 from peer.sketch import Sketch, drifted, sketch_of
@@ -98,6 +99,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             averager_opts={"request_timeout": request_timeout(averaging.matchmaking_time_s)},
         )
         self.attempts = 0  # failed averagings of the current step
+        self.rounds = RoundCounts(time.monotonic)
         self._due_view = self.tracker.view  # in which the batch was full: who began just before is only in the next
         self._step_began_s = time.monotonic()
         self.interrupted = threading.Event()  # told to leave: wait for nobody any more
@@ -227,6 +229,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         """
         while self.is_due:
             group = self.average()
+            self.rounds.end(succeeded=group is not None)
             if group is not None:
                 return group
             self.attempts += 1
@@ -250,6 +253,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         control, self.scheduled_grads = self.scheduled_grads, None
         if control is not None and (control.triggered or control.done()):
             control = None
+        self.rounds.begin()
         began, failed_before = time.monotonic(), self.grad_averager.failed_rounds
         self._due_view = self.tracker.view
         self._require_group()

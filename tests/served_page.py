@@ -51,7 +51,7 @@ class FakeRun:
         )
         return device
 
-    def add_step(self, step: int, loss: float) -> None:
+    def add_step(self, step: int, loss: float | None) -> None:
         """Every member contributes its share of a step, and the keeper follows."""
         self.keeper_says(step)
         share = TARGET // len(self.devices) + 1

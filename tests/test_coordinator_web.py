@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,7 +129,8 @@ def test_a_loss_that_is_no_number_is_left_out(client: TestClient, run: FakeRun) 
         assert "held-out text" not in fresh.get("/curve.svg").text
     assert (newest["loss"], newest["perplexity"]) == (None, None)
     assert "manyhands_validation_step 3.0" in metrics
-    assert "manyhands_validation_loss" not in metrics
+    assert not re.search(r"^manyhands_validation_loss \S", metrics, re.MULTILINE)
+    assert "manyhands_validation_loss_finite 0.0" in metrics
 
 
 def test_run_without_data_says_so(run: FakeRun) -> None:

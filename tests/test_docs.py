@@ -164,10 +164,11 @@ def test_every_route_is_documented() -> None:
 
 def test_every_metric_is_documented() -> None:
     """The operator's guide explains each metric by the name under which Prometheus stores it."""
-    source = (ROOT / "coordinator" / "web" / "metrics.py").read_text(encoding="utf-8")
-    found = re.findall(r'(_counter)?\("(manyhands_\w+)"', source)
+    sources = [ROOT / "coordinator" / "telemetry.py", *(ROOT / "coordinator" / "web").glob("*metrics.py")]
+    text = "".join(source.read_text(encoding="utf-8") for source in sources)
+    found = re.findall(r'(?:(counter)|\w+)\(\s*"(manyhands_\w+)"', text, re.IGNORECASE)
     names = {name + ("_total" if counter else "") for counter, name in found}
-    assert names
+    assert len(names) == len(set(re.findall(r'"(manyhands_\w+)"', text)))
     assert {name for name in names if not is_documented(name)} == set()
 
 

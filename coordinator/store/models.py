@@ -20,10 +20,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from coordinator.store.base import Base
+from coordinator.store.figures_model import SwarmFigures
 from coordinator.store.receipt_models import Receipt
 from coordinator.store.suspicion_models import Suspicion
 
-__all__ = ["Base", "Receipt", "Suspicion"]
+__all__ = ["Base", "Receipt", "Suspicion", "SwarmFigures"]
 
 
 class Member(Base):

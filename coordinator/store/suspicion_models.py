@@ -14,7 +14,7 @@ class Suspicion(Base):
     __tablename__ = "suspicions"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    at: Mapped[float] = mapped_column(Float)
+    at: Mapped[float] = mapped_column(Float, index=True)
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected
     witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
     kind: Mapped[str] = mapped_column(String(16))  # see peer.suspicion.SuspicionKind

@@ -59,7 +59,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.config = services.config
     app.state.sessions = services.sessions
     app.state.join_link = str(state.directory.join_link)
-    app.state.metrics_text = metrics_text(lambda: live.current)
+    app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)
     app.include_router(api.router)
     app.include_router(checkpoint_files.router)
     app.include_router(pages.router)
@@ -71,7 +71,8 @@ def create_app(state: WebState) -> FastAPI:
     app.include_router(login.router)
     app.state.logins = services.logins
     app.state.web_address = state.directory.settings.web_address
-    app.state.streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
+    app.state.streams = streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
+    services.telemetry.streams_open.set_function(lambda: len(streams))
     app.add_middleware(Boundary)
     app.add_middleware(SecurityHeaders)  # the last one added is the outermost: refusals have the headers, too
     return app

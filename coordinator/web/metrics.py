@@ -1,23 +1,33 @@
-"""Prometheus metrics, drawn from the snapshot at each scrape; no label has unbounded values."""
+"""Prometheus' metrics: the run's, drawn from the snapshot at each scrape, the host's, the service's own, the process's.
+
+Names and units follow Prometheus' conventions: base units, `_total` for counters, moments as Unix timestamps, which
+alerts subtract from `time()`. No label has unbounded values. A metric of which nothing is known yet has no sample, but
+its name is there.
+"""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.validations import ValidationRow
+from coordinator.directory import RunDirectory
+from coordinator.telemetry import Telemetry
+from coordinator.web.host_metrics import HostCollector, certificate_expiry
+from coordinator.web.metric_families import counter, gauge
+from coordinator.web.round_metrics import figures_metrics
 from coordinator.web.snapshot import Snapshot
+from peer.guest.versions import software_version
 
 
 class SnapshotCollector(Collector):
     """Turns the newest snapshot into metrics."""
 
-    def __init__(self, current: Callable[[], Snapshot]) -> None:
-        self._current = current
+    def __init__(self, current: Callable[[], Snapshot], validates: bool) -> None:
+        self._current, self._validates = current, validates
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time: there is no snapshot yet."""
@@ -26,55 +36,147 @@ class SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of this moment."""
         snapshot = self._current()
-        swarm = snapshot.swarm
-        losses = [row.loss for row in snapshot.steps if row.loss is not None]
-        yield _gauge("manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0)
-        yield _gauge("manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0)
-        yield _gauge("manyhands_devices_online", "Devices with an open session.", len(snapshot.online))
-        yield _gauge("manyhands_stale", "1 while the keeper is silent.", int(snapshot.stale))
-        yield _gauge(
-            "manyhands_batch_samples",
-            "Samples accumulated towards the next global step.",
-            swarm.samples_accumulated if swarm else 0,
-        )
-        if losses:
-            yield _gauge("manyhands_loss", "Training loss of the newest global step.", losses[-1])
-        if snapshot.checkpoint is not None:
-            yield _gauge("manyhands_checkpoint_step", "Step of the newest checkpoint.", snapshot.checkpoint.step)
-        if snapshot.validations:
-            yield from _validation(snapshot.validations[-1])
-        yield _counter("manyhands_samples", "Samples averaged in, since the run began.", snapshot.samples)
-        yield _counter(
-            "manyhands_averaged_bytes", "Of gradients that devices averaged for others.", snapshot.averaged_bytes
-        )
-        yield _counter(
-            "manyhands_training_seconds", "Time that devices have trained, each counted.", snapshot.elapsed_s
-        )
-        yield _counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", snapshot.data_wait_s)
+        yield from _progress(snapshot)
+        yield from _newest_step(snapshot)
+        yield from _totals(snapshot)
+        yield from _checkpoints(snapshot)
+        yield from _validation(snapshot, self._validates)
+        yield from figures_metrics(snapshot.figures)
 
 
-def _validation(row: ValidationRow) -> Iterator[Metric]:
+def _progress(snapshot: Snapshot) -> Iterator[Metric]:
+    """Where the swarm stands, as the keeper says."""
+    swarm = snapshot.swarm
+    yield gauge("manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0)
+    yield gauge("manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0)
+    yield gauge("manyhands_devices_online", "Devices with an open session.", len(snapshot.online))
+    yield gauge("manyhands_stale", "1 while the keeper is silent.", int(snapshot.stale))
+    yield gauge("manyhands_era", "How often the run has returned to a checkpoint.", snapshot.era)
+    yield gauge(
+        "manyhands_batch_samples",
+        "Samples accumulated towards the next global step.",
+        swarm.samples_accumulated if swarm else 0,
+    )
+    yield gauge(
+        "manyhands_target_batch_samples", "Samples that make a global step.", swarm.target_batch_size if swarm else None
+    )
+    yield gauge("manyhands_samples_per_second", "What all peers train.", swarm.samples_per_second if swarm else None)
+    yield gauge(
+        "manyhands_keeper_timestamp_seconds", "When the keeper last wrote.", swarm.updated_at if swarm else None
+    )
+    yield gauge("manyhands_snapshot_timestamp_seconds", "When the store was last read.", snapshot.taken_at)
+
+
+def _newest_step(snapshot: Snapshot) -> Iterator[Metric]:
+    """What the newest global step came to; what reports say of it, of the newest whose reports are in."""
+    last, settled = snapshot.steps[-1] if snapshot.steps else None, snapshot.settled_step
+    losses = [row.loss for row in snapshot.steps[-100:] if row.loss is not None]
+    yield gauge("manyhands_loss", "Training loss of the newest global step.", losses[-1] if losses else None)
+    yield gauge(
+        "manyhands_loss_finite",
+        "0 if no device could report a finite loss of the newest settled global step.",
+        None if settled is None else int(settled.loss is not None),
+    )
+    yield gauge(
+        "manyhands_step_timestamp_seconds",
+        "When the newest global step was completed.",
+        None if last is None else last.completed_at,
+    )
+    yield gauge(
+        "manyhands_step_batch_ratio",
+        "Samples averaged in at the newest settled global step, over its target batch.",
+        None if settled is None else settled.samples / max(1, settled.target_batch_size),
+    )
+    yield gauge(
+        "manyhands_step_devices",
+        "Devices that reported the newest settled global step.",
+        None if settled is None else settled.devices,
+    )
+
+
+def _totals(snapshot: Snapshot) -> Iterator[Metric]:
+    yield counter("manyhands_samples", "Samples averaged in, since the run began.", snapshot.samples)
+    yield counter("manyhands_averaged_bytes", "Of gradients that devices averaged for others.", snapshot.averaged_bytes)
+    yield counter("manyhands_training_seconds", "Time that devices have trained, each counted.", snapshot.elapsed_s)
+    yield counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", snapshot.data_wait_s)
+
+
+def _checkpoints(snapshot: Snapshot) -> Iterator[Metric]:
+    newest = snapshot.checkpoint
+    yield gauge("manyhands_checkpoint_step", "Step of the newest checkpoint.", newest.step if newest else None)
+    yield gauge("manyhands_checkpoint_size_bytes", "Its size.", newest.size_bytes if newest else None)
+    yield gauge("manyhands_checkpoint_timestamp_seconds", "When it was written.", newest.created_at if newest else None)
+    yield gauge(
+        "manyhands_checkpoint_withheld", "1 if it is not published.", int(bool(newest.withheld)) if newest else None
+    )
+    yield gauge("manyhands_checkpoints", "Checkpoints that are kept.", len(snapshot.checkpoints))
+
+
+def _validation(snapshot: Snapshot, validates: bool) -> Iterator[Metric]:
     """What held-out text says of the newest checkpoint that was evaluated."""
-    yield _gauge("manyhands_validation_step", "Step of the newest checkpoint that was evaluated.", row.step)
-    yield _gauge("manyhands_validation_accuracy", "Share of predicted tokens that it gets right.", row.accuracy)
-    if row.loss is not None:
-        yield _gauge("manyhands_validation_loss", "Its loss on held-out text.", row.loss)
-    if row.perplexity is not None:
-        yield _gauge("manyhands_validation_perplexity", "Exponential of its token loss.", row.perplexity)
-    if row.sop_accuracy is not None:
-        yield _gauge("manyhands_validation_sop_accuracy", "Share of sentence orders that it tells.", row.sop_accuracy)
+    row = snapshot.validations[-1] if snapshot.validations else None
+    evaluated = {(each.step, each.manifest_sha256) for each in snapshot.validations}
+    pending = [each for each in snapshot.checkpoints if (each.step, each.manifest_sha256) not in evaluated]
+    oldest = min((each.created_at for each in pending), default=None) if validates else None
+    yield gauge(
+        "manyhands_validations_pending", "Checkpoints yet to be evaluated.", len(pending) if validates else None
+    )
+    yield gauge("manyhands_validation_pending_timestamp_seconds", "When the oldest of these was written.", oldest)
+    yield gauge(
+        "manyhands_validation_step",
+        "Step of the newest checkpoint that was evaluated.",
+        None if row is None else row.step,
+    )
+    yield gauge(
+        "manyhands_validation_accuracy",
+        "Share of predicted tokens that it gets right.",
+        None if row is None else row.accuracy,
+    )
+    yield gauge("manyhands_validation_loss", "Its loss on held-out text.", None if row is None else row.loss)
+    yield gauge(
+        "manyhands_validation_loss_finite",
+        "0 if that is no number.",
+        None if row is None else int(row.loss is not None),
+    )
+    yield gauge(
+        "manyhands_validation_perplexity", "Exponential of its token loss.", None if row is None else row.perplexity
+    )
+    yield gauge(
+        "manyhands_validation_sop_accuracy",
+        "Share of sentence orders that it tells.",
+        None if row is None else row.sop_accuracy,
+    )
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
+class BuildCollector(Collector):
+    """What runs here."""
+
+    def __init__(self, run: str) -> None:
+        self._labels = {"version": software_version(), "python": platform.python_version(), "run": run}
+
+    def describe(self) -> list[Metric]:
+        """What `collect` gives."""
+        return list(self.collect())
+
+    def collect(self) -> Iterator[Metric]:
+        """Always 1."""
+        family = gauge(
+            "manyhands_build_info",
+            "The version of manyhands, of Python, and the run's name.",
+            None,
+            tuple(self._labels),
+        )
+        family.add_metric(list(self._labels.values()), 1)
+        yield family
 
 
-def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def metrics_text(current: Callable[[], Snapshot]) -> Callable[[], bytes]:
+def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callable[[], Snapshot]) -> Callable[[], bytes]:
     """A function that renders the metrics in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(SnapshotCollector(current))
-    return lambda: generate_latest(registry)
+    registry, config = CollectorRegistry(), directory.config
+    registry.register(SnapshotCollector(current, validates=config.data.validation.share > 0))
+    registry.register(HostCollector(directory.checkpoints_dir, certificate_expiry(directory.tls_cert_path)))
+    registry.register(BuildCollector(config.run.name))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return lambda: generate_latest(registry) + generate_latest(telemetry.registry)

@@ -106,6 +106,6 @@ def readyz(request: Request) -> Response:
 
 
 @router.get("/metrics")
-async def metrics(request: Request) -> Response:
+def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     return Response(request.app.state.metrics_text(), media_type=CONTENT_TYPE_LATEST)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.display_names import display_names, publicly
-from coordinator.ledger import Contribution, Ledger, StepRow
+from coordinator.figures import Figures, read_figures
+from coordinator.ledger import SETTLED_S, Contribution, Ledger, StepRow
 from coordinator.presence import (
     CheckpointRow,
     OnlineSession,
@@ -32,6 +33,7 @@ class Snapshot:
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
     era: int
+    figures: Figures
     refresh_failed: bool = False  # the store did not answer since: what is here is old
 
     @property
@@ -43,6 +45,11 @@ class Snapshot:
     def checkpoint(self) -> CheckpointRow | None:
         """The newest one."""
         return self.checkpoints[0] if self.checkpoints else None
+
+    @property
+    def settled_step(self) -> StepRow | None:
+        """The newest step whose reports are in."""
+        return next((row for row in reversed(self.steps) if row.completed_at <= self.taken_at - SETTLED_S), None)
 
     @property
     def samples(self) -> int:
@@ -78,6 +85,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         checkpoints=tuple(checkpoints(services.sessions)),
         validations=tuple(validations(services.sessions)),
         era=era,
+        figures=read_figures(services.sessions, now - services.quarantine.window_s),
     )
 
 
