@@ -172,6 +172,14 @@ def test_every_metric_is_documented() -> None:
     assert {name for name in names if not is_documented(name)} == set()
 
 
+def test_every_alert_is_documented() -> None:
+    """The operator's guide says of each alert what to do."""
+    rules = yaml.safe_load((ROOT / "dashboards" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+    names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    guide = GUIDE.read_text(encoding="utf-8")
+    assert {name for name in names if f"| `{name}` |" not in guide} == set()
+
+
 def test_every_make_target_in_the_documents_exists() -> None:
     """Whoever types `make ...` as the documents say finds that target."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))

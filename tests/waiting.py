@@ -12,12 +12,12 @@ TIMEOUT_S = 60.0
 POLL_S = 0.02
 
 
-def wait_until(true: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
+def wait_until(true: Callable[[], object], timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> None:
     """Return as soon as it is true."""
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 async def eventually(true: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
