@@ -25,6 +25,7 @@ from coordinator.display_names import set_display_name
 from coordinator.doctor import examine
 from coordinator.erasure import erase as erase_member
 from coordinator.invites import ROLE_RANKS
+from coordinator.logs import LogFormat
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import serve_run
@@ -88,11 +89,12 @@ def serve(
     directory: Path = DIRECTORY,
     service_only: bool = typer.Option(False, "--service-only", help="Only the control plane and the dashboard."),
     keeper_only: bool = typer.Option(False, "--keeper-only", help="Only the swarm's first node and its checkpoints."),
+    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
 ) -> None:
     """Serve a run until told to stop by Ctrl-C or SIGTERM; then the keeper writes a last checkpoint."""
     if service_only and keeper_only:
         raise ConfigError("--service-only and --keeper-only exclude each other: give one, or none to serve both.")
-    serve_run(directory, service_only=service_only, keeper_only=keeper_only)
+    serve_run(directory, service_only=service_only, keeper_only=keeper_only, log_format=log_format)
 
 
 @app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")

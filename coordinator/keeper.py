@@ -26,6 +26,7 @@ from coordinator.checkpoints import restore_model, restore_optimizer
 from coordinator.directory import RunDirectory
 from coordinator.figures import write_figures
 from coordinator.ledger import Ledger
+from coordinator.logs import tell_step
 from coordinator.manifests import newest_verified
 from coordinator.membership import Membership
 from coordinator.presence import write_swarm_status
@@ -205,12 +206,12 @@ def open_keeper(run_dir: Path) -> Keeper:
 
 def run_keeper(run_dir: str, parent_pid: int) -> None:
     """Main function of the keeper's process; ends on SIGTERM, or when the parent is gone."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s keeper %(levelname)s %(message)s")
     use_hivemind_log_handler("nowhere")  # its stack traces of lost peers are no news to an operator
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     stop = threading.Event()
     keeper = open_keeper(Path(run_dir))
+    tell_step(lambda: keeper.swarm.step)
     # only now: the processes that hivemind has forked must keep the default action of SIGTERM
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     keeper.resume_ledger(stop.is_set)

@@ -20,18 +20,13 @@ from typing import NoReturn
 
 from auth.errors import ManyhandsError
 from coordinator.directory import RunDirectory
+from coordinator.logs import LogStyle, log_the_unforeseen, log_to_stderr
 from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
 
 logger = logging.getLogger(__name__)
 _READY = "ready"
 FAILED = 1  # exit code after an error that only a developer can act on
 NICENESS = 10  # of the validator: a tenth of what a trainer or the keeper gets, where they compete for a core
-
-
-def log_to_stderr() -> None:
-    """What an operator wants to read; not how the database's tables were looked through."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
@@ -75,8 +70,9 @@ VALIDATOR = Part("validator", _run_validator, auxiliary=True)
 class PartProcess:
     """One part's process; `start` may be called again after it died."""
 
-    def __init__(self, part: Part, directory: Path) -> None:
+    def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # frozen
         self.part = part
+        self._style = style
         self.ready = False  # it said so since it was last started
         self.error: ManyhandsError | None = None  # why it ended, in its own words
         self._directory = directory
@@ -89,7 +85,9 @@ class PartProcess:
         self.ready, self.error = False, None
         self._messages, theirs = context.Pipe(duplex=False)
         process = context.Process(
-            target=_part_main, args=(self.part, self._directory, os.getpid(), theirs), name=self.part.name
+            target=_part_main,
+            args=(self.part, self._directory, os.getpid(), theirs, self._style),
+            name=self.part.name,
         )
         with _interrupts_ignored():  # inherited: until it leads its own group, Ctrl-C would reach it
             process.start()
@@ -136,7 +134,7 @@ def _pid(process: multiprocessing.process.BaseProcess) -> int:
     return process.pid
 
 
-def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection) -> None:
+def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection, style: LogStyle) -> None:
     """Main function of a part's process; an error that a person can act on goes to the supervisor to tell.
 
     After any error the process ends at once: hivemind's threads and processes would keep it for ever, and the
@@ -145,7 +143,8 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
-    log_to_stderr()
+    log_to_stderr(part.name, style)
+    log_the_unforeseen()
     try:
         part.main(directory, parent_pid, lambda: messages.send(_READY))
     except ManyhandsError as error:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from auth.errors import WorkerError
 from coordinator.directory import RunDirectory, Settings
-from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess, log_to_stderr
+from coordinator.logs import LogFormat, LogStyle, log_to_stderr
+from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess
 from coordinator.ports import Listener, check_ports
 from coordinator.secret_files import check_secrets
 from coordinator.stopping import StopRequest
@@ -152,10 +153,16 @@ def dashboard_url(settings: Settings) -> str:
     return f"http://{host}:{settings.web_port}/"
 
 
-def serve_run(path: Path, *, service_only: bool = False, keeper_only: bool = False) -> None:
+def serve_run(
+    path: Path, *, service_only: bool = False, keeper_only: bool = False, log_format: LogFormat = LogFormat.TEXT
+) -> None:
     """Serve a run until a signal asks to stop."""
-    log_to_stderr()
     directory = RunDirectory.open(path)
+    settings = directory.settings
+    own_hosts = frozenset({settings.public_host, settings.bind_host, *settings.announce_hosts})
+    style = LogStyle(log_format, directory.config.run.name, own_hosts)
+    log_to_stderr("supervisor", style)
+    tell = say if log_format is LogFormat.TEXT else logger.info
     check_secrets(directory)
     parts = chosen_parts(directory.config, service_only=service_only, keeper_only=keeper_only)
     check_ports(listeners(directory, parts))
@@ -165,13 +172,13 @@ def serve_run(path: Path, *, service_only: bool = False, keeper_only: bool = Fal
 
     def announce(part: Part) -> None:
         if part is SERVICE:
-            say(f"Join link: {directory.join_link}")
-            say(f"Dashboard: {dashboard_url(directory.settings)}")
+            tell(f"Join link: {directory.join_link}")
+            tell(f"Dashboard: {dashboard_url(directory.settings)}")
 
-    say(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
+    tell(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
     with StopRequest() as stop:
-        Supervisor([PartProcess(part, directory.path) for part in parts], announce).run(stop)
-    say("Stopped in order.")
+        Supervisor([PartProcess(part, directory.path, style) for part in parts], announce).run(stop)
+    tell("Stopped in order.")
 
 
 def _listener(directory: RunDirectory, settings: Settings, key: str, purpose: str) -> Listener:

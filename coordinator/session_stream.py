@@ -16,6 +16,7 @@ from auth.errors import ManyhandsError, RequestError, TokenError, UnreachableErr
 from auth.identity import challenge_bytes, verify_signature
 from auth.tokens import AccessToken
 from coordinator.callers import caller_address
+from coordinator.logs import about_session
 from coordinator.nonces import NonceStore
 from coordinator.pace import Pace
 from coordinator.presence import close_session, open_session, touch_session
@@ -58,7 +59,7 @@ class SessionServer:
         session = LiveSession(session_id, token, caller_address(context.peer()))
         try:
             self._hub.add(session)
-            with services.telemetry.sessions_open.track_inprogress():
+            with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
                 await _Conversation(services, session, context).run()
         finally:
             self._hub.remove(session)

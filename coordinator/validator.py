@@ -95,7 +95,8 @@ class Validator:
         if not record_validation(self.sessions, row):
             raise StorageError(f"step {row.step} was undone by a return to an earlier checkpoint.")
         loss = "that is no number" if row.loss is None else f"{row.loss:.4f}"
-        logger.info("step %d: loss on held-out text %s, accuracy %.4f", row.step, loss, row.accuracy)
+        said = "step %d: loss on held-out text %s, accuracy %.4f"
+        logger.info(said, row.step, loss, row.accuracy, extra={"step": row.step})
         return True
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def crashes(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None
     ready()
     threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
     multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_S,)).start()
+    raise KeyError("a peer that nobody knows")
+
+
+def complains(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+    """Warns, loses a thread, and then fails as no one foresaw."""
+    warnings.warn("this grows old", stacklevel=1)
+    thread = threading.Thread(target=int, args=("a thread's mistake",))
+    thread.start()
+    thread.join()
     raise KeyError("a peer that nobody knows")
 
 

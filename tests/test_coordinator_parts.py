@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,17 +13,19 @@ import psutil
 import pytest
 
 from auth.errors import PortTakenError
+from coordinator.logs import LogFormat, LogStyle
 from coordinator.parts import FAILED, Part, PartProcess
 from tests import part_mains
 from tests.waiting import is_gone, wait_until
 
+TEXT = LogStyle()
 TIMEOUT_S = 60.0
 
 
 @contextmanager
-def started(directory: Path, main: Callable[..., None]) -> Iterator[PartProcess]:
+def started(directory: Path, main: Callable[..., None], style: LogStyle = TEXT) -> Iterator[PartProcess]:
     """A running part, ended with the test."""
-    process = PartProcess(Part("stand-in", main), directory)
+    process = PartProcess(Part("stand-in", main), directory, style)
     process.start()
     try:
         yield process
@@ -62,6 +65,16 @@ def test_part_that_crashes_ends_at_once(tmp_path: Path, capfd: pytest.CaptureFix
         wait_until(process.has_ended)
         assert process.end() == FAILED
     assert "KeyError: 'a peer that nobody knows'" in capfd.readouterr().err
+
+
+def test_what_nobody_foresaw_is_logged_like_all_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Warnings, a thread's failure and the process's own are an object each, where objects are asked for."""
+    with started(tmp_path, part_mains.complains, LogStyle(LogFormat.JSON, "small")) as process:
+        wait_until(process.has_ended)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["logger"] for line in lines] == ["py.warnings", "coordinator.logs", "coordinator.parts"]
+    assert {(line["process"], line["run"]) for line in lines} == {("stand-in", "small")}
+    assert "a thread's mistake" in lines[1]["exception"]
 
 
 def test_killed_part_is_noticed_though_its_fork_holds_its_pipes(tmp_path: Path) -> None:
