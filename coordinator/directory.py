@@ -6,6 +6,7 @@
     keeper/          the keeper's own credentials, like any device's
     tokenizer/       the run's tokenizer
     checkpoints/     step-00000012/, ...
+    sinks/           what is written for TensorBoard and others, and how far
     validation/      the samples that checkpoints are evaluated on
     manyhands.db     the database, where `database_url` names no other
 
@@ -30,6 +31,7 @@ from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_cert
 from auth.join_link import JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.authority_key import load_authority
+from coordinator.sinks.settings import Sinks
 from coordinator.store.engine import migrate, open_engine
 from coordinator.strikes import Policy
 from peer.run_config import RunConfig
@@ -66,6 +68,7 @@ class Settings(BaseModel):
     database_url: str | None = None  # None: SQLite in the run's directory
     public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = {}
+    sinks: Sinks = Sinks()  # where the run's curves are written, too
 
     @classmethod
     def from_yaml(cls, path: Path) -> Settings:
@@ -176,6 +179,11 @@ class RunDirectory:
     def validation_dir(self) -> Path:
         """The samples that checkpoints are evaluated on; the validator makes it."""
         return self.path / "validation"
+
+    @property
+    def sinks_dir(self) -> Path:
+        """How far each sink is written, and what sinks keep on disk; the sinks' process makes it."""
+        return self.path / "sinks"
 
     @property
     def keeper_dir(self) -> Path:

@@ -1,4 +1,4 @@
-"""The coordinator's processes, service, keeper and validator, as the supervisor in `serve.py` holds them.
+"""The coordinator's processes, service, keeper, validator and sinks, as the supervisor in `serve.py` holds them.
 
 A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
 their parent when it is killed, so a part is always ended with its whole group.
@@ -26,7 +26,7 @@ from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_a
 logger = logging.getLogger(__name__)
 _READY = "ready"
 FAILED = 1  # exit code after an error that only a developer can act on
-NICENESS = 10  # of the validator: a tenth of what a trainer or the keeper gets, where they compete for a core
+NICENESS = 10  # of validator and sinks: a tenth of what a trainer or the keeper gets, where they compete for a core
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,18 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[[], None])
     run_validator(directory)
 
 
+def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.sinks.process import run_sinks  # whatever the sinks' libraries bring
+
+    ready()
+    run_sinks(directory)
+
+
 SERVICE = Part("service", _run_service)
 KEEPER = Part("keeper", _run_keeper)
 VALIDATOR = Part("validator", _run_validator, auxiliary=True)
+SINKS = Part("sinks", _run_sinks, auxiliary=True)
 
 
 class PartProcess:

@@ -15,7 +15,7 @@ from pathlib import Path
 from auth.errors import WorkerError
 from coordinator.directory import RunDirectory, Settings
 from coordinator.logs import LogFormat, LogStyle, log_to_stderr
-from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess
+from coordinator.parts import KEEPER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from coordinator.ports import Listener, check_ports
 from coordinator.secret_files import check_secrets
 from coordinator.stopping import StopRequest
@@ -130,12 +130,14 @@ class _Watched:
         self._start_at = now + delay_s
 
 
-def chosen_parts(config: RunConfig, *, service_only: bool, keeper_only: bool) -> tuple[Part, ...]:
+def chosen_parts(
+    config: RunConfig, *, service_only: bool, keeper_only: bool, has_sinks: bool = False
+) -> tuple[Part, ...]:
     """What to run on this machine; a run that holds nothing out has nothing to validate."""
     if service_only:
         return (SERVICE,)
-    validator = (VALIDATOR,) if config.data.validation.share else ()
-    return (KEEPER, *validator) if keeper_only else (SERVICE, KEEPER, *validator)
+    validator, sinks = (VALIDATOR,) if config.data.validation.share else (), (SINKS,) if has_sinks else ()
+    return (KEEPER, *validator, *sinks) if keeper_only else (SERVICE, KEEPER, *validator, *sinks)
 
 
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
@@ -164,7 +166,10 @@ def serve_run(
     log_to_stderr("supervisor", style)
     tell = say if log_format is LogFormat.TEXT else logger.info
     check_secrets(directory)
-    parts = chosen_parts(directory.config, service_only=service_only, keeper_only=keeper_only)
+    has_sinks = bool(settings.sinks.names)
+    parts = chosen_parts(directory.config, service_only=service_only, keeper_only=keeper_only, has_sinks=has_sinks)
+    if SINKS in parts:
+        settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     engine = open_engine(directory.database_url)
     migrate(engine)  # before two processes would do it at once

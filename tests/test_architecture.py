@@ -40,6 +40,7 @@ SERVING = (
     "coordinator.cli",
     "coordinator.demo",
     "coordinator.service",
+    "coordinator.sinks.process",
     "manyhands",
 )
 TRAINING = (

@@ -13,7 +13,7 @@ import pytest
 from auth.errors import ConfigError, ManyhandsError, PortTakenError, StorageError, WorkerError
 from coordinator import serve as module
 from coordinator.directory import Settings
-from coordinator.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess
+from coordinator.parts import KEEPER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from coordinator.serve import (
     LONGEST_PAUSE_S,
     MAX_FAILURES,
@@ -217,6 +217,13 @@ def test_the_validator_stands_beside_the_keeper() -> None:
     assert chosen_parts(config, service_only=True, keeper_only=False) == (SERVICE,)
     assert chosen_parts(config, service_only=False, keeper_only=True) == (KEEPER, VALIDATOR)
     assert chosen_parts(without, service_only=False, keeper_only=True) == (KEEPER,)
+
+
+def test_sinks_are_written_beside_the_keeper() -> None:
+    """Where there are any; a service alone writes none, or two machines would write the same."""
+    config = RunConfig()
+    assert chosen_parts(config, service_only=False, keeper_only=True, has_sinks=True) == (KEEPER, VALIDATOR, SINKS)
+    assert chosen_parts(config, service_only=True, keeper_only=False, has_sinks=True) == (SERVICE,)
 
 
 def test_one_part_alone_needs_only_its_own_ports(tmp_path: Path) -> None:

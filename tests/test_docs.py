@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from auth.errors import ManyhandsError
 from coordinator.directory import Settings
+from coordinator.sinks.settings import Sinks, TensorBoardSettings, TrackioSettings, WandbSettings
 from coordinator.web import admin_api, admin_pages, api, login, pages
 from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
@@ -178,6 +179,19 @@ def test_every_alert_is_documented() -> None:
     names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
     guide = GUIDE.read_text(encoding="utf-8")
     assert {name for name in names if f"| `{name}` |" not in guide} == set()
+
+
+def sink_keys() -> list[str]:
+    """`sinks.wandb.project` and the like."""
+    sections = {"tensorboard": TensorBoardSettings, "wandb": WandbSettings, "trackio": TrackioSettings}
+    assert set(sections) == set(Sinks.model_fields)
+    return [f"sinks.{name}.{key}" for name, section in sections.items() for key in section.model_fields]
+
+
+@pytest.mark.parametrize("key", sink_keys())
+def test_every_key_of_a_sink_is_documented(key: str) -> None:
+    """The operator's guide explains what `sinks` may hold."""
+    assert is_documented(key)
 
 
 def test_every_make_target_in_the_documents_exists() -> None:

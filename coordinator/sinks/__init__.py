@@ -1,0 +1,1 @@
+"""Where a run's curves go beside its own dashboard: TensorBoard, Weights & Biases, trackio, by installed extra."""
