@@ -31,6 +31,7 @@ from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
 from peer.guest.versions import require_understood, software_version, update_notice
 from peer.guest.watch import POLL_S, Watch, local_time
+from peer.heartbeat import beat
 from peer.line_watch import LineWatch
 from peer.login_prompt import LoginPrompt, show_as_text
 from peer.messages import Notice, StepReport, WorkerEvent, WorkerPlan
@@ -198,6 +199,7 @@ class Agent:
         return None if measured is None else Place(bandwidth=measured).within(*limits.rates).bandwidth
 
     def _on_reading(self, readings: Readings) -> None:
+        beat(self._options.state_dir)
         self._readings = readings
         if readings.elapsed_s >= self._used_due_s:
             self._used_due_s = readings.elapsed_s + USED_EVERY_S
