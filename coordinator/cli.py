@@ -18,6 +18,7 @@ from coordinator.administrators import Administrators
 from coordinator.allowlist import AllowedRow, Entry
 from coordinator.audit import audit_log
 from coordinator.authority_key import rotate
+from coordinator.configuring import configure
 from coordinator.device_cli import DIRECTORY, JSON, devices, quarantine
 from coordinator.devices import device_act, tokens_until
 from coordinator.directory import RunDirectory
@@ -82,6 +83,9 @@ def init(
         say("Only this machine can join: give --host with the address under which others reach it.")
     say(f"Next: {_command('serve', directory)}")
     say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
+
+
+app.command(epilog="Example: MANYHANDS_HOST=training.example.org manyhands coordinator configure my-run")(configure)
 
 
 @app.command(epilog="Example: manyhands coordinator serve my-run")

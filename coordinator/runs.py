@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -32,14 +33,17 @@ class OpenRun:
     audit: AuditLog  # of whoever runs this command
 
 
-def make_settings(**values: Any) -> Settings:
-    """Settings from a command's options; raises `ConfigError`, which names the option."""
+def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
+    """Settings from a command's options; raises `ConfigError`, which names the option.
+
+    `called` says what else, such as a variable of the environment, has set a key.
+    """
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        option = str(first["loc"][0]) if first["loc"] else "settings"
-        raise ConfigError(f"`{option}` ({first['input']!r:.80}): {first['msg']}.") from error
+        key = str(first["loc"][0]) if first["loc"] else "settings"
+        raise ConfigError(f"{called.get(key, f'`{key}`')} ({first['input']!r:.80}): {first['msg']}.") from error
     ports = (settings.control_port, settings.web_port, settings.swarm_port)
     if len(set(ports)) < len(ports):
         raise ConfigError(f"Control plane, web and swarm need three different ports, not {', '.join(map(str, ports))}.")

@@ -151,8 +151,7 @@ def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
 
 def dashboard_url(settings: Settings) -> str:
     """Where the dashboard answers, as volunteers reach it."""
-    host = f"[{settings.public_host}]" if ":" in settings.public_host else settings.public_host
-    return f"http://{host}:{settings.web_port}/"
+    return f"{settings.web_address}/"
 
 
 def serve_run(
