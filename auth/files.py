@@ -48,6 +48,15 @@ def _link_unless_present(aside: Path, path: Path) -> None:
         return
 
 
+def sync(path: Path) -> None:
+    """Have the disk hold what a file, or a directory's list of names, holds now; raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_private_directory(path: Path) -> None:
     """Make a directory (and its parents) that only its owner can enter."""
     try:

@@ -18,6 +18,7 @@ from coordinator.ledger import Ledger
 from coordinator.manifests import (
     Manifest,
     StoredCheckpoint,
+    remove_leftovers,
     remove_steps,
     stored_steps,
 )
@@ -79,6 +80,7 @@ class Checkpointing:
 
     def reconcile(self, resumed: StoredCheckpoint | None) -> None:
         """Make the database say what is on disk: a keeper may be killed between writing the one and the other."""
+        remove_leftovers(self.directory.checkpoints_dir)
         steps = set(stored_steps(self.directory.checkpoints_dir))
         recorded = {row.step: row for row in checkpoints(self.sessions)}
         forget_checkpoints(self.sessions, sorted(recorded.keys() - steps))

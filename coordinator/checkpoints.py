@@ -11,6 +11,7 @@ A checkpoint is a directory `step-00000012` that plain transformers can load, pl
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from auth.errors import StorageError
+from auth.files import sync
 from coordinator.manifests import (
     FORMAT_VERSION,
     MANIFEST,
@@ -33,6 +35,7 @@ from coordinator.manifests import (
 )
 
 WEIGHTS = "model.safetensors"
+RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs may lie there, too
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def write_checkpoint(
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
+        _require_space(aside, snapshot)
         save_file(dict(snapshot.model), aside / WEIGHTS, metadata={"format": "pt"})
         save_file(dict(snapshot.optimizer), aside / "optimizer.safetensors")
         save_file(dict(probe), aside / "probe.safetensors")
@@ -130,22 +134,29 @@ def write_checkpoint(
         )
         (aside / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
         for file in aside.iterdir():
-            _sync(file)
-        _sync(aside)
+            sync(file)
+        sync(aside)
         verify(aside)
         replaced = directory / f".{target.name}.replaced"
         if target.exists():  # the same step again, after a return to an earlier checkpoint
             target.replace(replaced)
         aside.replace(target)
-        _sync(directory)
+        sync(directory)
         shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter is what a full disk is called within safetensors
         shutil.rmtree(aside, ignore_errors=True)
         raise StorageError(
-            f"The checkpoint of step {snapshot.step} could not be written to {directory} ({error.strerror}): "
-            "free some space; the previous checkpoint is intact."
+            f"The checkpoint of step {snapshot.step} could not be written to {directory} "
+            f"({getattr(error, 'strerror', None) or error}): free some space; the previous checkpoint is intact."
         ) from error
     return verify(target)
+
+
+def _require_space(directory: Path, snapshot: Snapshot) -> None:
+    """Raise `OSError` before a disk is filled to the last byte, and not when it is."""
+    size_bytes = sum(tensor.nbytes for tensor in (*snapshot.model.values(), *snapshot.optimizer.values()))
+    if shutil.disk_usage(directory).free < size_bytes + RESERVE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
@@ -168,11 +179,3 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
         raise StorageError(
             f"{path.parent.name}: no complete checkpoint ({path.name} as safetensors: {error})."
         ) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -95,6 +95,12 @@ def remove_steps(directory: Path, steps: Collection[int]) -> None:
         shutil.rmtree(directory / checkpoint_name(step))
 
 
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a keeper left there that was killed while it wrote; none may be writing."""
+    for path in directory.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def checkpoint_name(step: int) -> str:
     """The folder of a step's checkpoint."""
     return f"step-{step:08d}"

@@ -188,7 +188,7 @@ def test_crash_while_writing_leaves_the_previous_one(
     def disk_full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "_sync", disk_full)
+    monkeypatch.setattr(checkpoints, "sync", disk_full)
     with pytest.raises(StorageError, match="No space left on device"):
         write(tmp_path, tokenizer_dir, 2)
     assert [path.name for path in tmp_path.glob(".step-*")] == []
