@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": ("peer.verify_cli", "Recompute a run's leaderboard from what its devices have signed."),
     "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
+    "export": ("coordinator.export_cli", "Export a checkpoint for plain transformers, with a model card."),
     "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, allow, members, revoke, status."),
 }
 EPILOG = "Example: manyhands demo --steps 12"

@@ -31,7 +31,9 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── ProviderError              25   the identity provider does not answer, or not as it should
     │   └── IdTokenError           25   ... because its ID token proves nothing to this coordinator
     ├── DeviceLimitError           26   the member has as many devices in the run as it may
-    └── UnverifiedError            28   what was published does not follow from what was signed
+    ├── UnverifiedError            28   what was published does not follow from what was signed
+    ├── UnsoundWeightsError        29   exported weights do not compute what the checkpoint says of them
+    └── PublicationError           30   a place to publish to does not take a checkpoint
 """
 
 from __future__ import annotations
@@ -238,3 +240,17 @@ class UnverifiedError(ManyhandsError):
 
     code = "unverified"
     exit_code = 28
+
+
+class UnsoundWeightsError(ManyhandsError):
+    """Exported weights, loaded by plain transformers, do not give the loss that the checkpoint's manifest names."""
+
+    code = "unsound-weights"
+    exit_code = 29
+
+
+class PublicationError(ManyhandsError):
+    """A hub or storage does not take what is to be published: it is away, or refuses the credentials."""
+
+    code = "publication"
+    exit_code = 30

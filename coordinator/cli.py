@@ -22,12 +22,13 @@ from coordinator.configuring import configure
 from coordinator.device_cli import DIRECTORY, JSON, devices, quarantine
 from coordinator.devices import device_act, tokens_until
 from coordinator.directory import RunDirectory
-from coordinator.display_names import set_display_name
 from coordinator.doctor import examine
 from coordinator.erasure import erase as erase_member
 from coordinator.invites import ROLE_RANKS
 from coordinator.logs import LogFormat
+from coordinator.naming_cli import credits_of, display_name
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
+from coordinator.publications import newest_at
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import serve_run
 from coordinator.validations import validations
@@ -264,16 +265,8 @@ def erase(
     say(f"The member is called {pseudonym} from now on.")
 
 
-@app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')
-def display_name(
-    directory: Path = DIRECTORY,
-    name: str = typer.Argument(..., help="The member's name.", show_default=False),
-    pseudonym: str = typer.Argument("", help="What the public sees instead; nothing: the name itself."),
-) -> None:
-    """Choose the name under which the public sees a member."""
-    with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
-        set_display_name(run.sessions, name, pseudonym)
-    say(f"The public sees {name} as {pseudonym or name}.")
+app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')(display_name)
+app.command("credits", epilog="Example: manyhands coordinator credits my-run omit alice")(credits_of)
 
 
 @app.command(epilog="Example: manyhands coordinator admin my-run add grace")
@@ -347,10 +340,16 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     with open_run(directory) as run:
         facts = _facts(run, now)
         online = online_sessions(run.sessions, now)
+        places = newest_at(run.sessions, [place.to for place in run.directory.settings.publications])
     if as_json:
-        say_json({**facts, "online": [asdict(session) for session in online]})
+        online_facts = [asdict(session) for session in online]
+        say_json({**facts, "publications": [asdict(row) for row in places], "online": online_facts})
         return
     say_facts({name.replace("_", " "): value for name, value in facts.items()})
+    if places:
+        say()
+        rows = [(row.place, row.step, row.location or None, row.error or None) for row in places]
+        say_table(("published to", "step", "where", "trouble"), rows)
     if online:
         say()
         say_table(

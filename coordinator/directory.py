@@ -8,6 +8,7 @@
     checkpoints/     step-00000012/, ...
     sinks/           what is written for TensorBoard and others, and how far
     validation/      the samples that checkpoints are evaluated on
+    publishing/      exported folders on their way to where they are published
     manyhands.db     the database, where `database_url` names no other
 
 `create` makes it whole or not at all; everything else opens it and reads.
@@ -31,6 +32,7 @@ from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_cert
 from auth.join_link import JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.authority_key import load_authority
+from coordinator.place_settings import PlaceSettings
 from coordinator.sinks.settings import Sinks
 from coordinator.store.engine import migrate, open_engine
 from coordinator.strikes import Policy
@@ -69,6 +71,8 @@ class Settings(BaseModel):
     public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = {}
     sinks: Sinks = Sinks()  # where the run's curves are written, too
+    publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()  # where checkpoints go
+    model_license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,63}$")] | None = None
 
     @classmethod
     def from_yaml(cls, path: Path) -> Settings:
@@ -184,6 +188,11 @@ class RunDirectory:
     def sinks_dir(self) -> Path:
         """How far each sink is written, and what sinks keep on disk; the sinks' process makes it."""
         return self.path / "sinks"
+
+    @property
+    def publishing_dir(self) -> Path:
+        """Exported checkpoints on their way to where they are published; the publisher makes it."""
+        return self.path / "publishing"
 
     @property
     def keeper_dir(self) -> Path:

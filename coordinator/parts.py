@@ -1,4 +1,4 @@
-"""The coordinator's processes, service, keeper, validator and sinks, as the supervisor in `serve.py` holds them.
+"""The coordinator's processes (service, keeper, validator, publisher, sinks) as the supervisor in `serve.py` holds them.
 
 A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
 their parent when it is killed, so a part is always ended with its whole group.
@@ -26,7 +26,7 @@ from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_a
 logger = logging.getLogger(__name__)
 _READY = "ready"
 FAILED = 1  # exit code after an error that only a developer can act on
-NICENESS = 10  # of validator and sinks: a tenth of what a trainer or the keeper gets, where they compete for a core
+NICENESS = 10  # of the auxiliary ones: a tenth of what a trainer or the keeper gets, where they compete for a core
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,19 @@ def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> 
     run_sinks(directory)
 
 
+def _run_publisher(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.publisher import run_publisher
+
+    ready()
+    run_publisher(directory)
+
+
 SERVICE = Part("service", _run_service)
 KEEPER = Part("keeper", _run_keeper)
 VALIDATOR = Part("validator", _run_validator, auxiliary=True)
 SINKS = Part("sinks", _run_sinks, auxiliary=True)
+PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 
 
 class PartProcess:

@@ -1,8 +1,8 @@
-"""`manyhands coordinator serve`: keeps service, keeper and validator running, and ends them in order.
+"""`manyhands coordinator serve`: keeps service, keeper, validator and publisher running, and ends them in order.
 
 They are processes of their own because the keeper's hivemind forks and the service's gRPC must never be forked, and
-nobody may wait for the validator; they talk through the database only, so each may die and come back while the others
-go on.
+nobody may wait for the validator or the publisher; they talk through the database only, so each may die and come back
+while the others go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from auth.errors import WorkerError
 from coordinator.directory import RunDirectory, Settings
 from coordinator.logs import LogFormat, LogStyle, log_to_stderr
-from coordinator.parts import KEEPER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
+from coordinator.parts import KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from coordinator.ports import Listener, check_ports
 from coordinator.secret_files import check_secrets
 from coordinator.stopping import StopRequest
@@ -131,13 +131,14 @@ class _Watched:
 
 
 def chosen_parts(
-    config: RunConfig, *, service_only: bool, keeper_only: bool, has_sinks: bool = False
+    config: RunConfig, *, service_only: bool, keeper_only: bool, publishes: bool = False, has_sinks: bool = False
 ) -> tuple[Part, ...]:
     """What to run on this machine; a run that holds nothing out has nothing to validate."""
     if service_only:
         return (SERVICE,)
-    validator, sinks = (VALIDATOR,) if config.data.validation.share else (), (SINKS,) if has_sinks else ()
-    return (KEEPER, *validator, *sinks) if keeper_only else (SERVICE, KEEPER, *validator, *sinks)
+    chosen = ((VALIDATOR, bool(config.data.validation.share)), (PUBLISHER, publishes), (SINKS, has_sinks))
+    beside = [part for part, is_wanted in chosen if is_wanted]
+    return (KEEPER, *beside) if keeper_only else (SERVICE, KEEPER, *beside)
 
 
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
@@ -165,8 +166,13 @@ def serve_run(
     log_to_stderr("supervisor", style)
     tell = say if log_format is LogFormat.TEXT else logger.info
     check_secrets(directory)
-    has_sinks = bool(settings.sinks.names)
-    parts = chosen_parts(directory.config, service_only=service_only, keeper_only=keeper_only, has_sinks=has_sinks)
+    parts = chosen_parts(
+        directory.config,
+        service_only=service_only,
+        keeper_only=keeper_only,
+        publishes=bool(settings.publications),
+        has_sinks=bool(settings.sinks.names),
+    )
     if SINKS in parts:
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))

@@ -11,7 +11,7 @@ RUN python3 -m venv --without-pip /opt/manyhands
 # Third parties first: this layer is built again only when they change.
 COPY pyproject.toml constraints.txt ./
 # Which optional parts of pyproject.toml, with commas between.
-ARG EXTRAS=coordinator
+ARG EXTRAS=coordinator,s3
 # The keeper computes on the CPU only to check; PyTorch's CPU wheel saves gigabytes of CUDA libraries.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python3 -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \

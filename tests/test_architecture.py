@@ -39,6 +39,8 @@ SERVING = (
     "peer.agent",
     "coordinator.cli",
     "coordinator.demo",
+    "coordinator.export_cli",
+    "coordinator.publisher",
     "coordinator.service",
     "coordinator.sinks.process",
     "manyhands",

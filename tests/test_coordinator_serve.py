@@ -13,7 +13,7 @@ import pytest
 from auth.errors import ConfigError, ManyhandsError, PortTakenError, StorageError, WorkerError
 from coordinator import serve as module
 from coordinator.directory import Settings
-from coordinator.parts import KEEPER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
+from coordinator.parts import KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from coordinator.serve import (
     LONGEST_PAUSE_S,
     MAX_FAILURES,
@@ -224,6 +224,14 @@ def test_sinks_are_written_beside_the_keeper() -> None:
     config = RunConfig()
     assert chosen_parts(config, service_only=False, keeper_only=True, has_sinks=True) == (KEEPER, VALIDATOR, SINKS)
     assert chosen_parts(config, service_only=True, keeper_only=False, has_sinks=True) == (SERVICE,)
+
+
+def test_the_publisher_stands_where_the_checkpoints_are() -> None:
+    """If the settings name a place to publish to."""
+    config = RunConfig()
+    both = chosen_parts(config, service_only=False, keeper_only=False, publishes=True)
+    assert both == (SERVICE, KEEPER, VALIDATOR, PUBLISHER)
+    assert chosen_parts(config, service_only=True, keeper_only=False, publishes=True) == (SERVICE,)
 
 
 def test_one_part_alone_needs_only_its_own_ports(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_wheel_installs_the_command_and_its_licence(wheel: zipfile.ZipFile) -> N
         "coordinator",
         "corpus",
         "kenlm",
+        "s3",
         "evaluate",
         "tpu",
         "dev",

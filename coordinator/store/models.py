@@ -21,10 +21,11 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from coordinator.store.base import Base
 from coordinator.store.figures_model import SwarmFigures
+from coordinator.store.publication_models import Publication, UnnamedMember
 from coordinator.store.receipt_models import Receipt
 from coordinator.store.suspicion_models import Suspicion
 
-__all__ = ["Base", "Receipt", "Suspicion", "SwarmFigures"]
+__all__ = ["Base", "Publication", "Receipt", "Suspicion", "SwarmFigures", "UnnamedMember"]
 
 
 class Member(Base):

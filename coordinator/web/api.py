@@ -159,6 +159,15 @@ async def checkpoints(request: Request) -> dict[str, Any]:
     return {"era": snapshot.era, "checkpoints": [_public(row) for row in reversed(snapshot.checkpoints)]}
 
 
+@router.get("/publications")
+async def publications(request: Request) -> dict[str, Any]:
+    """Which checkpoints can be fetched elsewhere, in the order of their steps."""
+    public: frozenset[str] = request.app.state.public_places
+    names = ("step", "manifest_sha256", "place", "location", "published_at")
+    rows = [row for row in _live(request).current.publications if row.place in public and row.published_at is not None]
+    return {"publications": [{name: getattr(row, name) for name in names} for row in rows]}
+
+
 @router.get("/validations")
 async def validations(request: Request) -> dict[str, Any]:
     """What held-out text says of each checkpoint, in the order of their steps."""

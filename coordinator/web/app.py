@@ -71,6 +71,7 @@ def create_app(state: WebState) -> FastAPI:
     app.include_router(login.router)
     app.state.logins = services.logins
     app.state.web_address = state.directory.settings.web_address
+    app.state.public_places = frozenset(each.to for each in state.directory.settings.publications if each.is_public)
     app.state.streams = streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     services.telemetry.streams_open.set_function(lambda: len(streams))
     app.add_middleware(Boundary)

@@ -15,6 +15,7 @@ from coordinator.presence import (
     online_sessions,
     read_swarm_status,
 )
+from coordinator.publications import PublicationRow, publications
 from coordinator.run_services import RunServices
 from coordinator.validations import ValidationRow, validations
 
@@ -32,6 +33,7 @@ class Snapshot:
     swarm: SwarmView | None
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
+    publications: tuple[PublicationRow, ...]  # in the order of steps
     era: int
     figures: Figures
     refresh_failed: bool = False  # the store did not answer since: what is here is old
@@ -84,6 +86,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         swarm=read_swarm_status(services.sessions),
         checkpoints=tuple(checkpoints(services.sessions)),
         validations=tuple(validations(services.sessions)),
+        publications=tuple(publications(services.sessions)),
         era=era,
         figures=read_figures(services.sessions, now - services.quarantine.window_s),
     )

@@ -1,0 +1,114 @@
+"""Where checkpoints are published: `publications` in settings.yaml, and the secrets that each place needs.
+
+A secret lies in a file of its own (mode 0600, below the run's directory as a rule), so that neither the settings, nor
+a command's arguments, nor the environment of any process holds it; the publisher alone reads it.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from auth.errors import ConfigError
+
+MAX_SECRET_BYTES = 4096
+REASON_CHARACTERS = 400
+HUB = "hf://"
+LOCAL = ("file://", "local://")
+SECRET_OPTIONS = frozenset(
+    {
+        *("key", "secret", "token", "password", "account_key", "sas_token", "connection_string"),
+        *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+    }
+)
+Option = str | int | float | bool
+Options = dict[str, Option | dict[str, Option]]  # such as s3fs' `client_kwargs`
+
+
+def _is_address(address: str) -> str:
+    scheme, separator, rest = address.partition("://")
+    if not (separator and scheme and rest.strip("/")):
+        raise ValueError("must be an address such as hf://owner/name, s3://bucket/folder or file:///folder")
+    if "@" in rest or "?" in rest or "#" in rest:
+        raise ValueError("must hold no login and no query: what is secret belongs into `secret_file`")
+    if address.startswith(HUB) and rest.strip("/").count("/") != 1:
+        raise ValueError("must name a repository as hf://owner/name")
+    return address.rstrip("/")
+
+
+def _are_no_secrets(options: Options) -> Options:
+    inner = [key for value in options.values() if isinstance(value, dict) for key in value]
+    for key in sorted(SECRET_OPTIONS & {*options, *inner}):
+        raise ValueError(f"`{key}` is a secret: write it to a file of mode 0600 and name that in `secret_file`")
+    return options
+
+
+class PlaceSettings(BaseModel):
+    """One place; `options` are fsspec's for its file system, such as `endpoint_url`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
+    # a hub's token, or YAML with fsspec's secret options; relative to the run's directory
+    secret_file: str | None = None
+    private: bool = False  # a repository that has to be made is, and the public is not told of the place
+    options: Annotated[Options, Field(max_length=50), AfterValidator(_are_no_secrets)] = Field(default_factory=dict)
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether it is a Hugging Face repository."""
+        return self.to.startswith(HUB)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the public is told of it: neither of what is private, nor of folders of the operator's machine."""
+        return not (self.private or self.to.startswith(LOCAL))
+
+
+@dataclass(frozen=True)
+class Secret:
+    """What a place asks for; shown by no `repr`."""
+
+    token: str | None = field(default=None, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def reason(self, error: BaseException) -> str:
+        """What an error and its cause say, on one line, without the secrets, which libraries may repeat."""
+        found = [error] if error.__cause__ is None else [error, error.__cause__]
+        text = ": ".join(str(each) or repr(each) for each in found)
+        for value in filter(None, (self.token, *self.options.values())):
+            text = text.replace(value, "[secret]")
+        return " ".join(text.split())[:REASON_CHARACTERS]
+
+
+def read_secret(base: Path, place: PlaceSettings) -> Secret:
+    """The place's secret; raises `ConfigError` for a file that is missing, not private, or not as it must be."""
+    if place.secret_file is None:
+        return Secret()
+    path = base / place.secret_file
+    key = f"`secret_file` ({path}) of {place.to}"
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{key} can be read by others: `chmod 600` it.")
+        text = path.read_bytes()[:MAX_SECRET_BYTES].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key} cannot be read ({getattr(error, 'strerror', 'not ASCII')}).") from error
+    if not text:
+        raise ConfigError(f"{key} is empty.")
+    return Secret(token=text) if place.is_hub else Secret(options=_parse_options(text, key))
+
+
+def _parse_options(text: str, key: str) -> dict[str, str]:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:  # its message repeats the text
+        content = None
+    if not isinstance(content, dict) or not all(isinstance(value, str) for pair in content.items() for value in pair):
+        raise ConfigError(f"{key} must hold lines such as `key: ...` and `secret: ...`.")
+    return content
