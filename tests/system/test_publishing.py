@@ -1,0 +1,56 @@
+"""A whole run that publishes what it learns, and whose disk is full for a while.
+
+It starts a coordinator with keeper and publisher, and a volunteer, and trains some fifteen steps of a second or two;
+that takes about a minute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.checkpoints import RESERVE_BYTES
+from coordinator.manifests import newest_verified, verify
+from tests.small_disks import fill, make_room, small_disk
+from tests.sound_checkpoints import publish_to
+from tests.system.test_recovery import Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A run whose checkpoints lie on a small disk of their own, and are published to a folder."""
+    made = Site(tmp_path)
+    publish_to(made.run.path, {"to": f"file://{tmp_path}/place"})
+    with small_disk(made.run.checkpoints_dir, 2 * RESERVE_BYTES):
+        yield made
+        made.close()
+
+
+def test_the_run_goes_on_while_its_disk_is_full_and_publishes_what_follows(site: Site) -> None:
+    """The log says so, the old checkpoint stays and is published, and so is the next when there is space again."""
+    checkpoints, log = site.run.checkpoints_dir, site.base / "serve.log"
+    site.serve()
+    site.join("ada", first=True)
+    site.wait_until(lambda: published_step(site) > 0)
+    fill(checkpoints, RESERVE_BYTES // 2)
+    site.wait_until(lambda: "could not be written" in log.read_text())
+    kept = newest_verified(checkpoints)
+    assert kept is not None
+    reached = site.ledger.last_step()
+    site.wait_until(lambda: site.ledger.last_step() >= reached + 2)
+    assert newest_verified(checkpoints) == kept
+    make_room(checkpoints)
+    site.wait_until(lambda: published_step(site) > reached)
+    assert "the publisher has died" not in log.read_text()
+    assert "the keeper has died" not in log.read_text()
+
+
+def published_step(site: Site) -> int:
+    """Of the whole checkpoint that the place names; 0 while there is none."""
+    latest = site.base / "place" / "latest.json"
+    if not latest.is_file():
+        return 0
+    return verify(latest.parent / json.loads(latest.read_text())["folder"]).manifest.step
