@@ -1,6 +1,6 @@
 """What was published where, and who is not to be named there
 
-Revision: 0013; follows 0012.
+Revision: 0014; follows 0013.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 
 
 def upgrade() -> None:
