@@ -55,7 +55,7 @@ class TrackioSink:
 
     def close(self) -> None:
         """Wait until all is written, or sent."""
-        self._run.finish()
+        self._run.finish()  # type: ignore[no-untyped-call]
 
     def _rows(self) -> int:
         from trackio.sqlite_storage import SQLiteStorage
