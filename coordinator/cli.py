@@ -86,7 +86,7 @@ def init(
     say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
 
 
-app.command(epilog="Example: MANYHANDS_HOST=training.example.org manyhands coordinator configure my-run")(configure)
+app.command(epilog="Example: manyhands coordinator configure my-run")(configure)
 
 
 @app.command(epilog="Example: manyhands coordinator serve my-run")
