@@ -22,7 +22,6 @@ from statistics import median
 from peer.part_reducer import RefusedPart
 
 MARGIN = 4.0  # above this round's reference nothing is unusual below so much of it, whatever earlier rounds were
-FIRST_MARGIN = 32.0  # the same of two senders without a history: with few labels honest gradients differ so much
 MOST_MARGIN = 1000.0  # and everything above so much: a history that was spoilt opens no door
 GROSS = 10.0  # times the limit: no accident any more; such a part counts as zeros
 LEAST_SENDERS = 3  # that make a median
@@ -54,12 +53,13 @@ class Yardsticks:
 
         `norms` are those of the parts of all senders with a weight.
         """
+        if not self.has_history and len(norms) < LEAST_SENDERS:
+            return math.inf  # of two, with few labels, one may be hundreds of times the other: who is right?
         usual = self.usual[place.tensor] if self.usual is not None else 0.0
         typical = median(norms) / math.sqrt(place.share) if len(norms) >= LEAST_SENDERS else 0.0
         reference = max(self.own[place.tensor], typical)
         if reference > 0:
-            margin = MARGIN if self.has_history or len(norms) >= LEAST_SENDERS else FIRST_MARGIN
-            return min(max(usual, margin * reference), MOST_MARGIN * reference)
+            return min(max(usual, MARGIN * reference), MOST_MARGIN * reference)
         return usual or self._like_others(self.sizes[place.tensor])
 
     def _like_others(self, size: int) -> float:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from peer.part_reducer import RefusedPart
 from peer.part_screen import (
-    FIRST_MARGIN,
     GROSS,
     MARGIN,
     MOST_MARGIN,
@@ -57,9 +56,10 @@ def test_one_sender_does_not_move_the_limit() -> None:
     assert limits[0] == limits[1] == MARGIN * 1.5
 
 
-def test_two_senders_are_measured_by_this_peers_own_gradient() -> None:
-    """A peer without one takes what comes until it has a history."""
-    assert Yardsticks([10], [2.0], None).limit(WHOLE, [1.0, 1e9]) == FIRST_MARGIN * 2.0
+def test_two_senders_are_not_measured_before_there_is_a_history() -> None:
+    """Nobody can tell which of them is right."""
+    assert Yardsticks([10], [2.0], None).limit(WHOLE, [1.0, 1e9]) == math.inf
+    assert Yardsticks([10], [2.0], [7.0]).limit(WHOLE, [1.0, 1e9]) == MARGIN * 2.0
     assert Yardsticks([10], [0.0], None).limit(WHOLE, [1.0, 1e9]) == math.inf
     assert Yardsticks([10], [0.0], [7.0]).limit(WHOLE, [1.0, 1e9]) == 7.0
 
@@ -73,7 +73,7 @@ def test_history_widens_the_limit_within_bounds() -> None:
 def test_a_part_may_hold_all_of_a_tensor() -> None:
     """One quarter of the values is measured by the norm of the whole."""
     quarter = PartPlace(0, 0.25)
-    assert Yardsticks([40], [2.0], None).limit(quarter, []) == FIRST_MARGIN * 2.0
+    assert Yardsticks([40], [2.0], None).limit(quarter, [0.5] * 3) == MARGIN * 2.0
     assert Yardsticks([40], [0.0], None).limit(quarter, [1.0] * 3) == MARGIN * 2.0
 
 
@@ -81,7 +81,7 @@ def test_a_tensor_that_was_zero_is_measured_by_the_others() -> None:
     """A layer that begins to learn is let in, and is no hole through which anything comes."""
     yardsticks = Yardsticks([4, 16], [0.0, 0.0], [0.0, 8.0])
     assert yardsticks.limit(WHOLE, [0.0, 0.0, 1.0]) == MARGIN * 8.0 / 4 * 2
-    assert Yardsticks([4, 16], [0.0, 8.0], None).limit(WHOLE, []) == MARGIN * 4.0
+    assert Yardsticks([4, 16], [0.0, 8.0], None).limit(WHOLE, [0.0] * 3) == MARGIN * 4.0
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf, -1.0])
