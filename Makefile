@@ -39,7 +39,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 fuzz: $(STAMP)
-	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest tests/fuzz $(ARGS)
+	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/fuzz $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)

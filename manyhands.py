@@ -23,11 +23,14 @@ COMMANDS = {
     "join": ("peer.cli", "Take part in a run with this machine."),
     "assist": ("peer.cli", "Average for a run's trainers without training."),
     "doctor": ("peer.doctor_cli", "What this machine and its network can do, stage by stage."),
+    "name": ("peer.name_cli", "Choose under which name a run's page shows you, or none."),
     "support-bundle": ("peer.support_cli", "Write a redacted archive for the run's operator."),
-    "verify": ("peer.verify_cli", "Recompute a run's leaderboard from what its devices have signed."),
+    "verify": ("peer.verify_cli", "Check what a run has signed: its leaderboard, or a certificate of contribution."),
     "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
     "export": ("coordinator.export_cli", "Export a checkpoint for plain transformers, with a model card."),
+    "evaluate": ("coordinator.evaluate_cli", "Try checkpoints on downstream tasks: fine-tune, judge, compare."),
+    "release": ("coordinator.release_cli", "Release the best checkpoint: model, card, task models, a demo."),
     "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, allow, members, revoke, status."),
 }
 EPILOG = "Example: manyhands demo --steps 12"

@@ -24,7 +24,7 @@ from auth.errors import RequestError, StorageError
 from auth.files import write_private
 from auth.libp2p import decode_key, encode_key, peer_id_from
 
-Purpose = Literal["join", "login", "renew", "session"]
+Purpose = Literal["join", "login", "name", "renew", "session"]
 
 RSA_BITS = 2048
 RSA_EXPONENT = 65537

@@ -1,64 +1,99 @@
 """The join link: everything a volunteer needs to find a run and to know that it is the right one.
 
-    manyhands://HOST:PORT/RUN#sha256=FINGERPRINT
+    manyhands://HOST:PORT[,HOST:PORT...]/RUN#sha256=FINGERPRINT
 
 The fingerprint of the coordinator's certificate authenticates the first connection, without a certificate authority.
+Where a link has several addresses, they are tried in turn: it stays good when the coordinator moves to one of them.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from auth.errors import LinkError
 
 SCHEME = "manyhands"
+MAX_ADDRESSES = 8
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
 _FRAGMENT = re.compile(r"sha256=([0-9a-fA-F]{64})")
 _SHAPE = "manyhands://HOST:PORT/RUN#sha256=FINGERPRINT"
 
 
+class Address(NamedTuple):
+    """Where a coordinator may answer; `str()` is HOST:PORT."""
+
+    host: str  # a name or an address, IPv6 without brackets
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, default_port: int | None = None) -> Address:
+        """Read HOST:PORT, with brackets around an IPv6 address; raises `ValueError`, which says what is wrong."""
+        try:
+            parts = urlsplit(f"//{text}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise ValueError("its address cannot be read") from error
+        if not host or not _HOST.fullmatch(host) or parts.username is not None or parts.netloc != text:
+            raise ValueError("its host is missing or malformed")
+        port = default_port if port is None else port
+        if not port:
+            raise ValueError("its port is missing")
+        return cls(host, port)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
 @dataclass(frozen=True)
 class JoinLink:
     """A parsed join link; `str()` gives it back."""
 
-    host: str  # a name or an address, IPv6 without brackets
+    host: str  # of the first address, as in `Address`
     port: int
     run: str
     fingerprint: str  # SHA-256 of the certificate's DER form, 64 lowercase hex digits
+    others: tuple[Address, ...] = ()  # where else the coordinator may answer, in the order to try them
 
     @classmethod
     def parse(cls, text: str) -> JoinLink:
         """Read a link as a person pasted it; raises `LinkError`, which says what is wrong with it."""
-        try:
-            parts = urlsplit(text.strip())
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise _bad_link(text, "its address cannot be read") from error
-        if parts.scheme != SCHEME:
+        scheme, _, rest = text.strip().partition("://")
+        if scheme.lower() != SCHEME:
             raise _bad_link(text, f"it does not begin with {SCHEME}://")
-        if not host or not _HOST.fullmatch(host) or parts.username is not None:
-            raise _bad_link(text, "its host is missing or malformed")
-        if not port:
-            raise _bad_link(text, "its port is missing")
-        run = parts.path.removeprefix("/").removesuffix("/")
-        if not _RUN.fullmatch(run) or parts.query:
+        place, _, fragment = rest.partition("#")
+        addresses, _, run = place.partition("/")
+        pieces = addresses.split(",")  # by ourselves: `urlsplit` takes no list that has an IPv6 address behind others
+        if len(pieces) > MAX_ADDRESSES:
+            raise _bad_link(text, f"it has more than {MAX_ADDRESSES} addresses")
+        try:
+            first, *others = map(Address.parse, pieces)
+        except ValueError as error:
+            raise _bad_link(text, str(error)) from error
+        if not _RUN.fullmatch(run := run.removesuffix("/")):
             raise _bad_link(text, "its run name is missing or malformed")
-        fragment = _FRAGMENT.fullmatch(parts.fragment)
-        if fragment is None:
+        fingerprint = _FRAGMENT.fullmatch(fragment)
+        if fingerprint is None:
             raise _bad_link(text, "its fingerprint (the part after #, 64 hex digits) is missing or cut off")
-        return cls(host, port, run, fragment[1].lower())
+        return cls(*first, run, fingerprint[1].lower(), tuple(others))
 
     @property
-    def address(self) -> str:
-        """HOST:PORT, with brackets around an IPv6 address."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+    def address(self) -> Address:
+        """The first one."""
+        return Address(self.host, self.port)
+
+    def each(self) -> tuple[JoinLink, ...]:
+        """A link to each of its addresses alone, in the order to try them."""
+        addresses = dict.fromkeys((self.address, *self.others))
+        return tuple(replace(self, host=host, port=port, others=()) for host, port in addresses)
 
     def __str__(self) -> str:
-        return f"{SCHEME}://{self.address}/{self.run}#sha256={self.fingerprint}"
+        addresses = ",".join(map(str, (self.address, *self.others)))
+        return f"{SCHEME}://{addresses}/{self.run}#sha256={self.fingerprint}"
 
 
 def _bad_link(text: str, problem: str) -> LinkError:

@@ -40,14 +40,17 @@ from auth.credentials import Credentials
 from auth.errors import ManyhandsError
 from auth.nesting import bound_nesting
 from auth.tokens import AccessToken
+from auth.whole_streams import end_streams_whole
 
 Clock = Callable[[], float]
 Message = TypeVar("Message")
 logger = logging.getLogger(__name__)
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
+STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 16_384
-bound_nesting()  # at import: before the first node of any kind reads anything
+bound_nesting()  # both at import: before the first node of any kind reads or serves anything
+end_streams_whole()
 
 
 def peers_key(run: str) -> str:
@@ -260,11 +263,10 @@ class AuthorizedAverager:
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
         """Give state to members only (an observer may read)."""
-        readers = TRAINING_ROLES | {"observer"}
-        if not await self.directory.admits(context.remote_id, readers):  # before the state is copied for anybody
+        if not await self.directory.admits(context.remote_id, STATE_READERS):  # before the state is copied for anybody
             return
         state = super().rpc_download_state(request, context)  # type: ignore[misc]
-        async for message in while_admitted(self.directory, context.remote_id, readers, state):
+        async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
             yield message
 
     async def may_contribute(self, peer: PeerID) -> bool:

@@ -22,7 +22,8 @@ async def serve(port: int, delay_s: float) -> None:
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward, answering = await asyncio.open_connection(HOST, port)
-        await asyncio.gather(pass_on(reader, answering, delay_s), pass_on(onward, writer, delay_s))
+        with suppress(asyncio.CancelledError):  # the line is taken down
+            await asyncio.gather(pass_on(reader, answering, delay_s), pass_on(onward, writer, delay_s))
         for side in writer, answering:
             side.close()
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks._knocker RUN CREDENTIALS_DIR KEEPER_ADDRESS PEER_ID...
 
-Prints a line of JSON for each round: when it ended (Unix seconds), and which doors let it in, as `PEER_ID door`. The
-doors are a request to the DHT, joining a group, a part to be averaged, and the state. It ends when its input does.
+Prints a line of JSON for each round: the doors that let it in, as `PEER_ID door`, each with when it knocked there (Unix
+seconds). The doors are a request to the DHT, joining a group, a part to be averaged, and the state. It ends when its
+input does.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from peer.dht import start_dht
 from peer.place import Place
 from peer.state_sharing import SwarmStateAverager
 
-DOORS = ("dht", "group", "part", "state")
 PATIENCE_S = 5.0
 PAUSE_S = 0.1
 RECORD_LIFE_S = 300.0
@@ -59,12 +59,16 @@ async def _knock_on(dht: DHT, run: str, credentials: Credentials, peers: list[Pe
     p2p = await dht.replicate_p2p()
     while not stop.is_set():
         _publish(dht, run, credentials)
-        open_doors = []
+        opened = {}
         for peer in peers:
+            knocked_at = time.time()
             if await asyncio.to_thread(dht.run_coroutine, _Ping(peer)):
-                open_doors.append(f"{peer} dht")
-            open_doors += [f"{peer} {door}" for door in DOORS[1:] if await _lets_in(_KNOCKS[door], p2p, run, peer)]
-        print(json.dumps({"at": time.time(), "open": open_doors}), flush=True)
+                opened[f"{peer} dht"] = knocked_at
+            for door, knock in _KNOCKS.items():
+                knocked_at = time.time()
+                if await _lets_in(knock, p2p, run, peer):
+                    opened[f"{peer} {door}"] = knocked_at
+        print(json.dumps(opened), flush=True)
         await asyncio.sleep(PAUSE_S)
 
 
@@ -132,6 +136,7 @@ async def _is_taken(answers: AsyncIterator[Any]) -> bool:
 
 
 _KNOCKS = {"group": _knock_group, "part": _knock_part, "state": _knock_state}
+DOORS = ("dht", *_KNOCKS)
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -98,7 +98,12 @@ def measure(text: Text, steps: int, liars: Sequence[int], attacks: Sequence[str]
 
 def read_text(directory: Path, steps: int) -> Text:
     """As many batches as there are gradients, and the held-out samples."""
-    config = small_run(FULL, ({"data": {"microbatch_size": MICROBATCH}},))
+    changes = {
+        "data": {"microbatch_size": MICROBATCH},
+        "optimizer": {"learning_rate": 0.1},  # the demo's is for batches six times as large
+        "schedule": {"warmup_steps": steps // 10, "total_steps": steps},
+    }
+    config = small_run(FULL, (changes,))
     tokenizer_dir = directory / "tokenizer"
     prepare_tokenizer(config, tokenizer_dir)
     held_out = draw_samples(config, tokenizer_dir)

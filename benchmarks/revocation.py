@@ -62,7 +62,7 @@ class Knocks:
     """What one device met, before and after it was shut out; peers are `keeper` and `volunteer`."""
 
     before: frozenset[tuple[str, str]]  # which doors of whom let it in
-    last_s: dict[tuple[str, str], float]  # how long after that each let it in last; 0: no more
+    last_s: dict[tuple[str, str], float]  # how long after that each heard its last knock that was let in; 0: none was
     expired_after_s: float  # when its token expired, after it was shut out
 
 
@@ -147,7 +147,7 @@ class Knocker:
 
     def __init__(self, served: Served, credentials: Credentials) -> None:
         self._names = served.peers
-        self.rounds: list[tuple[float, frozenset[tuple[str, str]]]] = []  # when each ended, and what was open in it
+        self.rounds: list[dict[tuple[str, str], float]] = []  # what was open in each, and when it knocked there
         self._log = (served.logs / f"knocker-{Path(credentials.directory).name}.log").open("w")
         others = [peer for peer, name in served.peers.items() if name != "keeper"]
         arguments = [credentials.run, str(credentials.directory), served.keeper_address, *others]
@@ -159,19 +159,20 @@ class Knocker:
             text=True,
         )
 
-    def next_round(self) -> frozenset[tuple[str, str]]:
-        """The doors that were open in it."""
+    def next_round(self) -> None:
+        """Hear how one went."""
         out: IO[str] | None = self._process.stdout
         assert out is not None
-        said = json.loads(out.readline())
-        found = frozenset((self._names[peer], door) for peer, door in map(str.split, said["open"]))
-        self.rounds.append((said["at"], found))
-        return found
+        opened = {}
+        for where, at in json.loads(out.readline()).items():
+            peer, door = where.split()
+            opened[self._names[peer], door] = at
+        self.rounds.append(opened)
 
-    def knock_until(self, done: Callable[[list[frozenset[tuple[str, str]]]], bool]) -> None:
-        """Go on until the doors of all rounds so far are as wanted."""
+    def knock_until(self, done: Callable[[], bool]) -> None:
+        """Go on until the rounds so far are as wanted."""
         deadline = time.monotonic() + TIMEOUT_S
-        while not done([doors for _, doors in self.rounds]) and time.monotonic() < deadline:
+        while not done() and time.monotonic() < deadline:
             self.next_round()
 
     def close(self) -> None:
@@ -207,19 +208,17 @@ def _measured(served: Served, credentials: Credentials, act: Callable[[], Any]) 
     knocker = Knocker(served, credentials)
     expires_at = credentials.access_token(time.time()).expires_at
     everywhere = {(name, door) for name in served.peers.values() for door in DOORS}
+    rounds = knocker.rounds
     try:
-        knocker.knock_until(lambda rounds: rounds[-1:] == [everywhere] or time.time() > expires_at - 5)
-        before = frozenset().union(*(doors for _, doors in knocker.rounds))
-        knocker.rounds.clear()
+        knocker.knock_until(lambda: bool(rounds and rounds[-1].keys() == everywhere) or time.time() > expires_at - 5)
+        before = frozenset[tuple[str, str]]().union(*rounds)
+        rounds.clear()
         act()
         at = time.time()
-        knocker.knock_until(lambda rounds: len(rounds) >= CLOSED_ROUNDS and not any(rounds[-CLOSED_ROUNDS:]))
+        knocker.knock_until(lambda: len(rounds) >= CLOSED_ROUNDS and not any(rounds[-CLOSED_ROUNDS:]))
     finally:
         knocker.close()
-    last = {
-        where: max((ended - at for ended, doors in knocker.rounds if where in doors), default=0.0)
-        for where in sorted(everywhere)
-    }
+    last = {where: max((opened.get(where, at) - at for opened in rounds), default=0.0) for where in sorted(everywhere)}
     return Knocks(before, {where: max(0.0, seconds) for where, seconds in last.items()}, expires_at - at)
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import select
 
 from auth.errors import ConfigError
 from coordinator.audit import AuditLog, AuditRow, audit_log
 from coordinator.devices import DeviceRow, device_act, device_rows
-from coordinator.display_names import display_names, set_display_name
+from coordinator.display_names import display_names, hide_name, set_display_name
 from coordinator.erasure import erase
+from coordinator.ledger import Ledger
 from coordinator.membership import MemberRow, Membership
 from coordinator.quarantine import QuarantineRow, quarantine_device, quarantines, release
+from coordinator.rewinding import Contributor, checkpoint_to_return_to, contributors_since
+from coordinator.steering import Steersman
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Refusal
+from peer.run_config import RunConfig
 
 SHOWN = 200  # rows of a list
 
@@ -72,10 +77,40 @@ class Administration:
         """Which devices are in quarantine, and by whose words."""
         return quarantines(self.sessions)
 
+    def contributors_since(self, step: int) -> list[Contributor]:
+        """Which devices' samples are in the steps after this one."""
+        return contributors_since(self.sessions, step)
+
+    def rewind(self, checkpoints_dir: Path, ledger: Ledger, step: int, suspects: Collection[str]) -> tuple[int, int]:
+        """Undo all steps after this one, whose checkpoint must be there; returns how many, and the era that begins.
+
+        Of the devices that have contributed since, `suspects` are put in quarantine. Raises `ConfigError`.
+        """
+        checkpoint_to_return_to(checkpoints_dir, step)
+        undone = ledger.last_step() - step
+        if undone < 1:
+            raise ConfigError(f"There is nothing to undo: step {ledger.last_step()} is the last.")
+        for row in contributors_since(self.sessions, step):
+            if row.device_id in suspects:
+                self.quarantine(row.member, row.device_id, f"contributed to steps after {step}, which were undone")
+        with self._audit.act("rewind", str(step), f"{undone} step(s)"):
+            return undone, ledger.roll_back(step)
+
+    def steer(self, config: RunConfig, act: Callable[[Steersman], str]) -> str:
+        """One act of steering; returns what follows, for people. Raises `ConfigError`."""
+        done = act(Steersman(self.sessions, config, self.actor, self.clock))
+        self._audit.record("steer", "", done)
+        return done
+
     def show_as(self, name: str, display_name: str) -> None:
         """Show a member to the public under another name."""
         with self._audit.act("display-name", name, display_name):
             set_display_name(self.sessions, name, display_name)
+
+    def hide_name(self, name: str, hidden: bool) -> str:
+        """Show a number to the public instead of a member's name, or end that; returns what it sees."""
+        with self._audit.act("hide-name" if hidden else "show-name", name):
+            return hide_name(self.sessions, name, hidden, self.clock())
 
     def erase(self, name: str, confirmation: str) -> str:
         """Forget a member, whose name must be given twice; returns the pseudonym."""

@@ -83,7 +83,8 @@ class Administrators:
     def log_in(self, name: str, password: str) -> str | None:
         """A new login's token; None for a wrong name or password, after the same work."""
         with self._sessions() as session:
-            known = session.scalar(select(Administrator).where(Administrator.name == name))
+            named = select(Administrator).where(Administrator.name == name)
+            known = session.scalar(named) if name.isprintable() else None  # PostgreSQL cannot be asked for a NUL
         right = self._verify(known.password_hash if known is not None else self._nobodys_hash, password)
         if known is None or not right:
             return None
@@ -119,7 +120,7 @@ class Administrators:
             return False
 
     def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
-        known = session.get(Administrator, administrator_id)
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # else it may be changed beside this
         if known is None or known.password_hash != password_hash:
             raise ConfigError("The password has just been changed: log in again.")
         now = self._clock()

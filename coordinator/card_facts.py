@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from itertools import groupby
 
 from sqlalchemy import select
 
 from coordinator.credits import unnamed_members
 from coordinator.display_names import display_names, publicly
+from coordinator.evaluations import evaluations
 from coordinator.ledger import Ledger
 from coordinator.manifests import StoredCheckpoint
 from coordinator.membership import KEEPER
@@ -26,9 +29,17 @@ CARD, CURVE = "README.md", "loss.svg"
 
 
 def card_of_run(
-    sessions: Sessions, ledger: Ledger, config: RunConfig, checkpoint: StoredCheckpoint, model_license: str
+    sessions: Sessions,
+    ledger: Ledger,
+    config: RunConfig,
+    checkpoint: StoredCheckpoint,
+    model_license: str,
+    choice: str = "",
 ) -> Mapping[str, str]:
-    """The card and its curve by file name, with all that the run's database knows up to the checkpoint's step."""
+    """The card and its curve by file name, with all that the run's database knows up to the checkpoint's step.
+
+    `choice`: why this checkpoint is released, if it was chosen.
+    """
     step = checkpoint.manifest.step
     steps = [row for row in ledger.steps() if row.step <= step]
     points = [(float(row.step), row.loss) for row in steps if row.loss is not None]
@@ -47,6 +58,12 @@ def card_of_run(
         validations=rows,
         contributors=[(row.member, row.samples) for row in named],
         unnamed=len(given) - len(named),
+        model_class=model_class(checkpoint),
+        probe_loss=checkpoint.manifest.probe_loss,
+        choice=choice,
+        evaluations=[row for row in evaluations(sessions) if row.manifest_sha256 == checkpoint.manifest_sha256],
+        device_hours=sum(row.elapsed_s for row in given) / 3600,
+        year=_year(checkpoint),
     )
     if not points:
         return {CARD: write_card(facts)}
@@ -71,8 +88,26 @@ def card_of_checkpoint(checkpoint: StoredCheckpoint, model_license: str) -> Mapp
         validations=(),
         contributors=(),
         unnamed=0,
+        model_class=model_class(checkpoint),
+        probe_loss=checkpoint.manifest.probe_loss,
+        year=_year(checkpoint),
     )
     return {CARD: write_card(facts)}
+
+
+def model_class(checkpoint: StoredCheckpoint) -> str:
+    """transformers' name of the model, as its configuration says; "" if it does not."""
+    try:
+        content = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
+        name = str(content["architectures"][0])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return ""
+    return name if name.isidentifier() else ""
+
+
+def _year(checkpoint: StoredCheckpoint) -> int | None:
+    written = checkpoint.manifest.created_at
+    return datetime.fromtimestamp(written, timezone.utc).year if written > 0 else None
 
 
 def _hardware(sessions: Sessions) -> Mapping[str, int]:

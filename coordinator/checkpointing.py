@@ -6,13 +6,17 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
 from auth.errors import StorageError
 from coordinator.checkpoint_schedule import is_due, removable
-from coordinator.checkpoints import Snapshot, take_snapshot, write_checkpoint
+from coordinator.checkpoints import (
+    Snapshot,
+    take_snapshot,
+    write_checkpoint,
+)
 from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
 from coordinator.manifests import (
@@ -30,10 +34,12 @@ from coordinator.validations import best_steps
 from peer.data.batches import Batch
 from peer.models import checkpoint_config
 from peer.phases import phase_at
-from peer.run_config import RunConfig
+from peer.run_config import Checkpoints, RunConfig
+from peer.saved_state import restore_model, restore_optimizer
 from peer.swarm import Swarm
 
 logger = logging.getLogger(__name__)
+JOINERS_EVERY_S = 60.0
 
 
 @dataclass
@@ -49,7 +55,13 @@ class Checkpointing:
     probes: Mapping[int, Batch]  # by sequence length
     newest: Manifest | None  # of the checkpoint that was written or resumed from
     clock: Callable[[], float]
+    every_steps: int | None = None  # as an operator wants it; None: as the run file says
     state_is_own: bool = True  # the keeper has computed it; false: it was taken from a member
+    scheduled: Manifest | None = None  # the newest of those that the schedule asked for
+    passing: set[int] = field(default_factory=set)  # steps written for those who joined just then; gone with the next
+
+    def __post_init__(self) -> None:
+        self.scheduled = self.newest
 
     def write_if_due(self, stopping: bool = False) -> None:
         """Write the state between two steps if that is due; on leaving, unless it is written already.
@@ -57,22 +69,38 @@ class Checkpointing:
         What fails is said and tried again at the next step: training must go on.
         """
         newest, age_s = 0, 0.0
-        if self.newest is not None:
-            newest, age_s = self.newest.step, self.clock() - self.newest.created_at
+        if self.scheduled is not None:
+            newest, age_s = self.scheduled.step, self.clock() - self.scheduled.created_at
         boundaries = {phase.from_step for phase in self.config.phases}
         due = is_due(
-            self.config.checkpoints,
+            self._settings,
             step=self.swarm.step,
             newest=newest,
             age_s=age_s,
             boundaries=boundaries,
             stopping=stopping,
         )
-        if not due:
+        if due:
+            self.passing.discard(self.swarm.step)
+            self._write_and_record()
+            if self.newest is not None and self.newest.step == self.swarm.step:
+                self.scheduled = self.newest
+
+    def write_for_joiners(self) -> None:
+        """Write the state for joiners that found the keeper giving it to others, unless one was written just now.
+
+        It is no checkpoint of the schedule: the next one takes its place.
+        """
+        if self.newest is not None and self.clock() - self.newest.created_at < JOINERS_EVERY_S:
             return
+        if self.swarm.step > (0 if self.newest is None else self.newest.step):
+            self.passing.add(self.swarm.step)
+            self._write_and_record()
+
+    def _write_and_record(self) -> None:
         try:
             stored, withheld = self._write()
-            removed = self._remove_old({*boundaries, self.swarm.step})
+            removed = self._remove_old({*(phase.from_step for phase in self.config.phases), self.swarm.step})
         except (StorageError, OSError) as error:
             logger.error("%s", error)
             return
@@ -90,6 +118,24 @@ class Checkpointing:
         if row is None or row.manifest_sha256 != resumed.manifest_sha256:
             self._record(resumed, "it was never compared with the one before", ())
 
+    @property
+    def _settings(self) -> Checkpoints:
+        """The run file's, but for how often an operator wants them now."""
+        every = self.every_steps
+        settings = self.config.checkpoints
+        return settings if every is None else settings.model_copy(update={"every_steps": every})
+
+    def restore(self, stored: StoredCheckpoint, era: int) -> None:
+        """Take this checkpoint's state up, and have everybody return to it who is further."""
+        with self.swarm.frozen_state():
+            restore_model(self.model, stored.path)
+            restore_optimizer(self.model, self.swarm.optimizer, stored.path)
+            self.swarm.restore(stored.manifest.step, era)
+        self.newest = self.scheduled = stored.manifest
+        self.passing.discard(stored.manifest.step)
+        self.state_is_own = True
+        self.reconcile(stored)
+
     def _write(self) -> tuple[StoredCheckpoint, str]:
         """The checkpoint on disk, and why it is not to be published."""
         with self.swarm.frozen_state():
@@ -101,7 +147,7 @@ class Checkpointing:
             self.directory.checkpoints_dir,
             snapshot,
             run=self.config.run.name,
-            era=self.ledger.current_era(),
+            era=self.swarm.era,
             texts={
                 "config.json": json.dumps(checkpoint_config(self.model), indent=2),
                 "run.yaml": self.config.to_yaml(),
@@ -128,9 +174,12 @@ class Checkpointing:
         )
 
     def _remove_old(self, spared: Collection[int]) -> list[int]:
-        steps = stored_steps(self.directory.checkpoints_dir)
-        removed = removable(self.config.checkpoints, steps, best_steps(self.sessions), spared)
+        steps = set(stored_steps(self.directory.checkpoints_dir))
+        passed = (self.passing & steps) - {self.swarm.step}
+        regular = steps - self.passing
+        removed = sorted({*passed, *removable(self.config.checkpoints, regular, best_steps(self.sessions), spared)})
         remove_steps(self.directory.checkpoints_dir, removed)
+        self.passing -= passed
         return removed
 
     def _record(self, stored: StoredCheckpoint, withheld: str, removed: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from auth.errors import StorageError
 from auth.files import sync
@@ -33,8 +33,8 @@ from coordinator.manifests import (
     file_entry,
     verify,
 )
+from peer.saved_state import OPTIMIZER, WEIGHTS, restore_model
 
-WEIGHTS = "model.safetensors"
 RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs may lie there, too
 
 
@@ -64,35 +64,6 @@ def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Opti
     return Snapshot(step, weights, statistics)
 
 
-def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Copy a checkpoint's optimizer statistics into the live ones; raises `StorageError` if they do not fit."""
-    stored = _load(path / "optimizer.safetensors")
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                saved = stored.get(f"{names[id(parameter)]}/{key}")
-                if saved is None or saved.shape != value.shape:
-                    raise StorageError(f"The optimizer's state in {path} does not fit this run's model.")
-                value.copy_(saved)
-
-
-def restore_model(model: torch.nn.Module, path: Path) -> None:
-    """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
-    try:
-        result = model.load_state_dict(_load(path / WEIGHTS), strict=False)
-    except RuntimeError as error:  # torch's word for shapes that differ
-        raise StorageError(f"The weights in {path} are not those of this run's model.") from error
-    tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
-    if result.unexpected_keys or set(result.missing_keys) - tied:
-        raise StorageError(f"The weights in {path} are not those of this run's model.")
-
-
-def _is_tied(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:
-    others = (other for key, other in model.state_dict(keep_vars=True).items() if key != name)
-    return any(other.data_ptr() == tensor.data_ptr() for other in others)
-
-
 def write_checkpoint(
     directory: Path,
     snapshot: Snapshot,
@@ -116,7 +87,7 @@ def write_checkpoint(
         aside.mkdir(parents=True)
         _require_space(aside, snapshot)
         save_file(dict(snapshot.model), aside / WEIGHTS, metadata={"format": "pt"})
-        save_file(dict(snapshot.optimizer), aside / "optimizer.safetensors")
+        save_file(dict(snapshot.optimizer), aside / OPTIMIZER)
         save_file(dict(probe), aside / "probe.safetensors")
         for file in sorted(tokenizer_dir.iterdir()):
             shutil.copyfile(file, aside / file.name)
@@ -169,13 +140,3 @@ def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -
     if not verify(path, files=()).manifest_sha256 == stored.manifest_sha256 == manifest_sha256:
         raise StorageError(f"{path.name}: another checkpoint of that step has taken its place.")
     return stored.manifest
-
-
-def _load(path: Path) -> dict[str, torch.Tensor]:
-    """A safetensors file, the only kind that is read; raises `StorageError` if it is damaged."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"{path.parent.name}: no complete checkpoint ({path.name} as safetensors: {error})."
-        ) from error

@@ -14,23 +14,31 @@ from pathlib import Path
 import typer
 
 from auth.errors import ConfigError
+from coordinator import hand_over_cli
 from coordinator.administrators import Administrators
-from coordinator.allowlist import AllowedRow, Entry
+from coordinator.allow_cli import allow
+from coordinator.archive_cli import archive
 from coordinator.audit import audit_log
 from coordinator.authority_key import rotate
+from coordinator.backup_cli import backup, restore
 from coordinator.configuring import configure
+from coordinator.database_owner import claim_database
 from coordinator.device_cli import DIRECTORY, JSON, devices, quarantine
 from coordinator.devices import device_act, tokens_until
 from coordinator.directory import RunDirectory
 from coordinator.doctor import examine
 from coordinator.erasure import erase as erase_member
+from coordinator.evaluator_cli import evaluator, evaluators
 from coordinator.invites import ROLE_RANKS
+from coordinator.joining import invite_page
 from coordinator.logs import LogFormat
-from coordinator.naming_cli import credits_of, display_name
+from coordinator.naming_cli import credits_of, display_name, hide_name_of
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.publications import newest_at
+from coordinator.rewind_cli import rewind
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import serve_run
+from coordinator.steer_cli import announce, change, pause, resume, stop
 from coordinator.validations import validations
 from peer.doctor.display import open_display
 from peer.phases import phase_at
@@ -58,6 +66,9 @@ def init(
     announce: list[str] = typer.Option(
         [], help="Another name or address of this machine, such as its IPv6 address beside an IPv4 --host; repeatable."
     ),
+    fallback: list[str] = typer.Option(
+        [], help="HOST or HOST:PORT where the coordinator may answer some day; it goes into the join link; repeatable."
+    ),
     bind: str = typer.Option("0.0.0.0", help="Address to listen on."),  # noqa: S104  # volunteers come from everywhere
     control_port: int = typer.Option(7443, help="Port of the control plane."),
     web_port: int = typer.Option(8080, help="Port of the dashboard."),
@@ -69,6 +80,7 @@ def init(
     settings = make_settings(
         public_host=host,
         announce_hosts=announce,
+        fallback_addresses=fallback,
         bind_host=bind,
         control_port=control_port,
         web_port=web_port,
@@ -116,65 +128,22 @@ def invite(
     with open_run(directory) as run, run.audit.act("invite", name, detail):
         codes = run.membership.invite(name, role=role, days=days, devices=devices)
         link = str(run.directory.join_link)
+        address = run.directory.settings.web_address
     command = "assist" if role == "auxiliary" else "join"
-    invites = [{"code": code, "command": f"manyhands {command} '{link}' --invite {code}"} for code in codes]
+    invites = [
+        {"code": code, "command": f"manyhands {command} '{link}' --invite {code}", "page": invite_page(address, code)}
+        for code in codes
+    ]
     if as_json:
         say_json({"member": name, "role": role, "days": days, "join_link": link, "invites": invites})
         return
     for entry in invites:
         say(f"Invite code: {entry['code']}")
         say(entry["command"])
+        say(f"Or, for the person to open: {entry['page']}")
 
 
-@app.command(epilog="Example: manyhands coordinator allow my-run hf:alice")
-def allow(
-    directory: Path = DIRECTORY,
-    entry: str = typer.Argument(
-        "", help="PROVIDER:USER, PROVIDER-sub:SUBJECT or PROVIDER-org:ORGANISATION; none: list."
-    ),
-    role: str = typer.Option("trainer", help=f"What they may do: {', '.join(ROLE_RANKS)}."),
-    name: str = typer.Option("", help="The member that this account shall be, new or known; default: the entry."),
-    remove: bool = typer.Option(False, "--remove", help="Take the entry off the list."),
-    as_json: bool = JSON,
-) -> None:
-    """Let an account at an identity provider log in, or a whole organisation's; without an entry, show the list."""
-    with open_run(directory) as run:
-        if not entry:
-            _say_allowlist(run.membership.allowlist(), as_json)
-            return
-        _check_provider(run, entry)
-        with run.audit.act("disallow" if remove else "allow", entry, "" if remove else role):
-            if remove:
-                run.membership.disallow(entry)
-            else:
-                run.membership.allow(entry, role, name)
-        link = str(run.directory.join_link)
-    if as_json:
-        say_json({"entry": entry, "role": role, "allowed": not remove, "join_link": link})
-    elif remove:
-        say(f"{entry} is off the list. Who was admitted by it stays until revoked.")
-    else:
-        say(f"{entry} may log in: manyhands {'assist' if role == 'auxiliary' else 'join'} '{link}'")
-
-
-def _check_provider(run: OpenRun, entry: str) -> None:
-    """Raise `ConfigError` for an entry that nobody could ever log in by."""
-    parsed, providers = Entry.parse(entry), run.directory.settings.providers
-    if parsed.provider not in providers:
-        known = ", ".join(providers) or "none"
-        raise ConfigError(f"`providers` in settings.yaml names no {parsed.provider!r}; it names: {known}.")
-    if parsed.is_organisation and not providers[parsed.provider].organisation_claim:
-        raise ConfigError(f"`providers.{parsed.provider}.organisation_claim` must say where organisations stand.")
-
-
-def _say_allowlist(rows: list[AllowedRow], as_json: bool) -> None:
-    if as_json:
-        say_json([asdict(row) for row in rows])
-        return
-    say_table(
-        ("entry", "role", "member", "logged in"),
-        [(row.entry, row.role, row.member, "yes" if row.matched else None) for row in rows],
-    )
+app.command("allow", epilog="Example: manyhands coordinator allow my-run hf:alice")(allow)
 
 
 @app.command(epilog="Example: manyhands coordinator members my-run --json")
@@ -212,7 +181,19 @@ def _gift(samples: int, averaged_bytes: int) -> str:
 
 
 app.command(epilog="Example: manyhands coordinator devices my-run alice")(devices)
+app.command(epilog="Example: manyhands coordinator archive my-run /srv/www/my-run")(archive)
+app.command(epilog="Example: manyhands coordinator evaluator my-run --once")(evaluator)
+app.command(epilog="Example: manyhands coordinator evaluators my-run add gpu-box 0f1e2d...")(evaluators)
+app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday")(backup)
+app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")(restore)
+hand_over_cli.add_to(app)
 app.command(epilog="Example: manyhands coordinator quarantine my-run lift alice --device 1a2b3c4d")(quarantine)
+app.command(epilog="Example: manyhands coordinator rewind my-run 1200 --quarantine mallory --yes")(rewind)
+app.command(epilog="Example: manyhands coordinator pause my-run")(pause)
+app.command(epilog="Example: manyhands coordinator resume my-run")(resume)
+app.command(epilog="Example: manyhands coordinator stop my-run 125000")(stop)
+app.command(epilog="Example: manyhands coordinator change my-run --learning-rate-scale 0.5 --from-step 1200")(change)
+app.command(epilog='Example: manyhands coordinator announce my-run "The run moves on Sunday."')(announce)
 
 
 @app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')
@@ -266,6 +247,7 @@ def erase(
 
 
 app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')(display_name)
+app.command("hide-name", epilog="Example: manyhands coordinator hide-name my-run alice")(hide_name_of)
 app.command("credits", epilog="Example: manyhands coordinator credits my-run omit alice")(credits_of)
 
 
@@ -319,6 +301,7 @@ def rotate_key(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
         now, keys_dir, config = time.time(), run.directory.keys_dir, run.directory.config
         last = max(tokens_until(run.sessions), now + config.membership.token_lifetime_s)
         handover = rotate(keys_dir, config.run.name, last, now)
+        claim_database(run.sessions, run.directory)
     if as_json:
         say_json({"new_key": handover.new_key.hex(), "old_key_counts_until": handover.until})
         return

@@ -25,7 +25,7 @@ from coordinator.environment import (
 )
 from coordinator.runs import create_run
 from coordinator.store.engine import Sessions, migrate, open_engine
-from coordinator.store.models import Member
+from coordinator.store.models import DatabaseOwner, Member
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from peer.tables import say
 
@@ -79,7 +79,7 @@ def _require_unused(database_url: str, path: Path) -> None:
     try:
         migrate(engine)
         with Sessions(engine)() as session:
-            used = session.scalar(select(func.count()).select_from(Member))
+            used = session.get(DatabaseOwner, 1) or session.scalar(select(func.count()).select_from(Member))
     finally:
         engine.dispose()
     if used:

@@ -16,7 +16,9 @@ from auth.errors import RequestError, TokenError, VersionError
 from auth.identity import Purpose, challenge_bytes, verify_signature
 from coordinator.answering import answering
 from coordinator.callers import caller_address
-from coordinator.membership import Grant
+from coordinator.checkpoint_offers import offered_checkpoint
+from coordinator.display_names import choose_name
+from coordinator.membership import MAX_NAME_CHARS, Grant
 from coordinator.nonces import NonceStore
 from coordinator.presence import read_swarm_status
 from coordinator.run_files import RunFile
@@ -95,6 +97,19 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             grant = await asyncio.to_thread(self._services.membership.renew, request.public_key)
             return control_pb2.RenewReply(token=grant.token_jwt)
 
+    async def ChooseName(  # noqa: N802
+        self, request: control_pb2.ChooseNameRequest, context: Any
+    ) -> control_pb2.ChooseNameReply:
+        """Show the member of a known device under another name, under none, or under its own."""
+        async with answering(context, self._services.refusals, "name"):
+            if len(request.display_name) > MAX_NAME_CHARS:
+                raise RequestError(f"`display_name` must not be longer than {MAX_NAME_CHARS} characters.")
+            await self._check_proof("name", request)
+            chosen = await asyncio.to_thread(
+                choose_name, self._services.sessions, request.public_key, request.display_name, request.anonymous
+            )
+            return control_pb2.ChooseNameReply(shown=chosen.shown, hidden=chosen.hidden)
+
     async def FetchFile(  # noqa: N802
         self, request: control_pb2.FetchFileRequest, context: Any
     ) -> AsyncIterator[control_pb2.FileChunk]:
@@ -106,6 +121,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 raise RequestError(f"The run has no file {request.name!r:.80}.")
             async for chunk in _read_chunks(file):
                 yield control_pb2.FileChunk(data=chunk)
+
+    async def Checkpoint(  # noqa: N802
+        self, request: control_pb2.CheckpointRequest, context: Any
+    ) -> control_pb2.CheckpointReply:
+        """Tell a member where the newest checkpoint is downloaded."""
+        async with answering(context, self._services.refusals, "file"):
+            await asyncio.to_thread(self._services.membership.check, request.token)
+            return await asyncio.to_thread(offered_checkpoint, self._services)
 
     async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
         """One connected stay of a device; read and written through `context`."""
@@ -133,10 +156,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def _check_proof(
         self,
         purpose: Purpose,
-        request: control_pb2.JoinRequest | control_pb2.LoginRequest | control_pb2.RenewRequest,
+        request: control_pb2.JoinRequest
+        | control_pb2.LoginRequest
+        | control_pb2.RenewRequest
+        | control_pb2.ChooseNameRequest,
     ) -> None:
-        self._nonces.redeem(request.nonce)
+        self._nonces.check(request.nonce)
         await check_proof(self._run, purpose, request.nonce, request.public_key, request.signature)
+        await asyncio.to_thread(self._nonces.redeem, request.nonce)  # who proves nothing costs no row
 
     def _join_reply(self, grant: Grant) -> control_pb2.JoinReply:
         services = self._services
@@ -153,7 +180,6 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             member=grant.member,
             device_id=grant.device_id,
             device_number=grant.device_number,
-            era=services.ledger.current_era(),
         )
 
 

@@ -17,10 +17,12 @@ from auth.errors import PortTakenError, StorageError
 from coordinator.call_counter import CallCounter
 from coordinator.control import ControlServicer
 from coordinator.doorkeeper import Doorkeeper, DoorLimits
-from coordinator.nonces import NonceStore
+from coordinator.news import Ear
+from coordinator.nonces import NonceStore, nonce_key
 from coordinator.run_services import RunServices
 from coordinator.session_hub import SessionHub
 from coordinator.session_stream import SessionServer
+from coordinator.store.news import Topic
 from coordinator.visitors import Visitors
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
 
@@ -76,12 +78,15 @@ class ControlServer:
         server: grpc.aio.Server,
         port: int,
         hub: SessionHub,
+        sessions: SessionServer,
         visitors: Visitors,
         checks: _HealthChecks,
+        ear: Ear,
     ) -> None:
         self.port = port
         self._server, self._hub, self._visitors, self._checks = server, hub, visitors, checks
-        self._watching = asyncio.create_task(self._watch())
+        self._sessions = sessions
+        self._watching = asyncio.create_task(self._watch(ear))
 
     @classmethod
     async def start(
@@ -93,9 +98,11 @@ class ControlServer:
         limits: DoorLimits = DoorLimits(),  # noqa: B008  # frozen
     ) -> ControlServer:
         """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
-        nonces, hub = NonceStore(services.clock), SessionHub(services)
+        nonces = NonceStore(nonce_key(tls.key), services.sessions, services.clock)
+        hub = SessionHub(services, limits.sessions)
         visitors = Visitors(services, time.monotonic)
-        servicer = ControlServicer(services, nonces, SessionServer(services, nonces, hub), visitors)
+        session_server = SessionServer(services, hub)
+        servicer = ControlServicer(services, nonces, session_server, visitors)
         checks = _HealthChecks()
         await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         door = Doorkeeper(limits, time.monotonic)
@@ -111,7 +118,8 @@ class ControlServer:
                 "stop what uses it or change `control_port` in settings.yaml."
             ) from error
         await server.start()
-        return cls(server, bound, hub, visitors, checks)
+        ear = services.bell.ear(Topic.REVOCATIONS, Topic.SESSIONS)
+        return cls(server, bound, hub, session_server, visitors, checks, ear)
 
     async def stop(self) -> None:
         """End in order: health says no, sessions end (the peers will come back), then the server."""
@@ -121,14 +129,16 @@ class ControlServer:
         self._hub.close()
         await self._visitors.close()
         await self._server.stop(STOP_GRACE_S)
+        await self._sessions.close()
 
-    async def _watch(self) -> None:
+    async def _watch(self, ear: Ear) -> None:
         while True:
+            ear.look()
             try:
                 await self._hub.refresh()
             except Exception:  # the boundary of a poll: the next one may work again
                 logger.exception("Cannot read the store for the open sessions; trying again")
-            await asyncio.sleep(REFRESH_EVERY_S)
+            await ear.rest(REFRESH_EVERY_S)
 
 
 def _read_credentials(tls: TlsFiles) -> grpc.ServerCredentials:

@@ -7,33 +7,33 @@ order of their arrival does not matter and reading the sums costs nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Table, literal, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.receipts import KeptReceipt, kept_receipts
 from coordinator.refusals import add_refusal
+from coordinator.shares import Recount, recounted
 from coordinator.step_loss import loss_sums
 from coordinator.store.models import Device, Member, Refusal, Report, Step
+from coordinator.store.news import Topic, tell
 from peer.crediting import Word, credited, disproved
 
 logger = logging.getLogger(__name__)
 NAMED_EVERY_S = 3600.0  # who claims too much is named once in this time
+_REPORTS = cast(Table, Report.__table__)
 CLAIM = "claim"  # the code of such a suspicion
-_COUNTING_LOCK = 0x6D68  # of PostgreSQL's advisory locks: "mh"
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One report of the step, as far as counting it goes."""
+class Claim(NamedTuple):
+    """One report of the step, as far as counting it goes; a tuple, for there may be thousands."""
 
     report_id: int
     device_id: str
-    device_number: int
+    device_number: int  # this and the member are 0 where no receipt needs them
     member_id: int
-    member: str
     samples: int
     counted: int | None
     loss: float | None
@@ -41,23 +41,24 @@ class Claim:
     completed_at: float
 
 
-def one_at_a_time(session: Session, step: int) -> None:
-    """Let nobody else count this step until the transaction ends; on SQLite nobody else writes anyway."""
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(select(func.pg_advisory_xact_lock(_COUNTING_LOCK, step)))
-
-
 def count_step(session: Session, step: int, target_batch_size: int, now: float) -> None:
     """Count the reports of a step and write its sums; nothing is written while nobody has reported it."""
-    claims, receipts = _claims(session, step), kept_receipts(session, step)
+    receipts = kept_receipts(session, step)
+    claims = _claims(session, step, with_members=bool(receipts))
     if not claims:
         return
-    counted = {claim.report_id: _counted(claim, claims, receipts) for claim in claims}
-    for claim in claims:
-        if counted[claim.report_id] != claim.counted:
-            values = {"counted": counted[claim.report_id]}
-            session.execute(update(Report).where(Report.id == claim.report_id).values(values))
-    false = [claim for claim in claims if disproved(claim.samples, str(claim.member_id), _words(claim, receipts))]
+    words = _words(claims, receipts)
+    counted = _counted(claims, words)
+    changed = [claim for claim in claims if counted[claim.report_id] != claim.counted]
+    if changed:
+        values = [{"id": claim.report_id, "counted": counted[claim.report_id]} for claim in changed]
+        session.execute(update(Report), values)
+    recounted(session, (_recount(claim, counted[claim.report_id]) for claim in changed))
+    false = [
+        claim
+        for claim in claims
+        if words and disproved(claim.samples, str(claim.member_id), words[claim.device_number])
+    ]
     _name_for_false_claims(session, step, false, counted, now)
     losses = _losses(session, step, claims, counted)
     row = session.get(Step, step)
@@ -68,44 +69,62 @@ def count_step(session: Session, step: int, target_batch_size: int, now: float) 
     row.samples = sum(_believed(claim, counted[claim.report_id]) for claim in claims)
     row.loss_sum, row.loss_samples = losses
     session.flush()
+    tell(session, Topic.PROGRESS)
 
 
-def _claims(session: Session, step: int) -> list[Claim]:
+def _recount(claim: Claim, after: int | None) -> Recount:
+    return Recount(claim.device_id, claim.completed_at, claim.samples, claim.counted, after)
+
+
+def _claims(session: Session, step: int, *, with_members: bool) -> list[Claim]:
     """In the order of their arrival."""
+    whose: tuple[Any, ...] = (Device.number, Device.member_id) if with_members else (literal(0), literal(0))
     query = (
         select(
-            Report.id,
-            Report.device_id,
-            Device.number,
-            Device.member_id,
-            Member.name,
-            Report.samples,
-            Report.counted,
-            Report.loss,
-            Report.era,
-            Report.completed_at,
+            _REPORTS.c.id,
+            _REPORTS.c.device_id,
+            *whose,
+            _REPORTS.c.samples,
+            _REPORTS.c.counted,
+            _REPORTS.c.loss,
+            _REPORTS.c.era,
+            _REPORTS.c.completed_at,
         )
-        .join(Device, Device.id == Report.device_id)
-        .join(Member, Member.id == Device.member_id)
-        .where(Report.step == step, Report.superseded.is_(False))
-        .order_by(Report.id)
+        .where(_REPORTS.c.step == step, _REPORTS.c.superseded.is_(False))
+        .order_by(_REPORTS.c.id)
     )
-    return [Claim(*tuple(row)) for row in session.execute(query)]
+    if with_members:
+        query = query.join(Device, Device.id == _REPORTS.c.device_id)
+    # past the mapper, which is slow with thousands of rows
+    return [Claim._make(row) for row in session.connection().execute(query)]
 
 
-def _counted(claim: Claim, claims: Sequence[Claim], receipts: Sequence[KeptReceipt]) -> int | None:
-    first = next(other for other in claims if other.device_id == claim.device_id)
-    if first is not claim:  # the same step, reported for two eras: a device brings samples to it once
-        return 0
-    counted = credited(claim.samples, str(claim.member_id), _words(claim, receipts))
-    return claim.counted if counted is None else counted  # what was counted before there were receipts stays
+def _counted(claims: Sequence[Claim], words: Mapping[int, Sequence[Word]]) -> dict[int, int | None]:
+    """What each report counts, by its id; the same step, reported for two eras, counts once for a device."""
+    counted: dict[int, int | None] = {}
+    devices: set[str] = set()
+    for claim in claims:
+        if claim.device_id in devices:
+            counted[claim.report_id] = 0
+            continue
+        devices.add(claim.device_id)
+        confirmed = credited(claim.samples, str(claim.member_id), words.get(claim.device_number, ()))
+        # what was counted before there were receipts stays
+        counted[claim.report_id] = claim.counted if confirmed is None else confirmed
+    return counted
 
 
-def _words(claim: Claim, receipts: Sequence[KeptReceipt]) -> list[Word]:
-    return [
-        Word(str(receipt.member_id), receipt.is_keeper, receipt.samples.get(claim.device_number, 0))
-        for receipt in receipts
-    ]
+def _words(claims: Sequence[Claim], receipts: Sequence[KeptReceipt]) -> dict[int, list[Word]]:
+    """What all receipts say of each device, by its number; nothing where there are none."""
+    if not receipts:
+        return {}
+    return {
+        claim.device_number: [
+            Word(str(receipt.member_id), receipt.is_keeper, receipt.samples.get(claim.device_number, 0))
+            for receipt in receipts
+        ]
+        for claim in claims
+    }
 
 
 def _believed(claim: Claim, counted: int | None) -> int:
@@ -130,16 +149,17 @@ def _name_for_false_claims(
     """Each device once in a while, all looked up at once: many may be false."""
     if not false:
         return
+    device_ids = [claim.device_id for claim in false]
     lately = select(Refusal.device_id).where(
-        Refusal.at > now - NAMED_EVERY_S,
-        Refusal.code == CLAIM,
-        Refusal.device_id.in_([claim.device_id for claim in false]),
+        Refusal.at > now - NAMED_EVERY_S, Refusal.code == CLAIM, Refusal.device_id.in_(device_ids)
     )
     named = set(session.scalars(lately))
+    members = select(Device.id, Member.name).join(Device.member).where(Device.id.in_(set(device_ids) - named))
+    names: dict[str, str] = dict(session.execute(members).all())
     for claim in false:
-        if claim.device_id not in named:
+        if claim.device_id in names:
             reason = (
-                f"{claim.member}'s device claimed {claim.samples} samples for step {step}, "
+                f"{names[claim.device_id]}'s device claimed {claim.samples} samples for step {step}, "
                 f"of which receipts confirm {counted[claim.report_id]}"
             )
             logger.warning("suspicious: %s (device %s)", reason, claim.device_id)

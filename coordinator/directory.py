@@ -9,6 +9,8 @@
     sinks/           what is written for TensorBoard and others, and how far
     validation/      the samples that checkpoints are evaluated on
     publishing/      exported folders on their way to where they are published
+    .evaluating/     the checkpoint that an evaluator on this machine is at
+    examples/        what tasks' web addresses gave it
     manyhands.db     the database, where `database_url` names no other
 
 `create` makes it whole or not at all; everything else opens it and reads.
@@ -29,17 +31,25 @@ from sqlalchemy import URL
 from auth.errors import ConfigError, StorageError
 from auth.files import WatchedFile, make_private_directory, new_directory, write_private
 from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_certificate
-from auth.join_link import JoinLink
+from auth.join_link import Address, JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.authority_key import load_authority
 from coordinator.place_settings import PlaceSettings
 from coordinator.sinks.settings import Sinks
 from coordinator.store.engine import migrate, open_engine
 from coordinator.strikes import Policy
+from coordinator.webhook_settings import Webhooks
 from peer.run_config import RunConfig
+
+MAX_SESSIONS = 6000  # at once, of one service
+CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # a laboratory whose devices all come back at once
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
+
+
+# What Colab and Kaggle open notebooks from.
+_NOTEBOOK = r"^https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb$"
 
 
 def _without_brackets(host: object) -> object:
@@ -49,8 +59,22 @@ def _without_brackets(host: object) -> object:
     return host
 
 
+def _fallback(text: str) -> str:
+    if text.count(":") > 1 and not text.startswith("["):  # an IPv6 address alone
+        text = f"[{text}]"
+    try:
+        Address.parse(text, default_port=1)
+    except ValueError as error:
+        raise ValueError(f"not HOST or HOST:PORT, {error}") from error
+    return text
+
+
 BindHost = Annotated[str, BeforeValidator(_without_brackets)]
 Host = Annotated[str, BeforeValidator(_without_brackets), Field(pattern=r"^[A-Za-z0-9._:%-]{1,253}$")]
+# As in a Content-Security-Policy: everybody, or origins such as https://example.org and https://*.example.org.
+Ancestor = Annotated[str, Field(pattern=r"^(\*|https?://(\*\.)?[A-Za-z0-9.-]{1,200}(:[0-9]{1,5})?)$")]
+Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Field(max_length=7, strict=False)]
+EmbedOn = Annotated[tuple[Ancestor, ...], Field(max_length=32, strict=False)]
 
 
 class Settings(BaseModel):
@@ -60,10 +84,14 @@ class Settings(BaseModel):
 
     public_host: Host = "127.0.0.1"  # what peers connect to
     announce_hosts: tuple[Host, ...] = Field((), max_length=4, strict=False)  # where else peers reach the keeper
+    fallback_addresses: Fallbacks = ()  # HOST or HOST:PORT, where else the coordinator may answer; in the join link
     bind_host: BindHost = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
     control_port: Port = 7443
     web_port: Port = 8080
     swarm_port: Port = 31337
+    max_sessions: int = Field(MAX_SESSIONS, ge=1, le=100_000)  # of one service
+    calls_per_address: int = Field(CALLS_PER_ADDRESS, ge=1, le=100_000)  # open at once; a session is one
+    calls_per_address_per_minute: int = Field(CALLS_PER_ADDRESS_PER_MINUTE, ge=1, le=1_000_000)
     quarantine_strikes: int = Field(3, ge=0, le=1000)  # 0: nobody is cut off by itself
     quarantine_window_s: float = Field(3600.0, ge=60, le=30 * 86_400, allow_inf_nan=False, strict=False)
     trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = ["127.0.0.1", "::1"]  # in front of the web port
@@ -72,6 +100,9 @@ class Settings(BaseModel):
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = {}
     sinks: Sinks = Sinks()  # where the run's curves are written, too
     publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()  # where checkpoints go
+    webhooks: Webhooks = {}  # which chats hear of milestones
+    embed_on: EmbedOn = ("*",)  # which sites may show our charts in their pages
+    notebook_url: Annotated[str, Field(pattern=_NOTEBOOK)] | None = None  # join.ipynb as GitHub shows it
     model_license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,63}$")] | None = None
 
     @classmethod
@@ -86,7 +117,7 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors(include_input=False)[0]  # the value may be a password
             key = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise ConfigError(f"{path}: `{key}`: {first['msg']}.") from error
+            raise ConfigError(f"{path}: `{key}`: {first['msg'].removeprefix('Value error, ')}.") from error
 
     @property
     def web_address(self) -> str:
@@ -236,6 +267,8 @@ class RunDirectory:
         except OSError as error:
             raise StorageError(f"Cannot read {self.tls_cert_path} ({error.strerror}).") from error
         settings = self.settings
-        return JoinLink(
-            settings.public_host, settings.control_port, self.config.run.name, certificate_fingerprint(certificate)
+        port, fallbacks = settings.control_port, settings.fallback_addresses
+        first, *others = dict.fromkeys(
+            (Address(settings.public_host, port), *(Address.parse(text, default_port=port) for text in fallbacks))
         )
+        return JoinLink(*first, self.config.run.name, certificate_fingerprint(certificate), tuple(others))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import ipaddress
-import resource
 import shutil
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,14 +23,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from auth.errors import FingerprintError, ManyhandsError, UnfitError, UnreachableError
 from auth.join_link import JoinLink
 from coordinator.authority_key import handover_to
+from coordinator.descriptors import descriptors_needed, most_descriptors
 from coordinator.directory import RunDirectory
-from coordinator.doorkeeper import DoorLimits
 from coordinator.ports import is_free
 from coordinator.secret_files import exposed
 from coordinator.serve import chosen_parts, listeners
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.store.models import Checkpoint, Session
-from coordinator.web_connection import ConnectionLimits
 from peer.doctor.display import Display
 from peer.doctor.findings import Finding, Outcome, Verdict, failed, ok, skipped, warning
 from peer.doctor.verdict import Conclusion
@@ -152,13 +151,12 @@ def check_disk(directory: RunDirectory, _now: float) -> Outcome:
     return ok(found, free_bytes=free)
 
 
-def check_descriptors(_directory: RunDirectory, _now: float) -> Outcome:
+def check_descriptors(directory: RunDirectory, _now: float) -> Outcome:
     """Open files for as many connections as the service takes."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = DoorLimits().connections + ConnectionLimits().connections + 256
+    allowed, needed = most_descriptors(), descriptors_needed(directory.settings)
     found = f"The service may open {allowed} files and connections."
     if 0 <= allowed < needed:
-        return warning(found, f"Allow {needed} (`ulimit -n`), or a flood of connections shuts others out.")
+        return warning(found, f"Allow {needed} (`ulimit -Hn`), or a flood of connections shuts others out.")
     return ok(found, allowed=allowed)
 
 
@@ -181,6 +179,15 @@ def check_address(directory: RunDirectory, _now: float) -> Outcome:
         return failed(
             f"This run does not answer at {host}.", "Open its ports in firewall and router.", addresses=addresses
         )
+    for fallback in directory.join_link.others:
+        try:
+            socket.getaddrinfo(*fallback, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            return warning(
+                f"The join link's address {fallback} cannot be resolved ({error}).",
+                "Correct `fallback_addresses` in settings.yaml, or the DNS entry.",
+                addresses=addresses,
+            )
     if all(place.is_private for place in places):
         return warning(f"`public_host` ({host}) is reached from its own network only.", remedy, addresses=addresses)
     return ok(f"`public_host` is {host}.", addresses=addresses, answers=served or None)
@@ -208,7 +215,7 @@ def _links(directory: RunDirectory, hosts: tuple[str, ...]) -> Iterator[JoinLink
     link = directory.join_link
     for host in hosts:
         if host not in {"0.0.0.0", "::"}:  # noqa: S104  # to listen on, not to connect to
-            yield JoinLink(host, link.port, link.run, link.fingerprint)
+            yield replace(link, host=host, others=())
 
 
 def _shows_certificate(link: JoinLink) -> bool:

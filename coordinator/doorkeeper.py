@@ -18,21 +18,37 @@ from google.protobuf.message import DecodeError
 
 from auth.errors import ManyhandsError, RequestError, UnreachableError
 from coordinator.callers import CallerPace, CallerPlaces, caller_address, network_of
+from coordinator.directory import CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE, MAX_SESSIONS, Settings
 from peer.protocol.errors import metadata_of, status_of
+
+SPARE_CALLS = 2048  # beside the sessions: who joins, renews, fetches and asks
 
 
 @dataclass(frozen=True)
 class DoorLimits:
     """What all callers together, and each address, may have of the control plane."""
 
-    calls: int = 4096  # open at once; a session is one
-    calls_per_caller: int = 256
-    calls_per_minute: int = 600  # of one address: a laboratory whose devices all come back at once
-    connections: int = 4096
+    sessions: int = MAX_SESSIONS
+    calls: int = MAX_SESSIONS + SPARE_CALLS  # open at once; a session is one
+    calls_per_caller: int = CALLS_PER_ADDRESS
+    calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # of one address
+    connections: int = MAX_SESSIONS + SPARE_CALLS
     handshake_s: float = 10.0  # until TLS is agreed on
     first_message_s: float = 15.0
     reading_s: float = 60.0  # until one message of an answer is taken
     idle_s: float = 60.0  # a connection without a call
+
+    @classmethod
+    def of(cls, settings: Settings) -> DoorLimits:
+        """What an operator has set."""
+        most = settings.max_sessions + SPARE_CALLS
+        return cls(
+            sessions=settings.max_sessions,
+            calls=most,
+            calls_per_caller=settings.calls_per_address,
+            calls_per_minute=settings.calls_per_address_per_minute,
+            connections=most,
+        )
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations

@@ -20,6 +20,7 @@ from coordinator.runs import make_settings
 
 HOST = "MANYHANDS_HOST"
 ANNOUNCE = "MANYHANDS_ANNOUNCE"
+FALLBACK = "MANYHANDS_FALLBACK"
 CONTROL_PORT = "MANYHANDS_CONTROL_PORT"
 WEB_PORT = "MANYHANDS_WEB_PORT"
 SWARM_PORT = "MANYHANDS_SWARM_PORT"
@@ -32,6 +33,7 @@ RUN_FILE = "MANYHANDS_RUN_FILE"
 VARIABLE_OF = {
     "public_host": HOST,
     "announce_hosts": ANNOUNCE,
+    "fallback_addresses": FALLBACK,
     "control_port": CONTROL_PORT,
     "web_port": WEB_PORT,
     "swarm_port": SWARM_PORT,
@@ -64,6 +66,7 @@ def read_environment(environ: Mapping[str, str]) -> Wanted:
     settings = {
         "public_host": given[HOST],
         "announce_hosts": _listed(given[ANNOUNCE]),
+        "fallback_addresses": _listed(given[FALLBACK]),
         "control_port": _port(CONTROL_PORT, given[CONTROL_PORT]),
         "web_port": _port(WEB_PORT, given[WEB_PORT]),
         "swarm_port": _port(SWARM_PORT, given[SWARM_PORT]),

@@ -22,7 +22,9 @@ from coordinator.store.models import (
     DeviceLogin,
     Invite,
     Member,
+    Naming,
     Refusal,
+    RelayOffer,
     Revocation,
     Suspicion,
 )
@@ -55,7 +57,10 @@ def erase(sessions: Sessions, membership: Membership, name: str) -> str:
         session.flush()
         devices = select(Device.id).where(Device.member_id == member.id)
         session.execute(update(Stay).where(Stay.device_id.in_(devices)).values(hardware=""))
+        stays = select(Stay.id).where(Stay.device_id.in_(devices))
+        session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(stays)))
         session.execute(delete(Invite).where(Invite.member_id == member.id, Invite.used_at.is_(None)))
+        session.execute(delete(Naming).where(Naming.member_id == member.id))
         _forget_accounts(session, member)
         for old in filter(None, (name, shown)):
             _replace_everywhere(session, old, pseudonym)

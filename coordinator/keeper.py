@@ -12,25 +12,31 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from hivemind.utils.logging import use_hivemind_log_handler
+from sqlalchemy.exc import DBAPIError
 from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
-from auth.errors import RequestError
+from auth.errors import RequestError, StorageError
+from coordinator.alarm_watch import AlarmWatch
 from coordinator.checkpointing import Checkpointing
-from coordinator.checkpoints import restore_model, restore_optimizer
 from coordinator.directory import RunDirectory
 from coordinator.figures import write_figures
+from coordinator.keeper_lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.ledger import Ledger
 from coordinator.logs import tell_step
 from coordinator.manifests import newest_verified
 from coordinator.membership import Membership
 from coordinator.presence import write_swarm_status
 from coordinator.probe import make_probes
+from coordinator.rewinding import set_aside_undone
+from coordinator.split_watch import SplitWatch
+from coordinator.steering import read_helm
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.suspicions import Claim, hear
 from coordinator.swarm_addresses import keeper_place
@@ -39,6 +45,7 @@ from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.models import build_model
 from peer.round_counts import RoundTally
 from peer.run_config import RunConfig
+from peer.saved_state import restore_model, restore_optimizer
 from peer.suspicion import WaitingSuspicions
 from peer.swarm import StepOutcome, Swarm
 
@@ -64,8 +71,12 @@ class Keeper:
     credentials: Credentials
     checkpointing: Checkpointing
     suspicions: WaitingSuspicions
+    alarms: AlarmWatch
+    split: SplitWatch
+    lock: KeeperLock
     clock: Callable[[], float] = time.time
     figures: tuple[RoundTally, Census] | None = None  # that were written last
+    turned_away: int = 0  # joiners, as far as heeded
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
@@ -77,12 +88,18 @@ class Keeper:
             if outcome is not None and outcome.averaged:
                 logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
                 self._file_receipt(outcome)
+                self.alarms.step_taken(outcome.era, outcome.step, self.swarm.sketch)
                 self.checkpointing.write_if_due()
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
+                self.lock.check()
+                self._return_if_told()
+                self._steer()
                 self._write_status()
                 self._renew_token()
                 self._tell_suspicions()
+                self._provide_for_joiners()
+                self.split.look(self.swarm.step)
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)
         self.swarm.leave()
@@ -100,7 +117,30 @@ class Keeper:
             time.sleep(POLL_S)
         if recorded > self.swarm.step and not should_stop():
             logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
-            self.swarm.set_era(self.ledger.roll_back(self.swarm.step))
+            self.swarm.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
+
+    def _steer(self) -> None:
+        """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
+        helm = read_helm(self.sessions)
+        self.swarm.steer(helm.beacon(self.swarm.step))
+        self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
+        if self.swarm.has_ended:
+            self.checkpointing.write_if_due(stopping=True)
+
+    def _return_if_told(self) -> None:
+        """Take up the checkpoint that an operator has gone back to; raises `StorageError` if none is left."""
+        era = self.ledger.current_era()
+        if era <= self.swarm.era:
+            return
+        checkpoints_dir = self.directory.checkpoints_dir
+        set_aside_undone(checkpoints_dir, self.ledger.last_counting_step)
+        stored = newest_verified(checkpoints_dir)
+        if stored is None:
+            raise StorageError(f"{checkpoints_dir} holds no checkpoint to go back to.")
+        if self.ledger.last_step() > stored.manifest.step:  # the very one was damaged meanwhile
+            era = self.ledger.roll_back(stored.manifest.step)
+        self.checkpointing.restore(stored, era)
+        logger.warning("gone back to step %d: all peers resume from there", stored.manifest.step)
 
     def _file_receipt(self, outcome: StepOutcome) -> None:
         """Tell the ledger what the keeper received of each trainer; before their own reports, as a rule."""
@@ -136,6 +176,12 @@ class Keeper:
             except RequestError as error:  # a peer that no table knows: its log line is all there is
                 logger.warning("%s", error)
 
+    def _provide_for_joiners(self) -> None:
+        """Who found no place at the keeper downloads the state from the web server, which spares the swarm."""
+        if (turned_away := self.swarm.turned_away) > self.turned_away:
+            self.turned_away = turned_away
+            self.checkpointing.write_for_joiners()
+
     def _renew_token(self) -> None:
         token = self.credentials.access_token(self.clock())
         if self.clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
@@ -143,11 +189,9 @@ class Keeper:
         self.credentials.store_revocations(self.membership.revocations_jwt())
 
 
-def open_keeper(run_dir: Path) -> Keeper:
+def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -> Keeper:
     """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
-    directory = RunDirectory.open(run_dir)
     config = directory.config
-    sessions = Sessions(open_engine(directory.database_url))
     clock = time.time
     membership = Membership(
         sessions, lambda: directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
@@ -159,6 +203,8 @@ def open_keeper(run_dir: Path) -> Keeper:
     )
     vocabulary = load_tokenizer(directory.tokenizer_dir).get_vocab_size()
     model = build_model(config, vocabulary, load_special_ids(directory.tokenizer_dir))
+    ledger = Ledger(sessions, config, clock)
+    set_aside_undone(directory.checkpoints_dir, ledger.last_counting_step)
     checkpoint = newest_verified(directory.checkpoints_dir)
     if checkpoint is not None:
         restore_model(model, checkpoint.path)
@@ -172,11 +218,10 @@ def open_keeper(run_dir: Path) -> Keeper:
         clock=clock,
         on_suspicion=suspicions.put,
     )
-    ledger = Ledger(sessions, config, clock)
-    swarm.set_era(ledger.current_era())
     if checkpoint is not None:
         restore_optimizer(model, swarm.optimizer, checkpoint.path)
-        swarm.restore(checkpoint.manifest.step)
+    if checkpoint is not None or ledger.current_era():
+        swarm.restore(0 if checkpoint is None else checkpoint.manifest.step, ledger.current_era())
     checkpointing = Checkpointing(
         directory=directory,
         config=config,
@@ -200,8 +245,28 @@ def open_keeper(run_dir: Path) -> Keeper:
         credentials=credentials,
         checkpointing=checkpointing,
         suspicions=suspicions,
+        alarms=AlarmWatch(sessions, config, ledger, clock),
+        split=SplitWatch(sessions, clock),
+        lock=lock,
         clock=clock,
     )
+
+
+def become_the_only_one(directory: RunDirectory, sessions: Sessions, should_stop: Callable[[], bool]) -> KeeperLock:
+    """Wait until no other keeper serves this run; raises `ConfigError` for one that could not take its place."""
+
+    def require_a_successor() -> None:
+        require_its_identity(sessions, Credentials(directory.keeper_dir).device_key.peer_id)
+        require_its_checkpoints(sessions, directory.checkpoints_dir)
+
+    lock = KeeperLock(sessions.engine)
+    with suppress(DBAPIError):  # a database that does not answer is waited for
+        if lock.try_take():
+            return lock
+        require_a_successor()
+    if lock.wait(should_stop, time.sleep):
+        require_a_successor()
+    return lock
 
 
 def run_keeper(run_dir: str, parent_pid: int) -> None:
@@ -210,7 +275,12 @@ def run_keeper(run_dir: str, parent_pid: int) -> None:
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     stop = threading.Event()
-    keeper = open_keeper(Path(run_dir))
+    directory = RunDirectory.open(Path(run_dir))
+    sessions = Sessions(open_engine(directory.database_url))
+    lock = become_the_only_one(directory, sessions, lambda: os.getppid() != parent_pid)
+    if os.getppid() != parent_pid:
+        return
+    keeper = open_keeper(directory, sessions, lock)
     tell_step(lambda: keeper.swarm.step)
     # only now: the processes that hivemind has forked must keep the default action of SIGTERM
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())

@@ -6,35 +6,43 @@ A step's sums are kept up to date in the transaction that stores a report or a r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import case, delete, func, select, update
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from coordinator.counting import count_step, one_at_a_time
+from coordinator.costly import Costly
+from coordinator.counting import count_step
 from coordinator.eras import begin_era, current_era, last_counting_step
+from coordinator.giving import Gift, gifts_by_member
+from coordinator.losses import record_lost
 from coordinator.membership import KEEPER
-from coordinator.plausibility import Facts, implausibility, step_horizon
 from coordinator.presence import is_online
 from coordinator.receipts import take_receipt
-from coordinator.refusals import add_refusal
+from coordinator.recording import Delivery, Verdict, record_reports, target_batch_size
+from coordinator.shares import steps_undone
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Receipt, Report, Step, SwarmStatus, Validation
+from coordinator.store.locks import Lock, beside_others, one_at_a_time
+from coordinator.store.models import (
+    Checkpoint,
+    Device,
+    Evaluation,
+    Member,
+    Receipt,
+    Report,
+    Step,
+    SwarmStatus,
+    Validation,
+)
 from coordinator.store.models import Session as Stay
+from coordinator.store.news import Topic, tell
+from peer.lost_causes import Lost
 from peer.messages import StepReport
 from peer.run_config import RunConfig
 
 SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a report counts; a refused one is not to be sent again."""
-
-    accepted: bool
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,53 +86,48 @@ class Ledger:
         self._sessions = sessions
         self._config = config
         self._clock = clock
+        self.recent_contributions = Costly(self.contributions)  # the same, perhaps somewhat older in a long run
 
     def record(
         self, device_id: str, session_id: str | None, seq: int, era: int, report: StepReport, completed_at: float
     ) -> Verdict:
         """Count a report, or refuse it and say why; a report that comes again is accepted again and counted once."""
+        [outcome] = self.record_all([Delivery(device_id, session_id, seq, era, report, completed_at)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-        def enter(session: Session) -> Verdict:
-            now = self._clock()
-            if session.scalar(select(Report.id).where(Report.device_id == device_id, Report.seq == seq)):
-                return Verdict(accepted=True)
-            one_at_a_time(session, report.step)
-            facts = self._facts(session, device_id, era, report.step, now)
-            reason = implausibility(seq, era, completed_at, report, facts)
-            if reason is not None and not facts.reported_already:
-                add_refusal(session, "report", "implausible", reason, device_id, now)
-                return Verdict(accepted=False, reason=reason)
-            if report.receipt:
-                take_receipt(session, self._config.run.name, device_id, report.step, report.receipt, now)
-            if reason is None:
-                undone_after = last_counting_step(session, era)
-                row = Report(
-                    device_id=device_id,
-                    session_id=session_id,
-                    seq=seq,
-                    era=era,
-                    completed_at=min(completed_at, now),  # by the peer's clock, which may be ahead
-                    received_at=now,
-                    superseded=undone_after is not None and report.step > undone_after,
-                    **_columns(report),
+    def record_all(self, deliveries: Sequence[Delivery]) -> list[Verdict | Exception]:
+        """The same for many in one transaction; one that cannot be recorded gives its error and spoils no other."""
+        try:
+            return list(
+                self._sessions.transact(
+                    lambda session: record_reports(session, self._config, deliveries, self._clock())
                 )
-                session.add(row)
-                session.flush()
-            else:
-                add_refusal(session, "report", "implausible", reason, device_id, now)
-            count_step(session, report.step, self._target_batch_size(report.step), now)
-            return Verdict(accepted=reason is None, reason=reason or "")
+            )
+        except OperationalError as error:  # the database itself: the others would fare no better
+            return [error] * len(deliveries)
+        except Exception as error:  # noqa: BLE001 - the boundary of a batch: whose fault it is shows in smaller ones
+            if len(deliveries) == 1:
+                return [error]
+            middle = len(deliveries) // 2
+            return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
-        return self._sessions.transact(enter)
+    def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
+        """Count samples lost beside a device's reports; returns why not, or an empty string."""
+        with self._sessions() as session:
+            target = target_batch_size(session, self._config, lost.step)
+        return record_lost(self._sessions, device_id, seq, lost, at, target, self._clock())
 
     def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
         """Keep what a device, the keeper's, received at this step, and count by it; a bad one is recorded."""
 
         def take(session: Session) -> None:
-            one_at_a_time(session, step)
+            beside_others(session, Lock.ERA)
+            one_at_a_time(session, Lock.COUNTING, step)
             now = self._clock()
             if take_receipt(session, self._config.run.name, device_id, step, receipt, now):
-                count_step(session, step, self._target_batch_size(step), now)
+                count_step(session, step, target_batch_size(session, self._config, step), now)
 
         self._sessions.transact(take)
 
@@ -132,16 +135,21 @@ class Ledger:
         """The swarm returned to the checkpoint of `step`: undo all later steps and begin a new era; returns its number.
 
         Reports of the undone steps stay, marked, and so will those that have yet to arrive. Their receipts, and what
-        held-out samples said of undone checkpoints, go.
+        held-out samples and tasks said of undone checkpoints, go; nobody downloads one of these any more.
         """
 
         def undo(session: Session) -> int:
+            one_at_a_time(session, Lock.ERA)
+            steps_undone(session, step)
             era = begin_era(session, after_step=step, now=self._clock())
             session.execute(update(Report).where(Report.step > step).values(superseded=True))
             session.execute(delete(Step).where(Step.step > step))
             session.execute(delete(Receipt).where(Receipt.step > step))
             session.execute(delete(Validation).where(Validation.step > step))
+            session.execute(delete(Evaluation).where(Evaluation.step > step))
+            session.execute(delete(Checkpoint).where(Checkpoint.step > step))
             session.execute(update(SwarmStatus).values(era=era, step=step, samples_accumulated=0))
+            tell(session, Topic.PROGRESS)
             return era
 
         return self._sessions.transact(undo)
@@ -151,6 +159,11 @@ class Ledger:
         with self._sessions() as session:
             return current_era(session)
 
+    def last_counting_step(self, era: int) -> int | None:
+        """The last step of `era` that no later era undid; None where nothing was undone."""
+        with self._sessions() as session:
+            return last_counting_step(session, era)
+
     def last_step(self) -> int:
         """The highest step that anybody reported; 0 before the first."""
         with self._sessions() as session:
@@ -158,57 +171,48 @@ class Ledger:
 
     def steps(self, after: int = 0) -> list[StepRow]:
         """All steps above `after`, in order."""
-        with self._sessions() as session:
+        columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
+        query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
+        with self._sessions() as session:  # plain columns: of a long run, objects would take a second to make
             return [
                 StepRow(
-                    step=row.step,
-                    samples=row.samples,
-                    loss=row.loss_sum / row.loss_samples if row.loss_samples else None,
-                    devices=row.devices,
-                    completed_at=row.completed_at,
-                    target_batch_size=row.target_batch_size,
+                    step=step,
+                    samples=samples,
+                    loss=loss_sum / loss_samples if loss_samples else None,
+                    devices=devices,
+                    completed_at=completed_at,
+                    target_batch_size=target,
                 )
-                for row in session.scalars(select(Step).where(Step.step > after).order_by(Step.step))
+                for step, samples, loss_sum, loss_samples, devices, completed_at, target in session.execute(query)
             ]
 
-    def contributions(self) -> list[Contribution]:
-        """Every member with a device, the largest contribution first, bytes after samples; without the keeper."""
+    def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
+        """Every member with a device, the largest contribution first, bytes after samples; without the keeper.
+
+        `gifts` are what members gave, by their ids, where that is known already.
+        """
         now = self._clock()
-        pending = case((Report.counted.is_(None), Report.samples), else_=0)
-        counted = func.coalesce(Report.counted, 0)
-        summed = (counted, Report.elapsed_s, Report.data_wait_s, Report.averaged_bytes, pending)
-        per_member = select(Member.name).join(Device.member).where(Device.role != KEEPER).group_by(Member.name)
-        given = (
-            per_member.add_columns(*map(func.sum, summed))
-            .join(Report, Report.device_id == Device.id)
-            .where(Report.superseded.is_(False))
-        )
-        present = per_member.add_columns(
-            func.count(Device.id.distinct()),
-            func.count(Device.id.distinct()).filter(is_online(now)),
-            func.max(Stay.last_seen_at),
-            func.sum(Stay.samples_per_second).filter(is_online(now)),
-        ).outerjoin(Stay, Stay.device_id == Device.id)
-        with self._sessions() as session:
-            gifts = {row[0]: row[1:] for row in session.execute(given)}
-            stays = {row[0]: row[1:] for row in session.execute(present)}
-        found = []
-        for name, (devices, online, last_seen_at, rate) in stays.items():
-            samples, elapsed_s, data_wait_s, averaged_bytes, unconfirmed = gifts.get(name, (0, 0.0, 0.0, 0, 0))
-            found.append(
-                Contribution(
-                    member=name,
-                    samples=int(samples),
-                    devices=devices,
-                    online=online,
-                    last_seen_at=last_seen_at,
-                    samples_per_second=rate or 0.0,
-                    elapsed_s=elapsed_s,
-                    data_wait_s=data_wait_s,
-                    averaged_bytes=int(averaged_bytes),
-                    pending_samples=int(unconfirmed),
-                )
+        present = (
+            select(
+                Member.id,
+                Member.name,
+                func.count(Device.id.distinct()),
+                func.count(Device.id.distinct()).filter(is_online(now)),
+                func.max(Stay.last_seen_at),
+                func.sum(Stay.samples_per_second).filter(is_online(now)),
             )
+            .join(Device.member)
+            .outerjoin(Stay, Stay.device_id == Device.id)
+            .where(Device.role != KEEPER)
+            .group_by(Member.id, Member.name)
+        )
+        with self._sessions() as session:
+            given = gifts_by_member(session) if gifts is None else gifts
+            rows = session.execute(present).all()
+        found = [
+            _contribution(given.get(member_id, Gift()), member, devices, online, last_seen_at, rate)
+            for member_id, member, devices, online, last_seen_at, rate in rows
+        ]
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
     def standing(self, member: str) -> tuple[int, int, int]:
@@ -217,27 +221,19 @@ class Ledger:
         own = samples.get(member, 0)
         return own, 1 + sum(other > own for other in samples.values()), len(samples)
 
-    def _facts(self, session: Session, device_id: str, era: int, step: int, now: float) -> Facts:
-        status = session.scalar(select(SwarmStatus))
-        if status is not None:
-            horizon = step_horizon(status.step, now - status.updated_at)
-        else:  # no keeper has written yet: the ledger's own last step must do
-            horizon = step_horizon(session.scalar(select(func.max(Step.step))) or 0, 0.0)
-        same_step = select(Report.id).where(Report.device_id == device_id, Report.era == era, Report.step == step)
-        return Facts(
-            current_era=current_era(session),
-            horizon_step=horizon,
-            target_batch_size=self._target_batch_size(step),
-            reported_already=session.scalar(same_step) is not None,
-        )
 
-    def _target_batch_size(self, step: int) -> int:
-        """What global step number `step` needed: that of the phase in force before it was taken."""
-        return self._config.at_step(step - 1).averaging.target_batch_size
-
-
-def _columns(report: StepReport) -> dict[str, Any]:
-    """The report's own columns; its receipt goes elsewhere."""
-    columns = asdict(report)
-    del columns["receipt"]
-    return columns
+def _contribution(
+    gift: Gift, member: str, devices: int, online: int, last_seen_at: float | None, rate: float | None
+) -> Contribution:
+    return Contribution(
+        member=member,
+        samples=int(gift.samples),
+        devices=devices,
+        online=online,
+        last_seen_at=last_seen_at,
+        samples_per_second=rate or 0.0,
+        elapsed_s=gift.elapsed_s,
+        data_wait_s=gift.data_wait_s,
+        averaged_bytes=int(gift.averaged_bytes),
+        pending_samples=int(gift.pending_samples),
+    )

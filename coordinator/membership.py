@@ -40,6 +40,7 @@ from coordinator.invites import add_invites, check_invitation, check_role, take_
 from coordinator.refusals import Kind, add_refusal
 from coordinator.revocations import SignedRevocations, shut_out
 from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Account, Device, Invite, Member
 from coordinator.store.models import Session as Stay
 from peer.run_config import MAX_DEVICES_PER_MEMBER
@@ -340,11 +341,12 @@ class Membership:
 
     def _add_device(self, session: Session, member: Member, public_key: bytes, peer_id: str, role: str) -> Device:
         require_good_standing(session, member)
+        one_at_a_time(session, Lock.DEVICE_NUMBERS)
         highest = session.scalar(select(func.max(Device.number)))
         device = Device(
             id=device_id_of(public_key),
             member=member,
-            number=0 if highest is None else highest + 1,  # if another takes it first, the transaction runs again
+            number=0 if highest is None else highest + 1,
             peer_id=peer_id,
             public_key=public_key,
             role=role,

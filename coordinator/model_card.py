@@ -13,6 +13,9 @@ from typing import Any
 
 import yaml
 
+from coordinator import card_sections
+from coordinator.card_text import escaped, number
+from coordinator.evaluations import EvaluationRow
 from coordinator.validations import ValidationRow
 from peer.config.data import Source
 from peer.run_config import RunConfig
@@ -23,9 +26,16 @@ OBJECTIVES = {
     "mlm+sop": "masked language modelling and sentence order",
     "clm": "causal language modelling",
 }
+TASK_TYPES = {
+    "ner": "token-classification",
+    "pos": "token-classification",
+    "classification": "text-classification",
+    "qa": "question-answering",
+    "fill-mask": "fill-mask",
+    "bias": "fill-mask",
+}
 MAX_HARDWARE = 50  # kinds
 _DATASET = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # a name on the hub, and no folder
-_MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,12 @@ class CardFacts:
     validations: Sequence[ValidationRow]  # up to this step
     contributors: Sequence[tuple[str, int]]  # public name, samples; who asked not to be named is not here
     unnamed: int  # how many members these are
+    model_class: str = ""  # transformers' name of it; "", like the next: nobody looked
+    probe_loss: float | None = None
+    choice: str = ""  # why this checkpoint was released
+    evaluations: Sequence[EvaluationRow] = ()  # of just this checkpoint
+    device_hours: float | None = None  # that all devices trained
+    year: int | None = None  # of the checkpoint
 
 
 def write_card(facts: CardFacts) -> str:
@@ -49,11 +65,6 @@ def write_card(facts: CardFacts) -> str:
     front = yaml.safe_dump(_front_matter(facts), sort_keys=False, allow_unicode=True)
     sections = "\n\n".join(section for section in _sections(facts) if section)
     return f"---\n{front}---\n\n{sections}\n"
-
-
-def escaped(text: str) -> str:
-    """Somebody's own words as Markdown that shows just these, on one line."""
-    return _MARKS.sub(r"\\\1", " ".join(text.split()))
 
 
 def _front_matter(facts: CardFacts) -> dict[str, Any]:
@@ -65,16 +76,28 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
     front |= {"license": facts.license} if facts.license else {}
     front |= {"pipeline_tag": PIPELINES[config.objective.name], "tags": [config.model.architecture, "manyhands"]}
     front |= {"datasets": datasets} if datasets else {}
-    return front | ({} if newest is None else {"model-index": _index(config, newest)})
+    results = [] if newest is None else [_held_out_index(config, newest)]
+    results += [_task_index(row) for row in facts.evaluations if row.result.mean() is not None]
+    index = [{"name": config.run.name, "results": results}]
+    return front | ({"model-index": index} if results else {})
 
 
-def _index(config: RunConfig, row: ValidationRow) -> list[dict[str, Any]]:
+def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
     """The measures in the form in which the hub shows them."""
     values = {"accuracy": row.accuracy, "perplexity": row.perplexity}
-    metrics = [{"type": kind, "value": round(value, 4)} for kind, value in values.items() if value is not None]
     dataset = {"name": "held-out text of the run", "type": "held-out"}
-    task = {"type": PIPELINES[config.objective.name]}
-    return [{"name": config.run.name, "results": [{"task": task, "dataset": dataset, "metrics": metrics}]}]
+    return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
+
+
+def _task_index(row: EvaluationRow) -> dict[str, Any]:
+    result = row.result
+    dataset = {"name": result.task, "type": result.task}
+    values = {name: result.mean(name) for name in result.metrics}
+    return {"task": {"type": TASK_TYPES[result.kind]}, "dataset": dataset, "metrics": _metrics(values)}
+
+
+def _metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    return [{"type": kind, "value": round(value, 4)} for kind, value in values.items() if value is not None]
 
 
 def _sections(facts: CardFacts) -> Iterator[str]:
@@ -87,17 +110,28 @@ def _sections(facts: CardFacts) -> Iterator[str]:
         f"{counted}, with {OBJECTIVES[config.objective.name]}. "
         f"The checkpoint's manifest has the SHA-256 `{facts.manifest_sha256}`."
     )
+    yield facts.choice and escaped(facts.choice)
     yield _usage(config)
+    if facts.model_class and facts.probe_loss is not None:
+        yield "## Check\n" + card_sections.check_code(facts.model_class, facts.probe_loss)
     yield "## Training data\n" + "\n".join(f"- {_describe(source)}" for source in config.data.sources)
-    if facts.has_curve:
-        yield "## Training\n![Loss over global steps](loss.svg)"
+    curve = "![Loss over global steps](loss.svg)\n\n" if facts.has_curve else ""
+    yield "## Training\n" + curve + card_sections.hyperparameters(config)
+    if facts.device_hours is not None:
+        yield "## Compute\n" + card_sections.compute(facts.device_hours, len(facts.contributors) + facts.unnamed)
     if facts.hardware:
         yield "## Hardware\nAs the devices say of themselves:\n\n" + _hardware(facts.hardware)
     if facts.validations:
         yield "## Evaluation\n" + _evaluation(facts.validations)
+    if tasks := card_sections.downstream(facts.evaluations, config.evaluation.tasks):
+        yield "## Downstream tasks\n" + tasks
+    if probes := card_sections.bias([row.result for row in facts.evaluations]):
+        yield "## Bias\n" + probes
     if facts.contributors or facts.unnamed:
         yield "## Contributors\n" + _contributors(facts)
     yield "## Licence\n" + (f"`{facts.license}`" if facts.license else "None is given.")
+    if facts.year is not None:
+        yield "## Citation\n" + card_sections.citation(config, facts.step, facts.manifest_sha256, facts.year)
 
 
 def _usage(config: RunConfig) -> str:
@@ -105,6 +139,7 @@ def _usage(config: RunConfig) -> str:
     return (
         f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("DIR")\nmodel = {kind}.from_pretrained("DIR")\n```'
+        + ("" if config.objective.name == "clm" else "\n\n" + card_sections.filling_code())
     )
 
 
@@ -115,7 +150,9 @@ def _describe(source: Source) -> str:
     names = [_public_address(path, source.kind == "hub") for path in source.paths[:3]]
     more = f" and {len(source.paths) - 3} more" if len(source.paths) > 3 else ""
     revision = f", revision {escaped(source.revision)}" if source.revision else ""
-    return f"{source.kind}: {', '.join(f'`{name}`' for name in names)}{more}{revision}, weight {source.weight:g}"
+    chosen = card_sections.sampling(source)
+    told = f"{source.kind}: {', '.join(f'`{name}`' for name in names)}{more}{revision}, weight {source.weight:g}"
+    return f"{told}; {chosen}" if chosen else told
 
 
 def _public_address(path: str, is_dataset: bool) -> str:
@@ -138,13 +175,9 @@ def _evaluation(rows: Sequence[ValidationRow]) -> str:
     newest = {row.sequence_length: row for row in rows}
     lines = ["| step | sequence length | samples | loss | perplexity | accuracy |", "|---|---|---|---|---|---|"]
     for length, row in sorted(newest.items()):
-        cells = (row.step, length, row.samples, _number(row.loss), _number(row.perplexity), _number(row.accuracy))
+        cells = (row.step, length, row.samples, number(row.loss), number(row.perplexity), number(row.accuracy))
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "On text that was held out from training:\n\n" + "\n".join(lines)
-
-
-def _number(value: float | None) -> str:
-    return "—" if value is None else f"{value:.4f}"
 
 
 def _contributors(facts: CardFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import typer
 
 from coordinator.credits import set_named, unnamed_members
 from coordinator.device_cli import DIRECTORY, JSON
-from coordinator.display_names import display_names, set_display_name
+from coordinator.display_names import display_names, hide_name, set_display_name
 from coordinator.runs import open_run
 from peer.tables import say, say_json, say_table
 
@@ -31,6 +32,17 @@ def display_name(
     with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
         set_display_name(run.sessions, name, pseudonym)
     say(f"The public sees {name} as {pseudonym or name}.")
+
+
+def hide_name_of(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    show: bool = typer.Option(False, "--show", help="Show it again."),
+) -> None:
+    """Let the public see a number instead of a member's name, whatever the member has chosen."""
+    with open_run(directory) as run, run.audit.act("show-name" if show else "hide-name", name):
+        shown = hide_name(run.sessions, name, not show, time.time())
+    say(f"The public sees {name} as {shown}.")
 
 
 def credits_of(

@@ -1,4 +1,4 @@
-"""The coordinator's processes, service, keeper, validator, publisher, sinks, as the supervisor in `serve.py` has them.
+"""The coordinator's processes, service, keeper and those beside them, as the supervisor in `serve.py` has them.
 
 A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
 their parent when it is killed, so a part is always ended with its whole group.
@@ -62,6 +62,22 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[[], None])
     run_validator(directory)
 
 
+def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.answerer import run_answerer  # torch, when somebody asks
+
+    ready()
+    run_answerer(directory)
+
+
+def _run_herald(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.herald import run_herald
+
+    ready()
+    run_herald(directory)
+
+
 def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
     os.nice(NICENESS)
     from coordinator.sinks.process import run_sinks  # whatever the sinks' libraries bring
@@ -81,6 +97,8 @@ def _run_publisher(directory: Path, _parent_pid: int, ready: Callable[[], None])
 SERVICE = Part("service", _run_service)
 KEEPER = Part("keeper", _run_keeper)
 VALIDATOR = Part("validator", _run_validator, auxiliary=True)
+ANSWERER = Part("answerer", _run_answerer, auxiliary=True)
+HERALD = Part("herald", _run_herald, auxiliary=True)
 SINKS = Part("sinks", _run_sinks, auxiliary=True)
 PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 

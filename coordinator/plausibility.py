@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from peer.messages import StepReport
 
 MAX_LOSS = 100.0
-MAX_SHARE_OF_TARGET = 1.5  # of the target batch, by one device in one step
+MAX_SHARE_OF_TARGET = 10  # of the target batch, by one device in one step: who waits for the others trains on
 MAX_GROUP = 10_000  # peers that averaged together
 MAX_GROUP_SHARE = 10  # total weight of a group, in target batches
 MAX_LOST_SHARE = 100  # samples lost between two reports, in target batches
@@ -26,7 +26,7 @@ class Facts:
     """What the ledger knows when a report arrives."""
 
     current_era: int
-    horizon_step: int  # the highest step that can have been completed by now
+    horizon_step: int  # the highest step that can have been completed by now, in the report's era
     target_batch_size: int
     reported_already: bool  # this device has another report for this step and era
 
@@ -43,7 +43,7 @@ def implausibility(seq: int, era: int, completed_at: float, report: StepReport, 
         if isinstance(value, float | int) and not math.isfinite(value):
             return f"`{name}` is not finite"
     for name, most in _limits(facts).items():
-        value = {"seq": seq, "era": era, **numbers}[name]
+        value = {**numbers, "seq": seq, "era": era}[name]
         if value is not None and not 0 <= value <= most:
             return f"`{name}` ({value:.6g}) is not between 0 and {most:.6g}"
     if report.step < 1:

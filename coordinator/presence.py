@@ -8,23 +8,27 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, and_, delete, select, update
-from sqlalchemy.orm import joinedload
+from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
 
 from auth.errors import RequestError
 from coordinator.eras import current_era
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Checkpoint, Device, Session, SwarmStatus
+from coordinator.store.models import Checkpoint, Device, Member, Session, SwarmStatus
+from coordinator.store.news import Topic, tell
+from coordinator.store.replica_models import RelayOffer
 
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
-STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping"})
+APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
+STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", APART})
 MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
 MAX_SAMPLES_PER_SECOND = 1e7
 _STATUS_ROW = 1
+_STAYS = cast(Table, Session.__table__)
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,13 @@ def open_session(sessions: Sessions, device_id: str, hardware: str, software_ver
     """Begin a device's stay and return its id; what the device left open (a lost connection) ends."""
     session_id = secrets.token_hex(16)
     with sessions.begin() as session:
+        turn = select(Device.id).where(Device.id == device_id).with_for_update(key_share=True)
+        session.execute(turn)  # else two that begin at once, at two replicas, do not see each other
         left_open = update(Session).where(Session.device_id == device_id, Session.ended_at.is_(None))
-        session.execute(left_open.values(ended_at=Session.last_seen_at))
+        ended = session.scalars(left_open.values(ended_at=Session.last_seen_at).returning(Session.id)).all()
+        if ended:  # another replica may hold it
+            session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(ended)))
+            tell(session, Topic.SESSIONS)
         session.add(
             Session(
                 id=session_id,
@@ -104,25 +113,49 @@ def touch_session(
     samples_per_second: float,
     state: str,
     now: float,
+    device: str = "",
 ) -> None:
-    """Keep what a device says of itself; raises `RequestError` for a claim that cannot be true."""
+    """Keep what a device says of itself (`device`: what computes there, once it knows).
+
+    Raises `RequestError` for a claim that cannot be true.
+    """
+    claim = checked_claim(step, own_samples, samples_per_second, state, now, device)
+    touch_sessions(sessions, {session_id: claim})
+
+
+@dataclass(frozen=True)
+class PresenceClaim:
+    """What a device says of itself, as far as it can be true."""
+
+    step: int
+    own_samples: int
+    samples_per_second: float
+    state: str
+    last_seen_at: float  # Unix seconds, by our clock
+    hardware: str | None = None  # what computes there; None: as said before
+
+
+def checked_claim(
+    step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
+) -> PresenceClaim:
+    """What was said now (`device`: what computes there); raises `RequestError` for what cannot be true."""
     if state not in STATES:
         raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
     _require_range("step", step, MAX_STEP)
     _require_range("own_samples", own_samples, MAX_SAMPLES)
     _require_range("samples_per_second", samples_per_second, MAX_SAMPLES_PER_SECOND)
-    with sessions.begin() as session:
-        session.execute(
-            update(Session)
-            .where(Session.id == session_id, Session.ended_at.is_(None))
-            .values(
-                step=step,
-                own_samples=own_samples,
-                samples_per_second=samples_per_second,
-                state=state,
-                last_seen_at=now,
-            )
-        )
+    hardware = _printable(device, 200) if device else None
+    return PresenceClaim(step, own_samples, samples_per_second, state, now, hardware)
+
+
+def touch_sessions(sessions: Sessions, claims: Mapping[str, PresenceClaim]) -> None:
+    """Keep what the devices of these sessions say, in one transaction; an ended session stays as it is."""
+    open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
+    names: dict[str, Any] = {field.name: bindparam(field.name) for field in fields(PresenceClaim)}
+    names["hardware"] = func.coalesce(bindparam("hardware", type_=String), _STAYS.c.hardware)
+    in_order = sorted(claims.items())  # so that two replicas never wait for each other
+    rows = [{"stay": session_id, **asdict(claim)} for session_id, claim in in_order]
+    sessions.transact(lambda session: session.connection().execute(open_still.values(names), rows))
 
 
 def close_session(sessions: Sessions, session_id: str, now: float) -> None:
@@ -130,33 +163,32 @@ def close_session(sessions: Sessions, session_id: str, now: float) -> None:
     with sessions.begin() as session:
         ends = update(Session).where(Session.id == session_id, Session.ended_at.is_(None))
         session.execute(ends.values(ended_at=now, last_seen_at=now))
+        session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
 
 
 def online_sessions(sessions: Sessions, now: float) -> list[OnlineSession]:
     """Everybody who is here now, in order of arrival."""
-    with sessions() as session:
-        found = session.scalars(
-            select(Session)
-            .where(is_online(now))
-            .order_by(Session.started_at)
-            .options(joinedload(Session.device).joinedload(Device.member))
+    query = (
+        select(
+            Session.id,
+            Member.name,
+            Session.device_id,
+            Device.role,
+            Session.hardware,
+            Session.state,
+            Session.step,
+            Session.own_samples,
+            Session.samples_per_second,
+            Session.started_at,
+            Session.last_seen_at,
         )
-        return [
-            OnlineSession(
-                session_id=row.id,
-                member=row.device.member.name,
-                device_id=row.device_id,
-                role=row.device.role,
-                hardware=row.hardware,
-                state=row.state,
-                step=row.step,
-                own_samples=row.own_samples,
-                samples_per_second=row.samples_per_second,
-                started_at=row.started_at,
-                last_seen_at=row.last_seen_at,
-            )
-            for row in found
-        ]
+        .join(Session.device)
+        .join(Device.member)
+        .where(is_online(now))
+        .order_by(Session.started_at)
+    )
+    with sessions() as session:
+        return [OnlineSession(*row) for row in session.execute(query)]
 
 
 def write_swarm_status(
@@ -187,6 +219,7 @@ def write_swarm_status(
                 updated_at=now,
             )
         )
+        tell(session, Topic.PROGRESS)
 
 
 def read_swarm_status(sessions: Sessions) -> SwarmView | None:
@@ -232,6 +265,7 @@ def record_checkpoint(
         session.merge(row)
         session.flush()
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
+        tell(session, Topic.PROGRESS)
 
 
 def forget_checkpoints(sessions: Sessions, steps: Sequence[int]) -> None:

@@ -9,14 +9,17 @@ from sqlalchemy.orm import Session
 
 from coordinator.store.models import Refusal
 
-Kind = Literal["join", "renew", "file", "session", "report", "visit", "login", "suspicion", "quarantine", "receipt"]
+Kind = Literal[
+    "join", "renew", "file", "session", "report", "visit", "login", "suspicion", "quarantine", "receipt", "name"
+]
 KEPT_REFUSALS = 10_000
 MAX_REASON_CHARS = 500
 
 
 def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
     """Keep one refusal; the oldest goes when there are too many."""
-    refusal = Refusal(at=now, kind=kind, code=code, reason=reason[:MAX_REASON_CHARS], device_id=device_id)
+    text = reason[:MAX_REASON_CHARS].replace("\0", "?")  # PostgreSQL takes no NUL in a text
+    refusal = Refusal(at=now, kind=kind, code=code, reason=text, device_id=device_id)
     session.add(refusal)
     session.flush()
     session.execute(delete(Refusal).where(Refusal.id <= refusal.id - KEPT_REFUSALS))

@@ -15,16 +15,22 @@ from sqlalchemy.orm import Session
 
 from auth.identity import AuthorityKey
 from auth.tokens import RevocationList, issue_revocations
+from coordinator.losses import count_cut_off
 from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Revocation
+from coordinator.store.news import Topic, tell
 
 Change = Literal["revoked", "quarantined", "lifted"]
 
 
 def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
     """Put a device on the list for good; returns whether it was not revoked already."""
+    _take_turn(session, device)
     if device.revoked_at is not None:
         return False
+    if device.quarantined_at is None:
+        count_cut_off(session, device, now)
     device.revoked_at, device.quarantined_at = now, None
     _add_change(session, device, "revoked", reason, "", now)
     return True
@@ -32,15 +38,18 @@ def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
 
 def put_in_quarantine(session: Session, device: Device, reason: str, actor: str, now: float) -> bool:
     """Put a device on the list until that is lifted; returns whether it was not on it already."""
+    _take_turn(session, device)
     if device.revoked_at is not None or device.quarantined_at is not None:
         return False
     device.quarantined_at = now
+    count_cut_off(session, device, now)
     _add_change(session, device, "quarantined", reason, actor, now)
     return True
 
 
 def lift_quarantine(session: Session, device: Device, actor: str, now: float) -> bool:
     """Take a device off the list; returns whether it was in quarantine."""
+    _take_turn(session, device)
     if device.quarantined_at is None:
         return False
     device.quarantined_at = None
@@ -48,11 +57,18 @@ def lift_quarantine(session: Session, device: Device, actor: str, now: float) ->
     return True
 
 
-def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
-    """The number is taken here and not by a database's sequence, whose numbers may appear out of order.
+def _take_turn(session: Session, device: Device) -> None:
+    """From here on nobody else changes the list, and the device is known as it stands on it now.
 
-    A list with number 6 must not be lacking number 5. If another takes the number first, the transaction runs again.
+    So a quarantine never follows a revocation, and numbers are committed in their order: a list with number 6 must not
+    be lacking number 5.
     """
+    one_at_a_time(session, Lock.REVOCATIONS)
+    session.refresh(device, ["revoked_at", "quarantined_at"])
+
+
+def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
+    """The number is taken here and not by a database's sequence, whose numbers may appear out of order."""
     row = Revocation(
         id=_newest(session) + 1,
         device_id=device.id,
@@ -64,6 +80,7 @@ def _add_change(session: Session, device: Device, change: Change, reason: str, a
     )
     session.add(row)
     session.flush()
+    tell(session, Topic.REVOCATIONS)
 
 
 def newest_reason(session: Session, device_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.answering import RefusalRecorder
 from coordinator.directory import RunDirectory
@@ -13,6 +13,7 @@ from coordinator.identity_providers import open_providers
 from coordinator.ledger import Ledger
 from coordinator.logins import Logins
 from coordinator.membership import Membership
+from coordinator.news import Bell
 from coordinator.run_files import RunFile, list_run_files
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.strikes import Policy
@@ -22,7 +23,7 @@ from peer.run_config import RunConfig
 
 @dataclass(frozen=True)
 class RunServices:
-    """One run, as its service sees it; everything in here but `refusals` and `logins` is safe to call from threads."""
+    """One run, as its service sees it; all in here but `refusals`, `logins` and `bell` is safe to call from threads."""
 
     config: RunConfig
     files: Mapping[str, RunFile]
@@ -34,6 +35,8 @@ class RunServices:
     quarantine: Policy
     clock: Callable[[], float]
     telemetry: Telemetry
+    web_address: str  # where the dashboard and the checkpoints are reached
+    bell: Bell = field(default_factory=Bell)  # rings when another process has changed the store
 
     @property
     def authority_public(self) -> bytes:
@@ -71,6 +74,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             quarantine=directory.settings.quarantine_policy,
             clock=clock,
             telemetry=telemetry,
+            web_address=directory.settings.web_address,
         )
     finally:
         engine.dispose()

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.audit import AuditLog, os_actor
+from coordinator.database_owner import claim_database
 from coordinator.directory import RunDirectory, Settings
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
@@ -43,7 +44,8 @@ def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values:
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else "settings"
-        raise ConfigError(f"{called.get(key, f'`{key}`')} ({first['input']!r:.80}): {first['msg']}.") from error
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{called.get(key, f'`{key}`')} ({first['input']!r:.80}): {problem}.") from error
     ports = (settings.control_port, settings.web_port, settings.swarm_port)
     if len(set(ports)) < len(ports):
         raise ConfigError(f"Control plane, web and swarm need three different ports, not {', '.join(map(str, ports))}.")
@@ -66,6 +68,7 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
     try:
         migrate(engine)
         sessions = Sessions(engine)
+        claim_database(sessions, directory)
         yield OpenRun(
             directory=directory,
             sessions=sessions,

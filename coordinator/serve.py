@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from auth.errors import WorkerError
+from coordinator.database_owner import claim_database
 from coordinator.directory import RunDirectory, Settings
+from coordinator.handed_over import require_not_handed_over
 from coordinator.logs import LogFormat, LogStyle, log_to_stderr
-from coordinator.parts import KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
+from coordinator.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from coordinator.ports import Listener, check_ports
 from coordinator.secret_files import check_secrets
 from coordinator.stopping import StopRequest
-from coordinator.store.engine import migrate, open_engine
+from coordinator.store.engine import Sessions, migrate, open_engine
 from peer.run_config import RunConfig
 from peer.tables import say
 
@@ -131,12 +133,24 @@ class _Watched:
 
 
 def chosen_parts(
-    config: RunConfig, *, service_only: bool, keeper_only: bool, publishes: bool = False, has_sinks: bool = False
+    config: RunConfig,
+    *,
+    service_only: bool,
+    keeper_only: bool,
+    publishes: bool = False,
+    has_sinks: bool = False,
+    has_webhooks: bool = False,
 ) -> tuple[Part, ...]:
     """What to run on this machine; a run that holds nothing out has nothing to validate."""
     if service_only:
         return (SERVICE,)
-    chosen = ((VALIDATOR, bool(config.data.validation.share)), (PUBLISHER, publishes), (SINKS, has_sinks))
+    chosen = (
+        (VALIDATOR, bool(config.data.validation.share)),
+        (ANSWERER, config.dashboard.try_it),
+        (PUBLISHER, publishes),
+        (HERALD, has_webhooks),
+        (SINKS, has_sinks),
+    )
     beside = [part for part, is_wanted in chosen if is_wanted]
     return (KEEPER, *beside) if keeper_only else (SERVICE, KEEPER, *beside)
 
@@ -160,6 +174,7 @@ def serve_run(
 ) -> None:
     """Serve a run until a signal asks to stop."""
     directory = RunDirectory.open(path)
+    require_not_handed_over(directory)
     settings = directory.settings
     own_hosts = frozenset({settings.public_host, settings.bind_host, *settings.announce_hosts})
     style = LogStyle(log_format, directory.config.run.name, own_hosts)
@@ -172,12 +187,14 @@ def serve_run(
         keeper_only=keeper_only,
         publishes=bool(settings.publications),
         has_sinks=bool(settings.sinks.names),
+        has_webhooks=bool(settings.webhooks),
     )
     if SINKS in parts:
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     engine = open_engine(directory.database_url)
     migrate(engine)  # before two processes would do it at once
+    claim_database(Sessions(engine), directory)
     engine.dispose()
 
     def announce(part: Part) -> None:

@@ -9,13 +9,18 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
 from auth.errors import ManyhandsError
 from coordinator.control_server import ControlServer, TlsFiles
+from coordinator.descriptors import descriptors_needed, raise_limit
 from coordinator.directory import RunDirectory
+from coordinator.doorkeeper import DoorLimits
+from coordinator.garbage import rare_full_collections
+from coordinator.news import listening
 from coordinator.run_services import RunServices, open_run_services
 from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
@@ -32,6 +37,7 @@ def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
 
 def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
     """The process's main function: serve until SIGTERM or SIGINT; `ready` is called once both ports are open."""
+    raise_limit(descriptors_needed(directory.settings))
     asyncio.run(_serve_until_signal(directory, ready))
 
 
@@ -43,8 +49,9 @@ async def run_service(
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
     for warning in unpinned(directory.config):
         logger.warning("%s", warning)
-    with open_run_services(directory, time.time) as services:
-        control = await ControlServer.start(services, settings.bind_host, settings.control_port, tls)
+    async with _opened(directory) as services:
+        limits = DoorLimits.of(settings)
+        control = await ControlServer.start(services, settings.bind_host, settings.control_port, tls, limits)
         try:
             app = make_app(directory, services)
             web = await WebServer.start(app, settings.bind_host, settings.web_port, settings.trusted_proxies)
@@ -59,11 +66,20 @@ async def run_service(
         raise ManyhandsError("The dashboard ended by itself; the log says why.")
 
 
+@asynccontextmanager
+async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
+    """The run's store, and what other processes tell of it."""
+    with open_run_services(directory, time.time) as services:
+        async with listening(services.sessions.engine, services.bell):
+            yield services
+
+
 async def _serve_until_signal(directory: RunDirectory, ready: Callable[[], None]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run_service(directory, ready, stop)
+    async with rare_full_collections():
+        await run_service(directory, ready, stop)
 
 
 async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 
 from auth.errors import ManyhandsError, QuarantinedError, RequestError, UnreachableError
 from auth.tokens import AccessToken, verify_revocations
 from coordinator.callers import Address
 from coordinator.ledger import Contribution
+from coordinator.presence import read_swarm_status
 from coordinator.relays import some_of
+from coordinator.replicas import ended_elsewhere, forget_relays_of_the_gone, relays
 from coordinator.run_services import RunServices
+from coordinator.steering import announcements
 from peer.protocol import control_pb2
 
 logger = logging.getLogger(__name__)
-MAX_SESSIONS = 2_000
 QUEUE_MESSAGES = 256
 STANDING_EVERY_S = 2.0
+TOLD_AT_ONCE = 250  # what concerns everybody and can wait is told a large crowd over many calls of `refresh`
+PRESENCE_EVERY_S = 3.0
+MOST_PRESENCE_S = 10.0  # well below the time after which a silent session is offline
+PRESENCES_PER_SECOND = 500.0
+TIDYING_EVERY_S = 60.0
 PUSH_TOKEN_AT = 0.5  # of its lifetime: well before the peer asks for a new one by itself
 
 
@@ -44,10 +54,36 @@ class Standing:
     members: int
 
 
-def standing_of(member: str, contributions: Sequence[Contribution]) -> Standing:
-    """Where a member stands among all contributions."""
-    own = sum(entry.samples for entry in contributions if entry.member == member)
-    return Standing(own, 1 + sum(entry.samples > own for entry in contributions), len(contributions))
+def standings(contributions: Sequence[Contribution]) -> dict[str, Standing]:
+    """Where each member stands among all."""
+    most_first = sorted(contributions, key=lambda entry: -entry.samples)
+    ranked: dict[str, Standing] = {}
+    rank, samples = 1, -1
+    for place, entry in enumerate(most_first, start=1):
+        if entry.samples != samples:
+            rank, samples = place, entry.samples
+        ranked[entry.member] = Standing(entry.samples, rank, len(contributions))
+    return ranked
+
+
+def presence_every_s(sessions: int, told_s: float) -> float:
+    """How often each of so many shall say where it stands, in seconds, where they were told `told_s` before.
+
+    Whole seconds, and less only when it is two of them, so that who comes and goes does not change it each time.
+    """
+    wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
+    return told_s if told_s - 1 <= wanted <= told_s else wanted
+
+
+def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
+    """What an operator tells all volunteers."""
+    notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}")
+    return control_pb2.CoordinatorMessage(notice=notice)
+
+
+def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessage:
+    """Where the keeper is reached."""
+    return control_pb2.CoordinatorMessage(swarm=control_pb2.SwarmAddresses(addresses=addresses))
 
 
 @dataclass(eq=False)
@@ -59,6 +95,7 @@ class LiveSession:
     caller: Address
     relay: str = ""  # where this device relays for others; "": nowhere
     standing: Standing | None = None  # as it was last told
+    presence_every_s: float = PRESENCE_EVERY_S  # as well
     ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
         default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
@@ -84,23 +121,27 @@ class LiveSession:
 class SessionHub:
     """The registry of live sessions; one per device, the newest counts."""
 
-    def __init__(self, services: RunServices) -> None:
-        self._services = services
+    def __init__(self, services: RunServices, max_sessions: int) -> None:
+        self._services, self._max_sessions = services, max_sessions
         self._live: dict[str, LiveSession] = {}  # by device
         self._revocations_jwt = ""
         self._revoked: frozenset[str] = frozenset()  # peer IDs
-        self._standings_due = 0.0
+        self._standings_due = self._tidying_due = 0.0
+        self._untold: deque[tuple[LiveSession, Standing]] = deque()  # who stands elsewhere than was last told
+        self._announced = max((news.id for news in announcements(services.sessions)), default=0)
+        self._addresses: tuple[str, ...] = ()  # the keeper's
+        self._presence_every_s = PRESENCE_EVERY_S
         self._closing = False
         self._rng = random.Random()
 
     def add(self, session: LiveSession) -> None:
         """Register a welcomed session; an older one of the same device ends."""
         device_id = session.token.device_id
-        if self._closing or (len(self._live) >= MAX_SESSIONS and device_id not in self._live):
+        if self._closing or (len(self._live) >= self._max_sessions and device_id not in self._live):
             raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
         older = self._live.pop(device_id, None)
         if older is not None:
-            older.end(RequestError("The same device opened another session: is it running twice?"))
+            older.end(_opened_again())
         self._live[device_id] = session
 
     def remove(self, session: LiveSession) -> None:
@@ -109,8 +150,8 @@ class SessionHub:
             del self._live[session.token.device_id]
 
     def relays_for(self, peer_id: str) -> tuple[str, ...]:
-        """Some volunteers that relay for a joiner."""
-        return some_of([session.relay for session in list(self._live.values())], peer_id, self._rng)
+        """Some volunteers that relay for a joiner, at whichever replica; looks into the database."""
+        return some_of(relays(self._services.sessions, self._services.clock()), peer_id, self._rng)
 
     def close(self) -> None:
         """End all sessions because the service stops; the peers will come back."""
@@ -124,10 +165,19 @@ class SessionHub:
         if jwt != self._revocations_jwt:
             self._announce(jwt)
         await self._send_revoked_away()
+        await self._end_what_is_over()
+        await self._announce_news()
+        await self._tell_addresses()
+        self._pace_presences()
         now = self._services.clock()
-        if self._live and now >= self._standings_due:
+        if now >= self._tidying_due:
+            self._tidying_due = now + TIDYING_EVERY_S
+            await asyncio.to_thread(forget_relays_of_the_gone, self._services.sessions, now)
+        if self._live and not self._untold and now >= self._standings_due:
             self._standings_due = now + STANDING_EVERY_S
-            self._push_standings(await asyncio.to_thread(self._services.ledger.contributions))
+            contributions = await asyncio.to_thread(self._services.ledger.recent_contributions)
+            self._untold.extend(self._moved(contributions))
+        self._push_standings()
         for session in list(self._live.values()):
             token = session.token
             if not session.ended and now >= token.issued_at + PUSH_TOKEN_AT * (token.expires_at - token.issued_at):
@@ -140,6 +190,33 @@ class SessionHub:
         for session in self._live.values():
             session.push(control_pb2.CoordinatorMessage(revocations=jwt))
 
+    async def _announce_news(self) -> None:
+        """Tell everybody what operators have announced since the last look."""
+        for news in await asyncio.to_thread(announcements, self._services.sessions, self._announced):
+            self._announced = news.id
+            for session in self._live.values():
+                session.push(announcement_message(news.text))
+
+    async def _tell_addresses(self) -> None:
+        """Where the keeper is now: to everybody when it has moved."""
+        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        if status is not None and status.addresses != self._addresses:
+            self._addresses = status.addresses
+            for session in self._live.values():
+                session.push(addresses_message(status.addresses))
+
+    def _pace_presences(self) -> None:
+        """In a large crowd each says seldom that it is here: reports must not wait behind that.
+
+        They are told one after the other, else they would all say it at the same time from then on.
+        """
+        self._presence_every_s = presence_every_s(len(self._live), self._presence_every_s)
+        pace = control_pb2.CoordinatorMessage(pace=control_pb2.PresencePace(every_s=self._presence_every_s))
+        untold = (session for session in self._live.values() if session.presence_every_s != self._presence_every_s)
+        for session in islice(untold, TOLD_AT_ONCE):
+            session.presence_every_s = self._presence_every_s
+            session.push(pace)
+
     async def _send_revoked_away(self) -> None:
         """Each time, not only when the list changes: a session may have been opened in the meantime."""
         for session in list(self._live.values()):
@@ -150,11 +227,25 @@ class SessionHub:
                     notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
                     session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
 
-    def _push_standings(self, contributions: Sequence[Contribution]) -> None:
+    async def _end_what_is_over(self) -> None:
+        """A device that has come back to another replica has left its session here."""
+        by_id = {session.id: session for session in self._live.values() if not session.ended}
+        for session_id in await asyncio.to_thread(ended_elsewhere, self._services.sessions, list(by_id)):
+            by_id[session_id].end(_opened_again())
+
+    def _moved(self, contributions: Sequence[Contribution]) -> Iterator[tuple[LiveSession, Standing]]:
+        ranked = standings(contributions)
+        nothing_yet = Standing(0, 1 + sum(entry.samples > 0 for entry in contributions), len(contributions))
         for session in self._live.values():
-            standing = standing_of(session.token.member, contributions)
+            standing = ranked.get(session.token.member, nothing_yet)
             if standing != session.standing:
-                session.standing = standing
+                yield session, standing
+
+    def _push_standings(self) -> None:
+        for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
+            session, standing = self._untold.popleft()
+            session.standing = standing
+            if not session.ended:
                 session.push(control_pb2.CoordinatorMessage(standing=control_pb2.Standing(**asdict(standing))))
 
     async def _renew(self, session: LiveSession) -> None:
@@ -166,3 +257,7 @@ class SessionHub:
             session.end(error)
         else:
             session.push(control_pb2.CoordinatorMessage(token=grant.token_jwt))
+
+
+def _opened_again() -> RequestError:
+    return RequestError("The same device opened another session: is it running twice?")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from typing import Any
 
 import grpc
@@ -15,21 +16,26 @@ import grpc
 from auth.errors import ManyhandsError, RequestError, TokenError, UnreachableError
 from auth.identity import challenge_bytes, verify_signature
 from auth.tokens import AccessToken
+from coordinator.batches import Batches
 from coordinator.callers import caller_address
 from coordinator.logs import about_session
-from coordinator.nonces import NonceStore
 from coordinator.pace import Pace
-from coordinator.presence import close_session, open_session, touch_session
+from coordinator.presence import APART, checked_claim, close_session, open_session, read_swarm_status
+from coordinator.presence_book import PresenceBook
+from coordinator.recording import Delivery, Verdict
 from coordinator.relays import relay_of
+from coordinator.replicas import offer_relay
 from coordinator.run_services import RunServices
-from coordinator.session_hub import End, LiveSession, SessionHub
+from coordinator.session_hub import End, LiveSession, SessionHub, addresses_message, announcement_message
+from coordinator.steering import announcements
 from coordinator.suspicions import Claim, hear
 from peer.guest.versions import software_version
-from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
-from peer.protocol.wire import report_from_wire
+from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
+from peer.protocol.wire import lost_from_wire, report_from_wire
 
 logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_S = 15.0
+NEWS_S, NEWS = 86_400.0, 3  # whoever comes is told the newest announcements of a day
 WRITE_TIMEOUT_S = 30.0  # a peer that does not read for so long is cut off
 MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # up; a backlog of reports is read at this pace
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
@@ -38,8 +44,15 @@ INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why
 class SessionServer:
     """Runs sessions over gRPC streams."""
 
-    def __init__(self, services: RunServices, nonces: NonceStore, hub: SessionHub) -> None:
-        self._services, self._nonces, self._hub = services, nonces, hub
+    def __init__(self, services: RunServices, hub: SessionHub) -> None:
+        self._services, self._hub = services, hub
+        self._reports: Batches[Delivery, Verdict] = Batches(services.ledger.record_all)
+        self._presences = PresenceBook(services.sessions)
+
+    async def close(self) -> None:
+        """Have everything written that has been heard; when the streams have ended."""
+        await self._reports.close()
+        await self._presences.close()
 
     async def serve(self, context: Any) -> None:
         """One session from its challenge to its end; raises why it is refused or ended."""
@@ -60,7 +73,7 @@ class SessionServer:
         try:
             self._hub.add(session)
             with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
-                await _Conversation(services, session, context).run()
+                await _Conversation(services, session, context, self._reports, self._presences).run()
         finally:
             self._hub.remove(session)
             await asyncio.to_thread(close_session, services.sessions, session_id, services.clock())
@@ -71,11 +84,10 @@ class SessionServer:
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
         """Challenge the peer; return its checked token and what it says of itself."""
-        nonce = self._nonces.issue()
+        nonce = secrets.token_bytes(NONCE_BYTES)  # good for this stream and its one answer, so nobody need keep it
         challenge = control_pb2.SessionChallenge(nonce=nonce)
         await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
         message = await context.read()
-        self._nonces.redeem(nonce)
         if message is grpc.aio.EOF or message.WhichOneof("body") != "hello":
             raise RequestError("A session begins with a hello.")
         hello = message.hello
@@ -95,8 +107,16 @@ class SessionServer:
 class _Conversation:
     """What is said in one welcomed session."""
 
-    def __init__(self, services: RunServices, session: LiveSession, context: Any) -> None:
+    def __init__(
+        self,
+        services: RunServices,
+        session: LiveSession,
+        context: Any,
+        reports: Batches[Delivery, Verdict],
+        presences: PresenceBook,
+    ) -> None:
         self._services, self._session, self._context = services, session, context
+        self._reports, self._presences = reports, presences
         self._pace = Pace(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, services.clock())
 
     async def run(self) -> None:
@@ -121,10 +141,17 @@ class _Conversation:
             member=session.token.member,
             software_version=software_version(),
             hears_suspicions=True,
+            hears_losses=True,
         )
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
         session.push(control_pb2.CoordinatorMessage(revocations=revocations))
+        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        if status is not None:
+            session.push(addresses_message(status.addresses))
+        since = self._services.clock() - NEWS_S
+        for news in (await asyncio.to_thread(announcements, self._services.sessions, 0, since))[-NEWS:]:
+            session.push(announcement_message(news.text))
 
     async def _read_all(self) -> None:
         """Read until the peer says goodbye, and end the session then; what fails here ends it with that error."""
@@ -150,30 +177,40 @@ class _Conversation:
                 await self._take_presence(message.presence)
             case "suspicion":
                 await self._take_suspicion(message.suspicion)
+            case "lost":
+                await self._take_lost(message.lost)
             case other:
                 raise RequestError(
-                    f"A session's message must be a report, a presence, a suspicion or a goodbye, not {other}."
+                    f"A session's message must be a report, losses, a presence, a suspicion or a goodbye, not {other}."
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
         """Count a report, or refuse it for good; either way the peer need not send it again."""
         token, services = self._session.token, self._services
         try:
-            verdict = await asyncio.to_thread(
-                services.ledger.record,
-                token.device_id,
-                self._session.id,
-                message.seq,
-                message.era,
-                report_from_wire(message),
-                message.time,
-            )
+            report = report_from_wire(message)
+            delivery = Delivery(token.device_id, self._session.id, message.seq, message.era, report, message.time)
+            verdict = await self._reports.add(delivery)
             accepted, reason = verdict.accepted, verdict.reason
         except RequestError as error:
             await services.refusals.record("report", error, token.device_id)
             accepted, reason = False, str(error)
         services.telemetry.reports.labels("accepted" if accepted else "refused").inc()
         ack = control_pb2.ReportAck(seq=message.seq, accepted=accepted, reason=reason)
+        await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
+
+    async def _take_lost(self, message: control_pb2.Lost) -> None:
+        """Count what the device lost beside its reports, or refuse that for good."""
+        token, services = self._session.token, self._services
+        try:
+            lost = lost_from_wire(message)
+            reason = await asyncio.to_thread(
+                services.ledger.record_lost, token.device_id, message.seq, lost, message.time
+            )
+        except RequestError as error:
+            await services.refusals.record("report", error, token.device_id)
+            reason = str(error)
+        ack = control_pb2.ReportAck(seq=message.seq, accepted=not reason, reason=reason)
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
@@ -188,17 +225,24 @@ class _Conversation:
     async def _take_presence(self, message: control_pb2.Presence) -> None:
         """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""
         services, session = self._services, self._session
-        session.relay = relay_of(message.relay_addresses, session.token.peer_id, session.caller)
+        await self._take_relay(relay_of(message.relay_addresses, session.token.peer_id, session.caller))
         try:
-            await asyncio.to_thread(
-                touch_session,
-                services.sessions,
-                self._session.id,
-                step=message.step,
-                own_samples=message.own_samples,
-                samples_per_second=message.samples_per_second,
-                state=message.state,
-                now=services.clock(),
+            apart = message.apart and message.state in ("training", "assisting")
+            claim = checked_claim(
+                message.step,
+                message.own_samples,
+                message.samples_per_second,
+                APART if apart else message.state,
+                services.clock(),
+                message.device,
             )
+            self._presences.note(session.id, claim)
         except RequestError as error:
             await services.refusals.record("session", error, self._session.token.device_id)
+
+    async def _take_relay(self, relay: str) -> None:
+        """Let joiners at all replicas hear where this device relays, when that changes."""
+        services, session = self._services, self._session
+        if relay != session.relay:
+            session.relay = relay
+            await asyncio.to_thread(offer_relay, services.sessions, session.id, relay)

@@ -19,6 +19,7 @@ from coordinator.devices import KEEPER_ROLE
 from coordinator.refusals import add_refusal
 from coordinator.revocations import put_in_quarantine
 from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Member, Revocation, Suspicion
 from coordinator.strikes import INCIDENT_S, Policy, Verdict, Word, decide, members_may
 from peer.suspicion import MAX_DETAIL_CHARS, SuspicionKind
@@ -40,7 +41,8 @@ class Claim:
     def check(self) -> None:
         """Raise `RequestError` for nonsense."""
         kinds, detail = get_args(SuspicionKind), self.detail
-        if self.kind not in kinds or len(detail) > MAX_DETAIL_CHARS or not detail.isprintable():
+        is_text = detail.isprintable() and self.peer_id.isprintable()
+        if self.kind not in kinds or len(detail) > MAX_DETAIL_CHARS or not is_text:
             raise RequestError(
                 f"A suspicion is of one of the kinds {', '.join(sorted(kinds))}, "
                 f"with a text of up to {MAX_DETAIL_CHARS} characters."
@@ -119,6 +121,9 @@ def _judge(session: Session, policy: Policy, device: Device, now: float) -> Verd
         )
     )
     said = [Word(at, None if role == KEEPER_ROLE else name, kind) for at, kind, role, name in session.execute(words)]
+    if decide(said, policy, True, now) is None:
+        return None
+    one_at_a_time(session, Lock.REVOCATIONS)  # no two may take the last place that members' words have
     return decide(said, policy, members_may(*_standing(session, now)), now)
 
 

@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session
 from coordinator.eras import last_counting_step
 from coordinator.presence import CheckpointRow, checkpoint_row
 from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Checkpoint, Validation
+from coordinator.store.news import Topic, tell
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,12 @@ def record_validation(sessions: Sessions, row: ValidationRow) -> bool:
     """Store it in place of an earlier one of that step; false if the checkpoint's step has been undone meanwhile."""
 
     def enter(session: Session) -> bool:
+        beside_others(session, Lock.ERA)
         undone_after = last_counting_step(session, row.era)
         if undone_after is not None and row.step > undone_after:
             return False
         session.merge(Validation(**asdict(row)))
+        tell(session, Topic.PROGRESS)
         return True
 
     return sessions.transact(enter)

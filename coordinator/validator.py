@@ -23,6 +23,7 @@ from auth.errors import StorageError
 from coordinator.checkpoints import restore_verified
 from coordinator.directory import RunDirectory
 from coordinator.presence import CheckpointRow
+from coordinator.store.alarm_models import UnigramBaseline
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.validations import ValidationRow, pending_checkpoints, record_validation
 from peer.data.tokenizers import load_special_ids, load_tokenizer
@@ -30,6 +31,7 @@ from peer.data.validation_set import ValidationSet, open_validation_set
 from peer.evaluation import Evaluation, evaluate
 from peer.models import build_model
 from peer.run_config import RunConfig
+from peer.unigram import unigram_loss
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0
@@ -79,10 +81,20 @@ class Validator:
         if length not in self.sets:
             found = open_validation_set(now, self.directory.tokenizer_dir, self.directory.validation_dir)
             self.sets[length] = found
-            if found is None:
+            if found is not None:
+                self._keep_baseline(found)
+            else:
                 share = now.data.validation.share
                 logger.warning("no text is held out: nothing to evaluate on; raise `data.validation.share` (%g)", share)
         return self.sets[length]
+
+    def _keep_baseline(self, samples: ValidationSet) -> None:
+        """What guessing by frequency would lose on them: the keeper compares with it whether the model learns."""
+        tokenizer_dir = self.directory.tokenizer_dir
+        vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
+        loss = unigram_loss(samples.samples, vocabulary, special)
+        with self.sessions.begin() as session:
+            session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
         """Evaluate one checkpoint and store the result; false if it was told to stop before the end."""

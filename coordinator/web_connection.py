@@ -20,7 +20,7 @@ from coordinator.callers import CallerPlaces, http_caller
 class ConnectionLimits:
     """What all connections together, and each of them, may cost."""
 
-    connections: int = 512
+    connections: int = 1536
     connections_per_caller: int = 64  # a school behind one address, a browser's six each
     request_s: float = 15.0  # until a request's last byte, and the next one's after an answer
     reading_s: float = 20.0  # between two looks at whether a reader reads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -42,8 +42,9 @@ class _Uvicorn(uvicorn.Server):
 class WebServer:
     """A running web application; made by `start`."""
 
-    def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None], port: int) -> None:
+    def __init__(self, app: FastAPI, server: uvicorn.Server, serving: asyncio.Task[None], port: int) -> None:
         self.port = port
+        self._app = app
         self.serving = serving  # ends when the server does, for whatever reason
         self._server = server
 
@@ -88,7 +89,7 @@ class WebServer:
         if serving.done():
             listening.close()
             await serving  # raises why
-        return cls(server, serving, int(listening.getsockname()[1]))
+        return cls(app, server, serving, int(listening.getsockname()[1]))
 
     @property
     def connections(self) -> int:
@@ -96,7 +97,10 @@ class WebServer:
         return len(self._server.server_state.connections)
 
     async def stop(self) -> None:
-        """Close all connections and end the application's background work."""
+        """Close all connections and end the application's background work; its `state.end_streams` ends its streams."""
+        end_streams: Callable[[], None] | None = getattr(self._app.state, "end_streams", None)
+        if end_streams is not None:
+            end_streams()  # else they would have to be cut off
         self._server.should_exit = True
         await self.serving
 

@@ -1,24 +1,46 @@
-"""The shared dashboard's page: HTML, CSS and ES modules, served by the coordinator without any build step."""
+"""The shared dashboard's pages: templates, style, ES modules and texts, served without a build step."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-WEB = Path(__file__).parent / "web"
+WEB = Path(__file__).parent / "web"  # the public views; their templates are the *.html
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
+DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {
-    ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
 }
 
 
 def page_files() -> dict[str, Path]:
-    """Every file of the page by name."""
-    return {file.name: file for file in WEB.iterdir() if file.suffix in CONTENT_TYPES}
+    """Every file that browsers load beside a page, by its path below `WEB`."""
+    found = (file for file in sorted(WEB.rglob("*")) if file.suffix in CONTENT_TYPES)
+    return {file.relative_to(WEB).as_posix(): file for file in found}
 
 
 def content_type(name: str) -> str:
-    """The media type of one of the page's files."""
+    """The media type of one of these files."""
     return CONTENT_TYPES[Path(name).suffix]
+
+
+@cache
+def page_version() -> str:
+    """Changes when any of the files does: it is a part of their addresses, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for name, file in page_files().items():
+        digest.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def catalogs() -> dict[str, dict[str, Any]]:
+    """The pages' texts by language (BCP 47), the default one first; each file says its own name and direction."""
+    names = sorted((WEB / "i18n").glob("*.json"), key=lambda file: (file.stem != DEFAULT_LANGUAGE, file.stem))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in names}

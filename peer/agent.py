@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from pathlib import Path
 from auth.credentials import Credentials
 from peer.admission import admit, unless
 from peer.agent_options import AgentOptions
+from peer.checkpoint_watch import CHECKPOINT_FOLDER, CheckpointWatch
 from peer.config.reach import check_reach
 from peer.control_client import ControlClient
-from peer.dialling import best_ways
+from peer.dialling import are_keepers, best_ways
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.account import Account, used_of
 from peer.guest.decision import Action, Decision
-from peer.guest.disk_use import DATA_FOLDER
+from peer.guest.disk_use import DATA_FOLDER, disk_use
 from peer.guest.events import Leaving, Paused, Resumed
 from peer.guest.machine import Machine
 from peer.guest.readings import Readings, unknown_to_polite
@@ -34,6 +35,7 @@ from peer.guest.watch import POLL_S, Watch, local_time
 from peer.heartbeat import beat
 from peer.line_watch import LineWatch
 from peer.login_prompt import LoginPrompt, show_as_text
+from peer.lost_causes import Lost
 from peer.messages import Notice, StepReport, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
 from peer.own_presence import OwnPresence
@@ -93,10 +95,13 @@ class Agent:
             self._presence,
             self._on_event,
             self._suspicions.put,
+            self._on_lost,
             clock,
         )
-        self._era = 0
         self._display: Display | None = None
+        self._is_shut_out = False
+        self._keeper_addresses: Sequence[str] = ()  # as they were told last
+        self._telling: asyncio.Future[None] | None = None
 
     def stop(self, reason: str) -> None:
         """Leave in order; the second time, leave at once."""
@@ -119,7 +124,6 @@ class Agent:
             require_understood(reply.run_config_json, client.software_version)
             if options.role == "trainer":  # who only averages opens no source
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
-            self._era = reply.era
             tokenizer_dir = options.state_dir / "tokenizer"
             await client.fetch_files(reply, tokenizer_dir, self._account.fetching)
             self._display = self._open_display(PanelState(run=options.link.run, member=reply.member))
@@ -131,6 +135,7 @@ class Agent:
                 self._presence.relays = offered_relays(place, options.limits, peer_id)
                 relays = await answering_relays(reply.relays) if place.reach == "relayed" else ()
                 plan = self._plan(reply, tokenizer_dir, place)
+                self._keeper_addresses = tuple(reply.initial_peers)
                 keeper = await best_ways(reply.initial_peers)
                 await self._take_part(client, replace(plan, initial_peers=keeper, relays=relays))
             finally:
@@ -175,7 +180,7 @@ class Agent:
             session.run(self._outbox, lambda: self._presence.now, self._handlers(), session_stop)
         )
         line = LineWatch(partial(self._measure_line, client), self._show)
-        training = asyncio.create_task(self._workers.run(plan, line))
+        training = asyncio.create_task(self._workers.run(plan, line, self._checkpoints(client)))
         watching = asyncio.create_task(self._watch.run())
         try:
             await asyncio.wait({talking, training, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -192,6 +197,19 @@ class Agent:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+    def _checkpoints(self, client: ControlClient) -> CheckpointWatch:
+        """Where the workers' checkpoints come from, within what the volunteer allows of the disk."""
+        options, most = self._options, self._options.limits.disk_bytes
+        return CheckpointWatch(
+            lambda: client.newest_checkpoint(self._credentials.token_jwt),
+            options.state_dir / DATA_FOLDER / CHECKPOINT_FOLDER,
+            link_hosts={link.host for link in options.link.each()},
+            throttle=self._account.fetching,
+            room_bytes=lambda: None if most is None else most - disk_use(options.state_dir),
+            show=self._show,
+            rng=random.Random(),
+        )
 
     async def _measure_line(self, client: ControlClient) -> float | None:
         """As at joining: what the volunteer allows of it, in bytes per second."""
@@ -225,8 +243,17 @@ class Agent:
 
     def _on_event(self, event: WorkerEvent) -> None:
         if isinstance(event, StepReport):
-            self._outbox.put(event, self._era, self._clock())
+            self._outbox.put(event, event.era, self._clock())
         self._show(event)
+
+    def _on_lost(self, lost: Lost) -> None:
+        """Tell the coordinator; of a device that it cut off it has counted that itself."""
+        if not self._is_shut_out:
+            self._outbox.put_lost(lost, self._clock())
+
+    def _on_revoked(self, reason: str) -> None:
+        self._is_shut_out = True
+        self._show(Notice("error", reason))
 
     def _show(self, event: DisplayEvent) -> None:
         if self._display is not None:
@@ -235,6 +262,15 @@ class Agent:
     def _on_connected(self, up: bool) -> None:
         if up or not self._stop.asked.is_set():  # the goodbye closes the line, too
             self._show(Connected(up))
+
+    def _on_swarm(self, addresses: Sequence[str]) -> None:
+        """The keeper is reached there: if that is news, the workers hear it."""
+        if addresses and addresses != self._keeper_addresses and are_keepers(addresses):
+            self._keeper_addresses = addresses
+            self._telling = asyncio.ensure_future(self._tell_keeper(addresses))
+
+    async def _tell_keeper(self, addresses: Sequence[str]) -> None:
+        self._workers.keeper_at(await best_ways(addresses))
 
     def _on_version(self, version: str) -> None:
         """Tell of a newer version once; it is never installed from here."""
@@ -249,9 +285,10 @@ class Agent:
             on_revocations=self._credentials.store_revocations,
             on_notice=self._show,
             on_standing=lambda standing: self._show(Standing(standing.own_samples, standing.rank, standing.members)),
-            on_revoked=lambda reason: self._show(Notice("error", reason)),
+            on_revoked=self._on_revoked,
             on_connected=self._on_connected,
             on_version=self._on_version,
+            on_swarm=self._on_swarm,
             take_suspicions=self._suspicions.take,
         )
 

@@ -8,7 +8,6 @@ any part fails. Used by `peer.averaging`; how parts are combined is in `peer.par
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -79,10 +78,7 @@ class ExactAllReduce(AllReduceRunner):
         return int(self.tensor_part_container.failed_size)
 
     def should_delay_results(self, peer_id: PeerID) -> bool:
-        """Never: hivemind has a peer in client mode wait for answers until its stream has ended.
-
-        Ours are held open until the answers are here, so each would wait for the other.
-        """
+        """Never: hivemind keeps back what is for a peer in client mode until its stream has ended."""
         del peer_id
         return False
 
@@ -121,10 +117,9 @@ class ExactAllReduce(AllReduceRunner):
             await self._reduce_own_parts(peer_index)
             return
         container = self.tensor_part_container
-        has_all = asyncio.Event()
         parts = self.evidence.keep_sent(peer_index, self._generate_input_for_peer(peer_index))
         try:
-            sent = self._traffic.sending(_held_open(parts, has_all))
+            sent = self._traffic.sending(parts)
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected = 0, container.num_parts_by_peer[peer_index]
             answers = aiter_with_timeout(stream, self.reducer_timeout)
@@ -139,8 +134,6 @@ class ExactAllReduce(AllReduceRunner):
                 container.register_processed_part(peer_index, part_index, average)
                 self.least_weight = min(self.least_weight, message.weight)
                 part_index += 1
-                if part_index == expected:
-                    has_all.set()
             if part_index != expected:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
         except BaseException:  # cancelled too: nobody may wait for parts of this reducer any more
@@ -218,18 +211,6 @@ def _own_reducer(hiveminds: TensorPartReducer, combine: Combine) -> PartReducer:
     """Ours in place of the one that hivemind has made, which is not used and is to complain of nothing."""
     hiveminds.finished.set()
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine)
-
-
-async def _held_open(
-    parts: AsyncIterator[averaging_pb2.AveragingData], has_all: asyncio.Event
-) -> AsyncIterator[averaging_pb2.AveragingData]:
-    """The parts for a reducer, and no end before all of its answers are here.
-
-    Who answers closes the stream at its end, and what is still on its way then may be lost with it.
-    """
-    async for part in parts:
-        yield part
-    await has_all.wait()
 
 
 def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, int, int]:

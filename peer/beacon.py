@@ -12,8 +12,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from peer.sketch import Sketch
+from peer.steering import Steering
 
 MAX_STEP = 2**40
+MAX_ERA = 2**31
 MAX_CREDITS = 64  # devices whose share of a step is so large that it must be named
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
@@ -24,13 +26,13 @@ class Course(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    era: Annotated[int, Field(ge=0, le=2**31)]
     age_s: _Seconds  # since the step was completed
     usual_s: _Seconds  # that a step takes; 0 before it is known
     credits: Annotated[
         dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=2**31)]],
         Field(max_length=MAX_CREDITS),
     ]  # peer ID -> samples that it has lately brought to a step, where they are many
+    steering: Steering = Steering()
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Beacon:
     sketch: Sketch
     time: float  # when it was published, by the keeper's clock
     course: Course
+    era: int = 0  # how often the run has returned to a checkpoint
 
 
 class BeaconWatch:
@@ -62,7 +65,7 @@ class BeaconWatch:
 
 
 def _order(beacon: Beacon) -> tuple[int, int, float]:
-    return beacon.course.era, beacon.step, beacon.time
+    return beacon.era, beacon.step, beacon.time
 
 
 def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:

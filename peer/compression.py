@@ -58,7 +58,7 @@ class BlockwiseCompression(CompressionBase):
         scales = np.frombuffer(serialized_tensor.buffer, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
         codes[:count] = np.frombuffer(serialized_tensor.buffer, np.int8, count, blocks * SCALE_BYTES)
-        with np.errstate(invalid="ignore"):  # a scale that is infinite: who averages looks for such values
+        with np.errstate(invalid="ignore", over="ignore"):  # of an infinite scale: who averages looks for such values
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 

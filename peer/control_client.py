@@ -7,6 +7,7 @@ channel accepts. `peer.session` builds the long-lived session on top, `peer.doct
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from auth.errors import RequestError, UnreachableError
 from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
 from auth.join_link import JoinLink
 from peer.file_fetch import check_announced, has_digest, incoming_file
-from peer.first_contact import check_clock, check_fingerprint, check_run, check_version, read_certificate
+from peer.first_contact import check_clock, check_run, check_version, find_coordinator
 from peer.guest.traffic import Throttle
 from peer.login_prompt import LoginPrompt, LoginProvider, login_providers, read_prompt
 from peer.protocol import (
@@ -43,6 +44,8 @@ _CHANNEL_OPTIONS = (
     # The session has its own back-off; gRPC's, which grows to two minutes, must not stand behind it.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
+    # An address that no call goes to any more, because the coordinator has moved, is not knocked at for ever.
+    ("grpc.client_idle_timeout_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
 )
 _Reply = TypeVar("_Reply")
@@ -51,19 +54,22 @@ _Reply = TypeVar("_Reply")
 class ControlClient:
     """A verified connection to the coordinator that a join link names; made by `connect`, ended by `close`."""
 
-    def __init__(self, link: JoinLink, channel: grpc.aio.Channel) -> None:
-        self.link = link
+    def __init__(self, link: JoinLink, certificate: str) -> None:
+        """Talk to the holder of this certificate (PEM) only, at first at the link's first address."""
         self.software_version = ""  # that the coordinator runs, once it has been connected to
         self.login_providers: tuple[LoginProvider, ...] = ()  # likewise
-        self._channel = channel
-        self._stub: Any = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+        self._credentials = grpc.ssl_channel_credentials(certificate.encode())
+        self._links = deque(link.each())  # the one that calls go to, then the others in the order to try them
+        self._channels: list[grpc.aio.Channel] = []
+        self._stubs: dict[JoinLink, Any] = {}
 
     @classmethod
     async def connect(cls, link: JoinLink, clock: Callable[[], float]) -> ControlClient:
         """Verify the coordinator's certificate, version, run and clock, each with its own error."""
-        certificate = await read_certificate(link)
-        check_fingerprint(link, certificate)
-        client = cls.open(link, certificate)
+        links = link.each()
+        reached, certificate = await find_coordinator(links)
+        client = cls(link, certificate)
+        client._links.rotate(-links.index(reached))
         try:
             greeting = await client.greet()
             client.software_version = greeting.software_version
@@ -76,11 +82,29 @@ class ControlClient:
             raise
         return client
 
-    @classmethod
-    def open(cls, link: JoinLink, certificate: str) -> ControlClient:
-        """A client that talks to the holder of this certificate (PEM) only; it connects at the first call."""
-        credentials = grpc.ssl_channel_credentials(certificate.encode())
-        return cls(link, grpc.aio.secure_channel(link.address, credentials, options=_CHANNEL_OPTIONS))
+    @property
+    def link(self) -> JoinLink:
+        """The link to the one address that calls go to."""
+        return self._links[0]
+
+    @property
+    def addresses(self) -> int:
+        """How many the link has."""
+        return len(self._links)
+
+    def turn_to_next_address(self) -> None:
+        """Have later calls go to the link's next address, if it has several; those under way go on where they are."""
+        self._links.rotate(-1)
+
+    @property
+    def _stub(self) -> Any:
+        """The calls, over a channel that connects with the first of them."""
+        if self.link not in self._stubs:
+            address = str(self.link.address)
+            channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
+            self._channels.append(channel)
+            self._stubs[self.link] = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+        return self._stubs[self.link]
 
     async def greet(self) -> control_pb2.ChallengeReply:
         """A fresh nonce, with the coordinator's version, run and clock."""
@@ -160,6 +184,23 @@ class ControlClient:
         reply: control_pb2.RenewReply = await self._call(self._stub.Renew, request)
         return reply.token
 
+    async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
+        """Let the public see this device's member under another name (empty: the member's own), or under none."""
+        nonce = (await self.greet()).nonce
+        signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
+        request = control_pb2.ChooseNameRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=signature,
+            display_name=display_name,
+            anonymous=anonymous,
+        )
+        return await self._call(self._stub.ChooseName, request)
+
+    async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
+        """The checkpoint that joining peers are offered; raises `VersionError` where the coordinator knows of none."""
+        return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
+
     async def fetch_file(
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
@@ -196,8 +237,9 @@ class ControlClient:
         return self._stub.Session()
 
     async def close(self) -> None:
-        """Close the connection and whatever runs on it."""
-        await self._channel.close()
+        """Close every connection and whatever runs on it."""
+        for channel in self._channels:
+            await channel.close()
 
     async def _call(self, method: Callable[..., Awaitable[_Reply]], request: object) -> _Reply:
         try:

@@ -19,6 +19,7 @@ from peer.findings import Finding
 from peer.quorum import agreed_sketch, agreed_step
 from peer.records import KnownPeer
 from peer.sketch import Sketch
+from peer.steering import Steering
 from peer.suspicion import Suspicion, SuspicionKind, Suspicions
 
 STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
@@ -83,11 +84,11 @@ def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:
 def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
     """The newest beacon among these records; only a keeper's is one."""
     beacons = [
-        Beacon(peer.record.step, peer.record.sketch, peer.record.time, peer.record.course)
+        Beacon(peer.record.step, peer.record.sketch, peer.record.time, peer.record.course, peer.record.era)
         for peer in peers
         if peer.role == "keeper" and peer.record.training and peer.record.course is not None
     ]
-    return max(beacons, key=lambda beacon: (beacon.course.era, beacon.step, beacon.time), default=None)
+    return max(beacons, key=lambda beacon: (beacon.era, beacon.step, beacon.time), default=None)
 
 
 class SwarmCourse:
@@ -110,8 +111,13 @@ class SwarmCourse:
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
         """The swarm as these records show it at `now` (seconds of this peer)."""
-        beacon, trainers = beacon_of(peers), training(peers)
+        beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
+        if self.era != era:
+            self._sketches.clear()  # of steps that are undone
+        if self._watch.newest is not None:  # who has not returned yet is nowhere
+            peers = [peer for peer in peers if peer.record.era == self.era]
+        trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
         self._met_at = now if trainers and self._met_at is None else self._met_at
         # the keeper, whose own the beacon is, follows most members however far they have come without it
@@ -126,10 +132,21 @@ class SwarmCourse:
         return view
 
     @property
+    def beacon(self) -> Beacon | None:
+        """The newest one; None before the first."""
+        return self._watch.newest
+
+    @property
     def era(self) -> int:
         """The newest beacon's; 0 before the first."""
         newest = self._watch.newest
-        return 0 if newest is None else newest.course.era
+        return 0 if newest is None else newest.era
+
+    @property
+    def steering(self) -> Steering:
+        """What the operator wants, as the newest beacon says."""
+        newest = self._watch.newest
+        return Steering() if newest is None else newest.course.steering
 
     def sketch_at(self, step: int) -> Sketch:
         """What the beacon, or without one most members, reported of the state after `step`; empty if unknown."""

@@ -7,10 +7,14 @@ itself, rounds on shaped lines took several times longer than by TCP. So it is f
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 CONNECT_TIMEOUT_S = 2.0
 MAX_DIALLED = 16
+_KEEPER = re.compile(
+    r"/(ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9._:%-]{1,253}/(tcp/\d{1,5}|udp/\d{1,5}/quic-v1)/p2p/\w{1,128}"
+)
 
 
 async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
@@ -23,6 +27,11 @@ async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
     """The addresses that answer by TCP; if none does, all: QUIC, or a later try, may succeed."""
     return await answering(maddrs) or tuple(maddrs)
+
+
+def are_keepers(maddrs: Sequence[str]) -> bool:
+    """Whether these can be a keeper's addresses: what the p2p daemon is told is looked at before."""
+    return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 
 async def _answers(maddr: str) -> bool:

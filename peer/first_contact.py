@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ssl
+from collections.abc import Sequence
 
 from auth.errors import ClockError, FingerprintError, LinkError, UnreachableError, VersionError
 from auth.identity import TLS_NAME, certificate_fingerprint
@@ -17,8 +18,28 @@ from peer.protocol import MAX_CLOCK_SKEW_S, MAX_VERSION_CHARS, PROTOCOL_VERSION,
 CONNECT_TIMEOUT_S = 10.0
 
 
+async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
+    """The first of these links, each to one address, where the right coordinator answers, and its certificate (PEM).
+
+    Raises `FingerprintError` where another one answers and the right one does not, and else `UnreachableError`.
+    """
+    failures: list[UnreachableError | FingerprintError] = []
+    for link in links:
+        try:
+            certificate = await read_certificate(link)
+            check_fingerprint(link, certificate)
+        except (UnreachableError, FingerprintError) as error:
+            failures.append(error)
+        else:
+            return link, certificate
+    strangers = [error for error in failures if isinstance(error, FingerprintError)]
+    if strangers or len(failures) == 1:
+        raise (strangers or failures)[0]
+    raise UnreachableError(" ".join(map(str, failures)))
+
+
 async def read_certificate(link: JoinLink) -> str:
-    """The server's certificate (PEM), not trusted yet: the caller compares it with the link's fingerprint."""
+    """The certificate (PEM) at the link's first address, not trusted yet: the caller compares its fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -32,10 +53,9 @@ async def read_certificate(link: JoinLink) -> str:
         ) from error
     except ssl.SSLError as error:
         raise UnreachableError(f"What answers at {link.address} does not speak TLS; check the link's port.") from error
-    except OSError as error:
-        raise UnreachableError(
-            f"Cannot reach the coordinator at {link.address}: {error.strerror or error}; is it running?"
-        ) from error
+    except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+        reason = getattr(error, "strerror", None) or error
+        raise UnreachableError(f"Cannot reach the coordinator at {link.address}: {reason}; is it running?") from error
     try:
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:

@@ -5,9 +5,11 @@ The pipe joins a process and its own child on one machine; nothing here crosses 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from peer.compile_choice import CompileMode
+from peer.lost_causes import Lost
 from peer.phases import PhaseFacts
 from peer.place import Place
 from peer.precision import Wanted
@@ -42,6 +44,7 @@ class Progress:
     samples_per_second: float  # this peer's, moving average
     eta_s: float | None  # until the global batch is full
     loss: float | None  # mean over the microbatches since the last global step
+    apart: bool = False  # no keeper has been seen in the swarm for as long as records hold
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,13 @@ class StepReport:
     averaging_s: float
     samples_per_second: float
     lost_samples: int = 0  # accumulated since the last report but not averaged in
-    lost_reason: str = ""  # "", "non-finite", "averaging failed", "out of sync"
+    lost_reason: str = ""  # the newest of the causes below
     data_wait_s: float = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
     elapsed_s: float = 0.0  # since the report before
     averaged_bytes: int = 0  # that others sent to this peer to be averaged
     receipt: str = ""  # what each sender brought to what this peer reduced, signed: see auth.receipts
+    era: int = 0  # how often the run had returned to a checkpoint
+    lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see peer.lost_causes
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,21 @@ class Transferred:
 
 
 @dataclass(frozen=True)
+class CheckpointWanted:
+    """The worker would start from the newest checkpoint, if that is the swarm's state of now."""
+
+    most_bytes: int  # that its files can have
+
+
+@dataclass(frozen=True)
+class CheckpointFetched:
+    """Agent to worker: the state after `step` lies there; or there is none to start from."""
+
+    step: int
+    directory: str  # empty: none
+
+
+@dataclass(frozen=True)
 class LineInDoubt:
     """Rounds took so long, or the measurement is so old, that the line should be measured again."""
 
@@ -107,6 +127,13 @@ class LineMeasured:
     """Agent to worker: what came of it; bytes per second of the slower direction, within the volunteer's limits."""
 
     rate: float
+
+
+@dataclass(frozen=True)
+class KeeperAt:
+    """Agent to worker: where the keeper is reached now."""
+
+    addresses: tuple[str, ...]  # libp2p multiaddresses
 
 
 @dataclass(frozen=True)
@@ -140,5 +167,5 @@ class WorkerPlan:
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
-WorkerMessage = WorkerEvent | Transferred | Suspicion | LineInDoubt
-AgentMessage = Stop | LineMeasured
+WorkerMessage = WorkerEvent | Lost | Transferred | Suspicion | LineInDoubt | CheckpointWanted
+AgentMessage = Stop | LineMeasured | CheckpointFetched | KeeperAt

@@ -1,4 +1,4 @@
-"""Reports that the coordinator has not acknowledged yet, on disk.
+"""Reports, and samples lost beside them, that the coordinator has not acknowledged yet, on disk.
 
 The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
 and an agent that is killed; the number (`seq`) it gets lets the coordinator count it once however often it is sent.
@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from auth.errors import StorageError
+from peer.lost_causes import Lost
 from peer.messages import StepReport
 
 CAPACITY = 100_000  # reports; at one step a minute this is more than two months
+LOST = "lost beside reports"  # the one key of such a row's body
 RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
 
 # AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
@@ -31,12 +34,12 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """A report that waits for its acknowledgement."""
+    """A report, or losses, waiting for an acknowledgement."""
 
     seq: int
     era: int
     completed_at: float  # Unix seconds
-    report: StepReport
+    report: StepReport | Lost
 
 
 class Outbox:
@@ -60,17 +63,26 @@ class Outbox:
     def put(self, report: StepReport, era: int, completed_at: float) -> int:
         """Keep a report and return its number; the oldest goes where there is no room left."""
         with self._transaction() as database:
-            row = (era, completed_at, json.dumps(asdict(replace(report, receipt=""))))
-            seq = database.execute("INSERT INTO reports (era, completed_at, body) VALUES (?, ?, ?)", row).lastrowid
+            seq = self._add(era, completed_at, asdict(replace(report, receipt="")))
             if report.receipt:
                 database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
                 newest = "SELECT seq FROM receipts ORDER BY seq DESC LIMIT ?"
                 database.execute(f"DELETE FROM receipts WHERE seq NOT IN ({newest})", (self._receipts_kept,))  # noqa: S608
-            surplus = len(self) - self._capacity
-            if surplus > 0:
-                oldest = "SELECT seq FROM reports ORDER BY seq LIMIT ?"
-                database.execute(f"DELETE FROM reports WHERE seq IN ({oldest})", (surplus,))  # noqa: S608  our own text
-                database.execute("UPDATE losses SET dropped = dropped + ?", (surplus,))
+        return seq
+
+    def put_lost(self, lost: Lost, at: float) -> int:
+        """Keep what no report can tell of, and return its number."""
+        with self._transaction():
+            return self._add(0, at, {LOST: asdict(lost)})
+
+    def _add(self, era: int, at: float, body: dict[str, Any]) -> int:
+        row = (era, at, json.dumps(body))
+        seq = self._database.execute("INSERT INTO reports (era, completed_at, body) VALUES (?, ?, ?)", row).lastrowid
+        surplus = len(self) - self._capacity
+        if surplus > 0:
+            oldest = "SELECT seq FROM reports ORDER BY seq LIMIT ?"
+            self._database.execute(f"DELETE FROM reports WHERE seq IN ({oldest})", (surplus,))  # noqa: S608  our own
+            self._database.execute("UPDATE losses SET dropped = dropped + ?", (surplus,))
         assert seq is not None
         return seq
 
@@ -82,10 +94,7 @@ class Outbox:
                 "FROM reports LEFT JOIN receipts USING (seq) WHERE seq > ? ORDER BY seq LIMIT ?",
                 (after, limit),
             ).fetchall()
-        return [
-            Pending(seq, era, at, StepReport(**(json.loads(body) | {"receipt": receipt})))
-            for seq, era, at, body, receipt in rows
-        ]
+        return [Pending(seq, era, at, _read(json.loads(body), receipt)) for seq, era, at, body, receipt in rows]
 
     def ack(self, seq: int) -> None:
         """Forget a report that the coordinator has taken, or refused for good."""
@@ -129,3 +138,7 @@ class Outbox:
             raise StorageError(
                 f"Cannot keep reports in {self._path}: {error}; free some space or remove the file."
             ) from error
+
+
+def _read(body: dict[str, Any], receipt: str) -> StepReport | Lost:
+    return Lost(**body[LOST]) if LOST in body else StepReport(**(body | {"receipt": receipt}))

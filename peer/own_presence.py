@@ -14,6 +14,7 @@ class OwnPresence:
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
         self.relays: tuple[str, ...] = ()  # where this peer relays for others while it is in the swarm
+        self._device = ""  # what computes, as the worker has found it
         self._doing = "assisting" if role == "auxiliary" else "training"
 
     def starting(self) -> None:
@@ -32,7 +33,10 @@ class OwnPresence:
         """Follow a worker that runs and is to go on."""
         match event:
             case Ready():
-                self.now = control_pb2.Presence(step=event.step, state=self._doing, relay_addresses=self.relays)
+                self._device = event.device
+                self.now = control_pb2.Presence(
+                    step=event.step, state=self._doing, relay_addresses=self.relays, device=event.device
+                )
             case Progress():
                 self.now = control_pb2.Presence(
                     step=event.step,
@@ -40,4 +44,6 @@ class OwnPresence:
                     samples_per_second=event.samples_per_second,
                     state=self._doing,
                     relay_addresses=self.relays,
+                    device=self._device,
+                    apart=event.apart,
                 )

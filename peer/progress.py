@@ -15,7 +15,6 @@ from typing import Any
 
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
-from hivemind.dht.node import DHTNode
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
@@ -26,17 +25,14 @@ from peer.allowances import GROWTH, CreditBook
 from peer.beacon import Course
 from peer.course import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 from peer.findings import Finding
+from peer.greeting import greet, peer_ids_of
 from peer.records import MAX_RATE, KnownPeer, NewestRecords, PeerRecord, read_records
 from peer.sketch import Sketch, drifted
+from peer.steering import Steering
 from peer.suspicion import Suspicions
 from peer.weight_caps import WeightCaps
 
 logger = logging.getLogger(__name__)
-
-
-async def _greet(_dht: DHT, node: DHTNode, peer_ids: tuple[PeerID, ...]) -> None:
-    """Ping these peers, which makes them add this one to their routing tables; runs in the DHT's process."""
-    await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))
 
 
 class StepTracker(ProgressTracker):
@@ -57,7 +53,7 @@ class StepTracker(ProgressTracker):
         **kwargs: Any,
     ) -> None:
         self.local_progress: LocalTrainingProgress
-        self.era = 0  # how often the run returned to a checkpoint; the keeper's word
+        self.era = 0  # how often the run had returned to a checkpoint when this peer's state was taken
         self.course = SwarmCourse(
             is_keeper=role == "keeper",
             silent_after_s=metadata_expiration / 2,  # the keeper publishes twice as often, and oftener
@@ -72,8 +68,10 @@ class StepTracker(ProgressTracker):
         self._access = access
         self._role = role
         self._training = role == "keeper"
+        self._steering = Steering()
         self._sketch: tuple[int, Sketch] = (-1, ())
         self._keeper_ids = tuple(keeper_ids)
+        self._keeper_addresses: tuple[str, ...] = ()  # that were told since the join
         self._greeted_at = float("-inf")
         self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
         self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
@@ -102,6 +100,21 @@ class StepTracker(ProgressTracker):
         """The sketch of this peer's parameters after `step`; goes out with the reports of that step."""
         self._sketch = (step, sketch)
 
+    def begin_step_after(self, step: int, era: int) -> None:
+        """This peer's state is the one after `step`; call while updates are paused.
+
+        What was known of the swarm's progress is of an older era where this one is newer: it went further.
+        """
+        if era > self.era:
+            self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
+        self.era = era
+        self.update_epoch(new_epoch=step)
+
+    @property
+    def sketch(self) -> Sketch:
+        """That of this peer's own state."""
+        return self._sketch[1]
+
     def carry_over(self, samples: int) -> None:
         """This many samples are towards the step that just began, computed before it; call while updates are paused."""
         self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
@@ -126,9 +139,9 @@ class StepTracker(ProgressTracker):
         self.course.round_ended(step, weights, short)
 
     @property
-    def known_era(self) -> int:
-        """How often the run has returned to a checkpoint: the keeper knows it, others have it from the beacon."""
-        return self.era if self._role == "keeper" else self.course.era
+    def is_undone(self) -> bool:
+        """Whether the run has returned to a checkpoint since this peer took its state: what came after is undone."""
+        return self._role != "keeper" and self.course.era > self.era
 
     def heed(self, findings: Iterable[Finding]) -> None:
         """What the averager has found out about others in the rounds since, successful ones and failed ones."""
@@ -136,6 +149,12 @@ class StepTracker(ProgressTracker):
         refused = {found.peer_id: found.detail for found in findings if found.kind == "parts"}
         self.course.parts_refused(step, refused)
         self.course.suspect_all((found for found in findings if found.kind != "parts"), step)
+
+    def steer(self, steering: Steering) -> None:
+        """What the operator wants: goes into the keeper's beacon, by which this peer goes itself, too."""
+        if steering != self._steering:
+            self._steering = steering
+            self.should_report_progress.set()
 
     def begin_training(self) -> None:
         """From now on the others wait for this peer when they average."""
@@ -163,6 +182,7 @@ class StepTracker(ProgressTracker):
             rate=min(float(progress.samples_per_second), MAX_RATE),
             time=now,
             training=self._training,
+            era=self.era,
             client_mode=self.client_mode,
             sketch=self._sketch[1] if self._sketch[0] == progress.epoch else (),
             course=self._course() if self._role == "keeper" else None,
@@ -172,10 +192,10 @@ class StepTracker(ProgressTracker):
         """What makes the keeper's record the beacon; credits are named where they exceed what anybody may claim."""
         allowances = self.course.allowances
         return Course(
-            era=self.era,
             age_s=self.course.age_s(time.monotonic()),
             usual_s=self._credits.usual_s,
             credits=self._credits.credits_above(allowances.share * allowances.target / GROWTH),
+            steering=self._steering,
         )
 
     async def _progress_reporter(self) -> None:
@@ -200,7 +220,14 @@ class StepTracker(ProgressTracker):
         """A keeper that was restarted knows nobody: let it know this peer, as at joining."""
         if self._keeper_ids and self.view.keepers == 0 and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
             self._greeted_at = get_dht_time()
-            self.dht.run_coroutine(partial(_greet, peer_ids=self._keeper_ids), return_future=True)
+            greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
+            self.dht.run_coroutine(greeting, return_future=True)
+
+    def keeper_at(self, addresses: Iterable[str]) -> None:
+        """The keeper is reached there now."""
+        self._keeper_addresses = tuple(addresses)
+        self._keeper_ids = peer_ids_of(self._keeper_addresses)
+        self._greeted_at = float("-inf")
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
         """Turn the records (a dictionary of values with expirations) into hivemind's form; keeps the view beside it."""

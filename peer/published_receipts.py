@@ -75,6 +75,12 @@ class Overview(_Published):
     taken_at: float  # Unix seconds
 
 
+class Authority(_Published):
+    """What matters here of /api/v1/authority."""
+
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class Published(_Published):
     """Everything, as `manyhands verify --save` keeps it: the leaderboard before and after the pages were read."""
 

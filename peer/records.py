@@ -13,7 +13,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
-from peer.beacon import MAX_STEP, Course, SketchValue
+from peer.beacon import MAX_ERA, MAX_STEP, Course, SketchValue
 from peer.sketch import MAX_SKETCH_SIZE
 
 MAX_RATE = 1e7  # samples per second
@@ -31,6 +31,7 @@ class PeerRecord(BaseModel):
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
     client_mode: bool
+    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # how often the run had returned to a checkpoint before this state
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
     course: Course | None = None  # the keeper's alone: with it the record is the step's beacon
 

@@ -14,7 +14,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
 from peer.config.base import Positive, Section
+from peer.config.dashboard import Dashboard
 from peer.config.data import Data
+from peer.config.evaluation import Evaluation
 from peer.config.model import Model, Objective
 from peer.config.phases import Phase
 from peer.config.tokenizer import Tokenizer
@@ -75,6 +77,8 @@ class RunConfig(Section):
     phases: tuple[Phase, ...] = Field((), strict=False)
     checkpoints: Checkpoints = Checkpoints()
     membership: Membership = Membership()
+    dashboard: Dashboard = Dashboard()
+    evaluation: Evaluation = Evaluation()
 
     @model_validator(mode="after")
     def _sections_fit(self) -> RunConfig:
@@ -210,7 +214,7 @@ def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
 def _first_mistake(error: ValidationError) -> str:
     """The first of pydantic's complaints, without a full stop: key, value, remedy."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"]) or "the file"
+    key = ".".join(f"{part!s:.80}" for part in first["loc"]) or "the file"  # a key, too, may be of any length
     if first["type"] == "extra_forbidden":
         return f"`{key}` is not a known key; remove it or check its spelling"
     if first["type"] == "value_error":

@@ -26,7 +26,7 @@ from peer.session_stream import (
     unless_stopped,
 )
 
-__all__ = ["Session", "SessionHandlers", "SessionTiming", "renewal_due_at", "retry_delay_s"]
+__all__ = ["Session", "SessionHandlers", "SessionTiming", "failed_rounds", "renewal_due_at", "retry_delay_s"]
 
 logger = logging.getLogger(__name__)
 RENEW_AT = 2 / 3  # of a token's lifetime
@@ -35,6 +35,14 @@ RENEW_AT = 2 / 3  # of a token's lifetime
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
     """How long to wait before the next try: drawn from a window that doubles, so that peers do not all come at once."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
+
+
+def failed_rounds(failures: int, addresses: int) -> int:
+    """How often the coordinator was not there after so many failures in succession; 0: it may be at the next address.
+
+    Only after it was tried at each of its addresses is there a reason to wait longer.
+    """
+    return 0 if failures % addresses else failures // addresses
 
 
 def renewal_due_at(issued_at: float, expires_at: float) -> float:
@@ -84,7 +92,9 @@ class Session:
             except UnreachableError as error:
                 failures += 1
                 logger.info("No session with the coordinator (attempt %d): %s", failures, error)
-            await pause(stop, retry_delay_s(failures, timing.retry_first_s, timing.retry_most_s, self._rng))
+                self._client.turn_to_next_address()
+            rounds = failed_rounds(failures, self._client.addresses)
+            await pause(stop, retry_delay_s(rounds, timing.retry_first_s, timing.retry_most_s, self._rng))
 
     async def _stay(
         self, outbox: Outbox, presence: PresenceSource, handlers: SessionHandlers, stop: asyncio.Event

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,14 +16,21 @@ import grpc
 
 from auth.errors import ManyhandsError, QuarantinedError, RequestError, RevokedError, UnreachableError
 from auth.identity import DeviceKey, challenge_bytes
+from peer.lost_causes import Lost
 from peer.messages import Notice
-from peer.outbox import Outbox
+from peer.outbox import Outbox, Pending
 from peer.protocol import control_pb2
 from peer.protocol.errors import error_from_rpc
-from peer.protocol.wire import report_to_wire
+from peer.protocol.wire import lost_to_wire, report_to_wire
 from peer.suspicion import Suspicion
 
+MOST_PRESENCE_S = 60.0  # whatever the coordinator asks for: a peer is not silent for longer
 PresenceSource = Callable[[], control_pb2.Presence | None]
+
+
+def paced(told_s: float, own_s: float) -> float:
+    """How often to say where this peer stands, in seconds: as told, but neither oftener than by itself nor never."""
+    return min(max(told_s, own_s), MOST_PRESENCE_S) if math.isfinite(told_s) else own_s
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class SessionHandlers:
     on_revoked: Callable[[str], None]  # the reason; `RevokedError` follows
     on_connected: Callable[[bool], None]  # the line is up, or lost
     take_suspicions: Callable[[], Sequence[Suspicion]] = lambda: ()  # what the coordinator is to be told of others
+    on_swarm: Callable[[Sequence[str]], None] = lambda _: None  # where the keeper is reached now
     on_version: Callable[[str], None] = lambda _: None  # what the coordinator runs, at the beginning of each stay
 
 
@@ -79,7 +88,8 @@ class SessionStream:
         self._handlers, self._timing = handlers, timing
         self._unacked: dict[int, int] = {}  # report number -> its step
         self._sent_up_to = 0
-        self._suspicions_are_heard = False
+        self._suspicions_are_heard = self._losses_are_heard = False
+        self._presence_every_s = timing.presence_every_s
 
     async def greet(self, greeting: Greeting) -> control_pb2.Welcome:
         """Answer the coordinator's nonce with the device's signature; raises the coordinator's refusal."""
@@ -120,6 +130,7 @@ class SessionStream:
         if welcome is None or welcome.WhichOneof("body") != "welcome":
             raise RequestError("The coordinator did not welcome the session.")
         self._suspicions_are_heard = welcome.welcome.hears_suspicions
+        self._losses_are_heard = welcome.welcome.hears_losses
         self._handlers.on_version(welcome.welcome.software_version)
         return welcome.welcome
 
@@ -138,6 +149,10 @@ class SessionStream:
                 handlers.on_revocations(message.revocations)
             case "notice":
                 handlers.on_notice(Notice(message.notice.level, message.notice.text))
+            case "swarm":
+                handlers.on_swarm(tuple(message.swarm.addresses))
+            case "pace":
+                self._presence_every_s = paced(message.pace.every_s, self._timing.presence_every_s)
             case "standing":
                 handlers.on_standing(message.standing)
             case "revoked":
@@ -163,7 +178,7 @@ class SessionStream:
                 await self._send_suspicions()
                 if now() >= presence_due:
                     await self._send_presence()
-                    presence_due = now() + self._timing.presence_every_s
+                    presence_due = now() + self._presence_every_s
                 await pause(stop, self._timing.send_every_s)
             await self._take_leave(deadline=now() + self._timing.farewell_s)
         except UnreachableError:
@@ -172,10 +187,12 @@ class SessionStream:
     async def _send_reports(self) -> None:
         room = self._timing.window_reports - len(self._unacked)
         for entry in self._outbox.pending(room, after=self._sent_up_to):
-            wire = report_to_wire(entry.seq, entry.era, entry.completed_at, entry.report)
-            self._unacked[entry.seq] = entry.report.step
             self._sent_up_to = entry.seq
-            await self._write(control_pb2.PeerMessage(report=wire))
+            if isinstance(entry.report, Lost) and not self._losses_are_heard:
+                self._outbox.ack(entry.seq)
+                continue
+            self._unacked[entry.seq] = entry.report.step
+            await self._write(_message_of(entry))
 
     async def _send_suspicions(self) -> None:
         """What a worker noticed of others; an older coordinator would end the session over it."""
@@ -224,6 +241,13 @@ class SessionStream:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise UnreachableError("The line to the coordinator broke.") from error
+
+
+def _message_of(entry: Pending) -> control_pb2.PeerMessage:
+    if isinstance(entry.report, Lost):
+        return control_pb2.PeerMessage(lost=lost_to_wire(entry.seq, entry.completed_at, entry.report))
+    report = report_to_wire(entry.seq, entry.era, entry.completed_at, entry.report)
+    return control_pb2.PeerMessage(report=report)
 
 
 async def pause(stop: asyncio.Event, delay_s: float) -> None:

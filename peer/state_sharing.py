@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
@@ -15,10 +17,11 @@ from hivemind.utils import MPFuture, nested_flatten
 from hivemind.utils.asyncio import aiter_with_timeout
 from hivemind.utils.streaming import combine_from_streaming
 
-from auth.swarm_auth import AuthorizedAverager, SwarmAccess
+from auth.swarm_auth import STATE_READERS, AuthorizedAverager, SwarmAccess
 from peer.all_reduce import is_finite
-from peer.beacon import MAX_STEP
+from peer.beacon import MAX_ERA, MAX_STEP
 from peer.compression import decode
+from peer.donations import Donations
 from peer.guest.traffic import Traffic
 from peer.round_memory import freeze_imported
 from peer.sketch import Sketch, sketch_of
@@ -34,6 +37,9 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
         self.access, self._traffic = access, traffic
         self.state_lock = threading.RLock()  # held while a global step changes the state
+        self.era = 0  # how often the run had returned to a checkpoint when this state was taken
+        self._donations = Donations(time.monotonic)
+        self._turned_away = multiprocessing.Value("q", 0)  # counted by the forked process, read by this one
         super().__init__(*args, **kwargs)
 
     def run(self) -> None:
@@ -41,11 +47,16 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         freeze_imported()
         super().run()
 
+    @property
+    def turned_away(self) -> int:
+        """How often somebody asked for the state and was told to come back."""
+        return int(self._turned_away.value)
+
     def get_current_state(self) -> Any:
         """A consistent copy of the state between two global steps (hivemind's shares the live tensors)."""
         with self.state_lock, torch.no_grad():
             metadata, tensors, infos = super().get_current_state()
-            return metadata, [tensor.clone() for tensor in tensors], infos
+            return metadata | {"era": self.era}, [tensor.clone() for tensor in tensors], infos
 
     def set_step(self, step: int) -> None:
         """Declare that the state is the one after `step` global steps: the schedule follows, backwards too."""
@@ -53,20 +64,34 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.scheduler._step_count, self.scheduler.last_epoch = step, step - 1
         self.scheduler.step()
 
-    def load_state_from_peers(self, *, minimum_step: int = 0, timeout: float | None = None, doubt: Doubt) -> bool:
-        """Take the first donor's state that is of `minimum_step` or later, fits, and that `doubt` lets pass.
+    def load_state_from_peers(
+        self,
+        *,
+        minimum_step: int = 0,
+        minimum_era: int = 0,
+        adopt_era: bool = True,
+        timeout: float | None = None,
+        doubt: Doubt,
+    ) -> bool:
+        """Take the first donor's state that is of `minimum_step` and `minimum_era` or later, fits, and passes `doubt`.
 
-        Nothing is overwritten before; false if no donor had such a state.
+        `adopt_era`: its era is then this peer's; the keeper, whose word on it counts, keeps its own. Nothing is
+        overwritten before; false if no donor had such a state.
         """
         if timeout is not None:
             timeout += self._traffic.down.seconds_for(self._most_bytes())
         refused: list[str] = []
         while (found := self._download(refused, timeout)) is not None:
             donor, metadata, donated = found
-            step = metadata.get("epoch") if isinstance(metadata, dict) else None
-            reason = self._misfit(step, minimum_step, donated) or doubt(donor, int(step or 0), self._sketch(donated))
+            facts = metadata if isinstance(metadata, dict) else {}
+            step, era = facts.get("epoch"), facts.get("era")
+            reason = (
+                self._misfit(step, minimum_step, donated)
+                or _misplaced(era, minimum_era)
+                or doubt(donor, int(step or 0), self._sketch(donated))
+            )
             if reason is None:
-                self._take(int(step or 0), donated)
+                self._take(int(step or 0), int(era or 0) if adopt_era else self.era, donated)
                 return True
             logger.warning("the state of %s (step %s) %s: not taken", donor, step, reason)
             refused.append(donor)
@@ -87,25 +112,42 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         """Why this peer cannot hold such a state, whoever gave it."""
         if not isinstance(step, int) or isinstance(step, bool) or not minimum_step <= step <= MAX_STEP:
             return f"is none of step {minimum_step} or later"
-        fits = [tensor.shape for tensor in self._state_tensors()] == [tensor.shape for tensor in donated]
-        return None if fits else "has other tensors than this peer's"
+        own = [tensor.shape for tensor in self._state_tensors()]
+        if len(donated) < len(own):
+            return f"came with {len(donated)} of {len(own)} tensors"
+        return None if [tensor.shape for tensor in donated] == own else "has other tensors than this peer's"
 
     def _sketch(self, donated: Sequence[torch.Tensor]) -> Sketch:
         parameters = len(list(self._local_tensors()))
         return sketch_of(donated[:parameters], donated[parameters:])
 
-    def _take(self, step: int, donated: Sequence[torch.Tensor]) -> None:
+    def _take(self, step: int, era: int, donated: Sequence[torch.Tensor]) -> None:
         with self.state_lock, torch.no_grad():
             for tensor, new in zip(self._state_tensors(), donated, strict=True):
                 tensor.copy_(new)
+            self.era = era
             self.set_step(step)
 
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give the state at the rate that this peer may send."""
-        async for message in self._traffic.sending(super().rpc_download_state(request, context)):
-            yield message
+        """Give the state to a few at once, at the rate that this peer may send; who comes too many is told so."""
+        if not await self.directory.admits(context.remote_id, STATE_READERS):
+            return
+        token = self.directory.token_of(context.remote_id)
+        donation = None if token is None else self._donations.begin(token.member)
+        if donation is None:
+            with self._turned_away.get_lock():
+                self._turned_away.value += 1
+            yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"busy": True}))
+            return
+        try:
+            async for message in self._traffic.sending(super().rpc_download_state(request, context)):
+                if not self._donations.goes_on(donation):
+                    return
+                yield message
+        finally:
+            self._donations.end(donation)
 
     async def _load_state_from_peers(
         self, future: Any, timeout: float | None = None, refused: Collection[str] = ()
@@ -142,6 +184,9 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                     raise ValueError(f"the state of {donor} is larger than {limit} bytes")
                 if message.metadata:
                     metadata = self.serializer.loads(message.metadata)
+                    if isinstance(metadata, dict) and metadata.get("busy") is True:
+                        logger.info("%s gives its state to others now", donor)
+                        return None
                 if message.tensor_part.dtype and parts:
                     tensors.append(decode(combine_from_streaming(parts)))
                     parts = []
@@ -152,6 +197,13 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             logger.warning("state of %s could not be downloaded: %r", donor, error)
             return None
         return None if metadata is None or not all(map(is_finite, tensors)) else (metadata, tensors)
+
+
+def _misplaced(era: object, minimum_era: int) -> str | None:
+    """Why a state of this era is none that counts."""
+    if not isinstance(era, int) or isinstance(era, bool) or not minimum_era <= era <= MAX_ERA:
+        return f"is none of era {minimum_era} or later"
+    return None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

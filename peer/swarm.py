@@ -20,13 +20,17 @@ from hivemind.utils import get_dht_time
 from auth.credentials import Credentials
 from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
+from peer.beacon import Beacon
 from peer.census import Census
 from peer.dht import join_dht
 from peer.guest.traffic import Traffic
 from peer.line_estimate import LineEstimate
+from peer.lost_causes import LostCause
 from peer.place import Place
 from peer.round_counts import RoundTally
 from peer.run_config import RunConfig
+from peer.sketch import Sketch
+from peer.steering import Steering
 from peer.suspicion import Suspicion, Suspicions
 from peer.swarm_optimizer import SwarmOptimizer
 from peer.witness import Witness
@@ -47,6 +51,7 @@ class StepOutcome:
     averaging_s: float
     averaged_bytes: int = 0  # that others sent to this peer to be averaged
     receipt: str = ""  # of what they brought, signed; empty if this peer reduced nothing
+    era: int = 0  # of the state that the step was taken from
     lost_samples: int = 0
     lost_reason: str = ""
 
@@ -63,6 +68,7 @@ class SwarmProgress:
     eta_s: float | None
     samples_per_second: float  # this peer's
     swarm_samples_per_second: float
+    apart: bool = False  # no keeper has been seen for as long as records hold
 
 
 class Swarm:
@@ -134,9 +140,31 @@ class Swarm:
         return self._optimizer.opt
 
     @property
+    def sketch(self) -> Sketch:
+        """A short summary of this peer's state."""
+        return self._optimizer.tracker.sketch
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """The trained parameters, in the order in which they are sketched."""
+        return list(self._optimizer.state_averager.main_parameters)
+
+    def await_beacon(self, patience_s: float) -> Beacon | None:
+        """The keeper's word on where the swarm is; None if it has not been heard of by then."""
+        deadline = time.monotonic() + patience_s
+        while (beacon := self._optimizer.tracker.course.beacon) is None and time.monotonic() < deadline:
+            if self._optimizer.interrupted.wait(GROUP_POLL_S):
+                break
+        return beacon
+
+    @property
     def addresses(self) -> list[str]:
         """This peer's libp2p multiaddresses."""
         return [str(address) for address in self._dht.get_visible_maddrs()]
+
+    def keeper_at(self, addresses: Sequence[str]) -> None:
+        """The keeper is reached there now: it is looked for there whenever this peer does not see it."""
+        self._optimizer.tracker.keeper_at(addresses)
 
     def line_is_due(self) -> bool:
         """Whether the line is to be measured (again) now; true once each time."""
@@ -146,6 +174,20 @@ class Swarm:
         """The line has this rate (bytes per second), the slower direction of the two."""
         self._optimizer.line.measured(rate)
         self._optimizer.declare_line()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the operator wants everybody to wait; a run that has ended is waited for no longer."""
+        return self._optimizer.tracker.course.steering.paused and not self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this peer's state is the run's last."""
+        return self._optimizer.tracker.course.steering.has_ended(self.step)
+
+    def steer(self, steering: Steering) -> None:
+        """The keeper alone: let everybody do what the operator wants."""
+        self._optimizer.tracker.steer(steering)
 
     def add(self, samples: int) -> None:
         """Count a microbatch whose gradient (summed over samples) was added to `.grad`."""
@@ -165,7 +207,8 @@ class Swarm:
         optimizer = self._optimizer
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
-        if optimizer.tracker.swarm_step > self.step or optimizer.tracker.has_drifted:
+        tracker = optimizer.tracker
+        if tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone:
             return self._catch_up()
         optimizer.prepare_averaging()
         if not optimizer.is_due or (optimizer.may_overlap and optimizer.others_arrive):
@@ -208,28 +251,57 @@ class Swarm:
             return None
         samples = self._optimizer.grad_averager.due_samples
         self._optimizer.take_step()
-        receipt = self._witness.receipt(self._optimizer.tracker.known_era, self.step, group.counted)
-        return StepOutcome(self.step, samples, True, group.size, group.samples, seconds, group.averaged_bytes, receipt)
+        era = self._optimizer.state_averager.era
+        return StepOutcome(
+            self.step,
+            samples,
+            True,
+            group.size,
+            group.samples,
+            seconds,
+            group.averaged_bytes,
+            receipt=self._witness.receipt(era, self.step, group.counted),
+            era=era,
+        )
 
     def _catch_up(self) -> StepOutcome:
+        reason = self._why_lost()
         lost = self._optimizer.drop_gradients()
         began = time.perf_counter()
         self._optimizer.download_state()
         seconds = time.perf_counter() - began
-        reason = "out of sync" if lost else ""
+        reason = reason if lost else ""
         return StepOutcome(self.step, 0, False, 0, None, seconds, lost_samples=lost, lost_reason=reason)
+
+    def _why_lost(self) -> str:
+        """What brings this peer to take another's state, and so loses what it holds."""
+        optimizer = self._optimizer
+        if optimizer.tracker.is_undone:
+            return LostCause.UNDONE.value
+        if optimizer.tracker.swarm_step <= self.step:
+            return LostCause.OUT_OF_SYNC.value
+        return (LostCause.AVERAGING if optimizer.attempts else LostCause.LATE).value
 
     def download_state(self) -> bool:
         """Take a trusted donor's state; false if there is none."""
         return self._optimizer.download_state()
 
-    def restore(self, step: int) -> None:
-        """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint)."""
-        self._optimizer.restore(step)
+    @property
+    def turned_away(self) -> int:
+        """How often another peer asked this one for its state while it gave it to others."""
+        return int(self._optimizer.state_averager.turned_away)
 
-    def set_era(self, era: int) -> None:
-        """How often the run has returned to a checkpoint: goes into the keeper's beacon."""
-        self._optimizer.tracker.era = era
+    def restore(self, step: int, era: int | None = None) -> None:
+        """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint).
+
+        A newer `era`, the keeper's word, has everybody return to this state who is further.
+        """
+        self._optimizer.restore(step, era)
+
+    @property
+    def era(self) -> int:
+        """How often the run had returned to a checkpoint when this peer's state was taken."""
+        return int(self._optimizer.state_averager.era)
 
     def frozen_state(self) -> Any:
         """A context in which no global step changes the state."""
@@ -250,6 +322,7 @@ class Swarm:
             eta_s=max(0.0, remaining_s) if finite else None,
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             swarm_samples_per_second=tracker.view.rate,
+            apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
         )
 
     @property

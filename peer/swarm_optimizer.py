@@ -195,7 +195,13 @@ class SwarmOptimizer(hivemind.Optimizer):
     @property
     def is_due(self) -> bool:
         """Whether the global batch is full, and this peer is not about to leave."""
-        return self.tracker.ready_to_update_epoch and not self.interrupted.is_set()
+        return self.tracker.ready_to_update_epoch and not self.interrupted.is_set() and not self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the operator wants no further step, for now or for good."""
+        steering = self.tracker.course.steering
+        return steering.paused or steering.has_ended(self.local_epoch)
 
     @property
     def may_overlap(self) -> bool:
@@ -317,6 +323,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         It begins with what was accumulated while this one was averaged in the background.
         """
         with self._changing_state(), self.grad_averager.making_room():
+            self._follow_steering()  # the beacon may have come since this step began
             self._load_averaged_gradients_into_optimizer_()
             self.state_averager.step(increment_epoch=True, optimizer_step=True)
         self.attempts = 0
@@ -343,14 +350,22 @@ class SwarmOptimizer(hivemind.Optimizer):
         """
         if self._config.starts_optimizer(self.local_epoch):
             self.state_averager.optimizer.reset_statistics()
-        self.target_batch_size = self._config.at_step(self.local_epoch).averaging.target_batch_size
-        self.tracker.target_batch_size = self.target_batch_size
+        self._follow_steering()
+
+    def _follow_steering(self) -> None:
+        """Take up what the operator wants after the state's step; to do so again changes nothing."""
+        change = self.tracker.course.steering.at(self.local_epoch)
+        usual = self._config.at_step(self.local_epoch).averaging.target_batch_size
+        self.target_batch_size = self.tracker.target_batch_size = change.target_batch_size or usual
+        scheduled = self.state_averager.scheduler.get_last_lr()
+        for group, learning_rate in zip(self.state_averager.optimizer.param_groups, scheduled, strict=True):
+            group["lr"] = change.learning_rate_scale * learning_rate
 
     def _begin_step(self) -> None:
         """Tell the tracker where the state now stands; its updates must be paused."""
         moments = optimizer_tensors(self.state_averager.optimizer)
         self.tracker.set_sketch(self.local_epoch, sketch_of(self.state_averager.main_parameters, moments))
-        self.tracker.update_epoch(new_epoch=self.local_epoch)
+        self.tracker.begin_step_after(self.local_epoch, self.state_averager.era)
         self._step_began_s = time.monotonic()
 
     def drop_gradients(self) -> int:
@@ -365,7 +380,11 @@ class SwarmOptimizer(hivemind.Optimizer):
         if self._role == "keeper":
             self._meet_all()
         loaded = self.state_averager.load_state_from_peers(
-            minimum_step=self.local_epoch, timeout=self.load_state_timeout, doubt=self._doubt
+            minimum_step=0 if self.tracker.is_undone else self.local_epoch,
+            minimum_era=self.state_averager.era if self._role == "keeper" else self.tracker.course.era,
+            adopt_era=self._role != "keeper",
+            timeout=self.load_state_timeout,
+            doubt=self._doubt,
         )
         with self._changing_state():
             self.grad_averager.drop_all()
@@ -401,10 +420,12 @@ class SwarmOptimizer(hivemind.Optimizer):
                 break
         return known
 
-    def restore(self, step: int) -> None:
-        """Declare that parameters and optimizer hold the state after `step` global steps."""
+    def restore(self, step: int, era: int | None = None) -> None:
+        """Declare that parameters and optimizer hold the state after `step` global steps, of this era or the same."""
+        self._cancel_scheduled()
         with self._changing_state():
             self.state_averager.set_step(step)
+            self.state_averager.era = self.state_averager.era if era is None else era
 
     def shutdown(self) -> None:
         """Leave in order; rounds that others are forming with this peer are given up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ class Tally:
 
     began_at: float  # seconds of the loop's clock
     data_wait_s: float  # the stream's total at `began_at`
-    lost_samples: int = 0
+    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see peer.lost_causes
     lost_reason: str = ""
     _results: list[MicrobatchResult] = field(default_factory=list)
 
@@ -27,8 +28,9 @@ class Tally:
         self._results.append(result)
 
     def lose(self, samples: int, reason: str) -> None:
-        """Count samples that will not be averaged in; the last reason is the one reported."""
-        self.lost_samples += samples
+        """Count samples that will not be averaged in; the last reason is the one that people are told."""
+        if samples:
+            self.lost[reason] += samples
         self.lost_reason = reason or self.lost_reason
 
     def forget_losses(self) -> None:
@@ -39,6 +41,7 @@ class Tally:
         """The report of a global step just taken; `now` and `data_wait_s` as at the beginning."""
         results = self._results if outcome.samples > 0 else []
         elapsed_s = now - self.began_at
+        self.lose(outcome.lost_samples, outcome.lost_reason)
         return StepReport(
             step=outcome.step,
             samples=outcome.samples,
@@ -49,12 +52,14 @@ class Tally:
             group_samples=outcome.group_samples,
             averaging_s=outcome.averaging_s,
             samples_per_second=outcome.samples / elapsed_s if elapsed_s > 0 else 0.0,
-            lost_samples=self.lost_samples + outcome.lost_samples,
-            lost_reason=outcome.lost_reason or self.lost_reason,
+            lost_samples=self.lost.total(),
+            lost_reason=self.lost_reason,
+            lost=dict(self.lost),
             data_wait_s=data_wait_s - self.data_wait_s,
             elapsed_s=elapsed_s,
             averaged_bytes=outcome.averaged_bytes,
             receipt=outcome.receipt,
+            era=outcome.era,
         )
 
     def progress(self, swarm: SwarmProgress) -> Progress:
@@ -68,6 +73,7 @@ class Tally:
             samples_per_second=swarm.samples_per_second,
             eta_s=swarm.eta_s,
             loss=weighted_mean([(result.loss, result.samples) for result in self._results]),
+            apart=swarm.apart,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from peer.backends import Backend
+from peer.lost_causes import Lost, LostCause
 from peer.messages import Progress, StepReport
 from peer.tally import Tally
 
@@ -43,11 +44,12 @@ def train(
     backend: Backend,
     batches: Batches,
     swarm: Swarm,
-    send: Callable[[Progress | StepReport], None],
+    send: Callable[[Progress | StepReport | Lost], None],
     should_stop: Callable[[], bool],
     clock: Callable[[], float],
 ) -> None:
-    """Train until `should_stop` or the end of the data; what the swarm has not taken by then is left to the others."""
+    """Train until `should_stop` or the end of the data; what the swarm has not taken by then is lost, and told."""
+    waiting_samples = 0  # accumulated, and neither averaged in nor lost yet
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
     for batch in batches:
@@ -55,15 +57,17 @@ def train(
             break
         result = backend.accumulate(batch)
         if not result.finite:
-            tally.lose(result.samples, "non-finite")
+            tally.lose(result.samples, LostCause.NON_FINITE.value)
         else:
             tally.add(result)
+            waiting_samples += result.samples
             swarm.begin_training()
             swarm.add(result.samples)
 
         outcome = swarm.advance(backend.collect)
         if outcome is not None:
             backend.synchronize()
+            waiting_samples -= outcome.samples + outcome.lost_samples
             if outcome.averaged:
                 send(tally.report(outcome, clock(), batches.wait_s))
                 tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
@@ -78,3 +82,8 @@ def train(
     outcome = swarm.finish(backend.collect)  # a step whose averaging went on beside the last microbatches
     if outcome is not None:
         send(tally.report(outcome, clock(), batches.wait_s))
+        waiting_samples -= outcome.samples
+        tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+    tally.lose(max(0, waiting_samples), LostCause.LEFT.value)
+    if tally.lost:
+        send(Lost(swarm.progress().step + 1, dict(tally.lost)))

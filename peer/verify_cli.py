@@ -1,4 +1,4 @@
-"""`manyhands verify`: recompute a run's leaderboard from what its devices have signed."""
+"""`manyhands verify`: recompute a run's leaderboard from what its devices have signed, or check a certificate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from auth.errors import StorageError, UnverifiedError
+from peer.certificate_check import authority_key, certificate_in, check_certificate
 from peer.receipt_download import read_published
 from peer.tables import say, say_json, say_table
 from peer.verification import Verification, verify
@@ -20,12 +21,25 @@ app = typer.Typer(pretty_exceptions_enable=False)
 @app.command("verify", epilog="Example: manyhands verify https://example.org:8080 --save receipts.json")
 def verify_leaderboard(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The dashboard's address, or a file that `--save` wrote.")
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="The dashboard's address, a file that `--save` wrote, or a certificate's file."
+        ),
     ],
     save: Annotated[Path | None, typer.Option(help="Keep what was downloaded in this file, to verify offline.")] = None,
+    authority: Annotated[
+        str,
+        typer.Option(metavar="KEY|PAGE", help="Of a certificate: the key that must have signed it, or the run's page."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Check every receipt's signature, count by them, and compare with the published leaderboard."""
+    """Check every receipt's signature, count by them, and compare with the published leaderboard.
+
+    Of a certificate of contribution: whether the run's authority has signed it.
+    """
+    if (certificate := certificate_in(source)) is not None:
+        check_certificate(certificate, authority and authority_key(authority), as_json)
+        return
     published = read_published(source, time.sleep)
     if save is not None:
         try:

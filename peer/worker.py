@@ -7,6 +7,7 @@ before the data path starts its threads. The process never imports gRPC; it talk
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 import traceback
@@ -38,15 +39,19 @@ from peer.data.tokenizers import load_special_ids, load_tokenizer
 from peer.guest.memory_use import require_memory
 from peer.guest.traffic import Throttle, Traffic, require_rate
 from peer.hardware import find_device, pick_threads
+from peer.holding import HeldBatches
 from peer.local_steps import own_model, with_local_steps
 from peer.low_rank import values_sent
 from peer.messages import (
+    CheckpointFetched,
     Failed,
+    KeeperAt,
     LineInDoubt,
     LineMeasured,
     Notice,
     PhaseEntered,
     Ready,
+    Stop,
     Stopped,
     Transferred,
     WorkerMessage,
@@ -58,15 +63,14 @@ from peer.phases import phase_at
 from peer.process_output import LOG_FILE, write_output_to
 from peer.reports import SparingReports
 from peer.run_config import RunConfig
+from peer.state_taking import StateTaking
 from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
 from peer.swarm import Swarm
 from peer.trainer import train
 
 SIZES_FILE = "microbatch.json"
 MAX_LOG_BYTES = 5_000_000
-STATE_RETRY_S = 2.0
 TRAFFIC_EVERY_S = 2.0
-STATE_NOTICE_EVERY = 15  # retries
 
 
 def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
@@ -97,6 +101,7 @@ class Worker:
         self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
         self._stop = threading.Event()
         self._swarm: Swarm | None = None
+        self._taking: StateTaking | None = None
 
     def run(self, pipe: Connection) -> None:
         """Join, train until told to stop, leave."""
@@ -123,17 +128,31 @@ class Worker:
         )
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
-            if self._take_state(swarm):
+            taking = StateTaking(swarm, model, self._tell, self._stop, random.Random())
+            self._taking = taking
+            if taking.run():
                 take_part(swarm, credentials.device_key.peer_id)
         finally:
             swarm.leave()
         self._tell(self._transferred())
-        self._tell(Stopped("told to stop" if self._stop.is_set() else "the data has ended"))
+        self._tell(Stopped(self._why_left(swarm)))
+
+    def _why_left(self, swarm: Swarm) -> str:
+        if self._stop.is_set():
+            return "told to stop"
+        return f"the run has ended with step {swarm.step}" if swarm.has_ended else "the data has ended"
 
     def _assist(self, swarm: Swarm, peer_id: str) -> None:
         torch.set_num_threads(pick_threads(self._plan.threads))  # the optimizer's
         self._tell(Ready(peer_id, swarm.step, device=""))
-        assist(swarm, self._tell, self._stop.is_set, time.monotonic, self._stop.wait)
+        assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
+
+    def _is_over(self, swarm: Swarm) -> bool:
+        """Whether to leave: told to, or because the run has ended."""
+        return self._stop.is_set() or swarm.has_ended
+
+    def _tell_info(self, text: str) -> None:
+        self._tell(Notice("info", text))
 
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
@@ -152,7 +171,8 @@ class Worker:
             enter = partial(self._enter_phase, config, fitting, backend.stage)
             with PhasedBatches(config, lambda: swarm.step, enter) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description))
-                train(backend, batches, swarm, self._tell, self._stop.is_set, time.monotonic)
+                held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
+                train(backend, held, swarm, self._tell, partial(self._is_over, swarm), time.monotonic)
 
         return take_part
 
@@ -176,7 +196,7 @@ class Worker:
             describe_work(backend.description, config, vocabulary, size),
             lambda: random_batch(config, vocabulary, special, size, np.random.default_rng(config.run.seed)),
             Path(plan.data_dir),
-            lambda text: self._tell(Notice("info", text)),
+            self._tell_info,
             time.monotonic,
         )
 
@@ -227,24 +247,16 @@ class Worker:
         with self._sending:
             self._send(event)
 
-    def _take_state(self, swarm: Swarm) -> bool:
-        """Wait until the keeper gives its state; false if told to stop before."""
-        attempts = 0
-        while not self._stop.is_set():
-            if swarm.download_state():
-                return True
-            if attempts % STATE_NOTICE_EVERY == 0:
-                self._tell(Notice("warning", "Waiting for the keeper, which gives the run's state to joining peers."))
-            attempts += 1
-            self._stop.wait(STATE_RETRY_S)
-        return False
-
     def _listen(self, pipe: Connection) -> None:
         """Until the agent says `Stop`; an agent that is gone means the same."""
         try:
-            while isinstance(message := pipe.recv(), LineMeasured):
-                if self._swarm is not None:
+            while not isinstance(message := pipe.recv(), Stop):
+                if isinstance(message, LineMeasured) and self._swarm is not None:
                     self._swarm.line_measured(message.rate)
+                elif isinstance(message, KeeperAt) and self._swarm is not None:
+                    self._swarm.keeper_at(message.addresses)
+                elif isinstance(message, CheckpointFetched) and self._taking is not None:
+                    self._taking.hear(message)
         except (EOFError, OSError):
             logging.getLogger(__name__).info("the agent is gone")
         self._stop.set()

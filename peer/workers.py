@@ -9,15 +9,28 @@ from contextlib import suppress
 from dataclasses import replace
 
 from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, WorkerError
+from peer.checkpoint_watch import CheckpointWatch
 from peer.guest.account import Account
 from peer.guest.decision import Action
 from peer.guest.watch import Watch
 from peer.line_watch import LineWatch
-from peer.messages import Failed, LineInDoubt, Notice, Stopped, Transferred, WorkerEvent, WorkerPlan
+from peer.lost_causes import Lost
+from peer.messages import (
+    CheckpointWanted,
+    Failed,
+    KeeperAt,
+    LineInDoubt,
+    Notice,
+    Stopped,
+    Transferred,
+    WorkerEvent,
+    WorkerPlan,
+)
 from peer.own_presence import OwnPresence
 from peer.run_config import RunConfig
 from peer.session_stream import unless_stopped
 from peer.suspicion import Suspicion
+from peer.underway import Underway
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
@@ -67,19 +80,30 @@ class Workers:
         presence: OwnPresence,
         on_event: Callable[[WorkerEvent], None],
         on_suspicion: Callable[[Suspicion], None],
+        on_lost: Callable[[Lost], None],
         clock: Callable[[], float],
     ) -> None:
-        self._on_suspicion = on_suspicion
+        self._on_suspicion, self._on_lost = on_suspicion, on_lost
         self._main, self._stop, self._watch, self._account = main, stop, watch, account
         self._presence, self._on_event, self._clock = presence, on_event, clock
         self._halted_by = Action.GO
+        self._worker: WorkerProcess | None = None  # that runs
+        self._keeper_at: KeeperAt | None = None  # told since the join
 
-    async def run(self, plan: WorkerPlan, line: LineWatch) -> None:
+    def keeper_at(self, addresses: tuple[str, ...]) -> None:
+        """Tell the worker that runs, and those after it, where the keeper is now."""
+        self._keeper_at = KeeperAt(addresses)
+        if self._worker is not None:
+            self._worker.tell(self._keeper_at)
+
+    async def run(self, plan: WorkerPlan, line: LineWatch, checkpoints: CheckpointWatch) -> None:
         """Run workers one after another until told to stop; raises what the last one failed with."""
         failures: list[float] = []
         while await unless_stopped(self._stop.asked, self._watch.may_go()):
-            worker = WorkerProcess(line.within(plan), self._main)
-            failure = await self._run_one(worker, line)
+            if self._keeper_at is not None:
+                plan = replace(plan, initial_peers=self._keeper_at.addresses)
+            worker = self._worker = WorkerProcess(line.within(plan), self._main)
+            failure = await self._run_one(worker, line, checkpoints)
             if worker.asked_to_stop and not self._stop.asked.is_set():  # a pause, or too much memory
                 plan = halved(plan) if self._halted_by is Action.SHRINK else plan
                 continue
@@ -92,37 +116,48 @@ class Workers:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.asked.wait(), RESTART_DELAY_S * len(failures))
 
-    async def _run_one(self, worker: WorkerProcess, line: LineWatch) -> Failed | None:
+    async def _run_one(self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch) -> Failed | None:
         """One worker from start to end; None if it ended in order."""
         worker.start()
         self._account.worker_started(worker.pid)
         stopping = asyncio.create_task(self._stop_when_told(worker))
+        underway = Underway()
         try:
-            last = await self._listen(worker, line)
+            last = await self._listen(worker, line, checkpoints, underway)
         except asyncio.TimeoutError:
             return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
         finally:
             stopping.cancel()
             line.stop()
+            checkpoints.stop()
             worker.end()
             self._account.worker_ended()
+            if (lost := underway.lost(worker.asked_to_stop)) is not None:
+                self._on_lost(lost)
         if isinstance(last, Stopped | Failed):
             return last if isinstance(last, Failed) else None
         return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
 
-    async def _listen(self, worker: WorkerProcess, line: LineWatch) -> WorkerEvent | None:
+    async def _listen(
+        self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch, underway: Underway
+    ) -> WorkerEvent | None:
         """Pass on what it says until it ends, and return its last word; raises `TimeoutError` if it hangs."""
         last: WorkerEvent | None = None
         watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (event := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
             watchdog.hear(event)
+            underway.hear(event)
             match event:
                 case Transferred():
                     self._account.take(event)
                 case Suspicion():
                     self._on_suspicion(event)
+                case Lost():
+                    self._on_lost(event)
                 case LineInDoubt():
                     line.measure_for(worker)
+                case CheckpointWanted():
+                    checkpoints.fetch_for(worker, event)
                 case _:
                     last = event
                     self._hear(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Generator
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+from coordinator.pace import Pace
 
 SYSTEM, SECURITY = "tests/system/", "tests/security/"  # they start swarms
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
@@ -53,6 +56,24 @@ class SwarmsOneByOne(LoadScopeScheduling):
 def _group_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     return next((group for group in (SYSTEM, SECURITY) if file.startswith(group)), file)
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting earns nobody another try: on a machine that is busy, asking takes as long as waiting elsewhere."""
+    monkeypatch.setattr(Pace, "_refill", lambda _self, _now: None)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    """On which database a test of the store runs: on each."""
+    return str(request.param)
+
+
+def pytest_sessionfinish() -> None:
+    """Stop the PostgreSQL server, if a test of this process has started it."""
+    if (module := sys.modules.get("tests.postgres")) is not None:
+        module.stop_shared_server()
 
 
 @pytest.hookimpl(wrapper=True)

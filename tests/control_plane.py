@@ -7,14 +7,14 @@ import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
 from auth.credentials import Credentials
-from auth.join_link import JoinLink
+from auth.join_link import Address, JoinLink
 from coordinator.control_server import ControlServer, TlsFiles
 from coordinator.directory import RunDirectory, Settings
 from coordinator.presence import write_swarm_status
@@ -111,9 +111,9 @@ async def start_server(directory: RunDirectory, services: RunServices, port: int
 
 
 @asynccontextmanager
-async def connected(coordinator: TestCoordinator) -> AsyncIterator[ControlClient]:
-    """A client of the coordinator."""
-    client = await ControlClient.connect(coordinator.link, time.time)
+async def connected(coordinator: TestCoordinator, others: tuple[Address, ...] = ()) -> AsyncIterator[ControlClient]:
+    """A client of the coordinator; `others`: where else its link says that it may answer."""
+    client = await ControlClient.connect(replace(coordinator.link, others=others), time.time)
     try:
         yield client
     finally:
@@ -184,6 +184,7 @@ class Member:
         self.heard = Heard()
         self.stop = asyncio.Event()
         self.presence: control_pb2.Presence | None = PRESENCE
+        self.presence_asked_at: list[float] = []  # by the monotonic clock
         self.running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -197,7 +198,11 @@ class Member:
             timing=QUICK,
         )
         handlers = self.heard.handlers(self.credentials)
-        self.running = asyncio.create_task(session.run(self.outbox, lambda: self.presence, handlers, self.stop))
+        self.running = asyncio.create_task(session.run(self.outbox, self._say_presence, handlers, self.stop))
+
+    def _say_presence(self) -> control_pb2.Presence | None:
+        self.presence_asked_at.append(time.monotonic())
+        return self.presence
 
     async def leave(self) -> None:
         self.stop.set()
@@ -206,9 +211,11 @@ class Member:
 
 
 @asynccontextmanager
-async def joined(coordinator: TestCoordinator, directory: Path, name: str = "Ada") -> AsyncIterator[Member]:
+async def joined(
+    coordinator: TestCoordinator, directory: Path, name: str = "Ada", others: tuple[Address, ...] = ()
+) -> AsyncIterator[Member]:
     """A member whose session has not started yet; it is ended with the block."""
-    async with connected(coordinator) as client:
+    async with connected(coordinator, others) as client:
         credentials = await join_as(coordinator, client, directory / name, name)
         member = Member(client, credentials, SteppedClock(), directory / name)
         try:

@@ -126,7 +126,10 @@ def validation_row(step: int, mlm_loss: float | None = 6.0, **others: Any) -> Va
 
 @contextmanager
 def fake_run(
-    directory: Path, clock: Callable[[], float] = time.time, phases: Sequence[dict[str, Any]] = ()
+    directory: Path,
+    clock: Callable[[], float] = time.time,
+    phases: Sequence[dict[str, Any]] = (),
+    database_url: str | None = None,
 ) -> Iterator[FakeRun]:
     """An empty run."""
     config = RunConfig.from_mapping(
@@ -137,9 +140,20 @@ def fake_run(
             "phases": phases,
         }
     )
-    created = RunDirectory.create(directory / "run", config, Settings(bind_host="127.0.0.1"))
+    created = RunDirectory.create(directory / "run", config, Settings(bind_host="127.0.0.1", database_url=database_url))
     with open_run_services(created, clock) as services:
         yield FakeRun(created, services, {})
+
+
+@contextmanager
+def short_run(directory: Path, clock: Callable[[], float] = time.time) -> Iterator[FakeRun]:
+    """A run with a member, three steps and a checkpoint."""
+    with fake_run(directory, clock) as made:
+        made.add_member("ada")
+        for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
+            made.add_step(step, loss)
+        made.add_checkpoint(3)
+        yield made
 
 
 class PageServer:

@@ -23,7 +23,10 @@ SENTENCES = (
 
 
 def small_config(
-    directory: Path, phases: Sequence[dict[str, Any]] = (), validation: Mapping[str, Any] = NO_VALIDATION
+    directory: Path,
+    phases: Sequence[dict[str, Any]] = (),
+    validation: Mapping[str, Any] = NO_VALIDATION,
+    try_it: bool = False,
 ) -> RunConfig:
     """A run over a text file of its own in `directory`."""
     text = directory / "documents.txt"
@@ -55,7 +58,8 @@ def small_config(
                 "progress_refresh_s": 0.15,
             },
             "phases": phases,
-            "checkpoints": {"every_steps": 5, "keep": 2},
+            "checkpoints": {"every_steps": 5, "keep": 6},
+            "dashboard": {"try_it": try_it},
         }
     )
 
@@ -65,10 +69,17 @@ def make_small_run(
     phases: Sequence[dict[str, Any]] = (),
     validation: Mapping[str, Any] = NO_VALIDATION,
     host: str = HOST,
+    database_url: str | None = None,
+    try_it: bool = False,
 ) -> RunDirectory:
     """Make it in `directory`/run, to be served at one address: unless said otherwise, to this machine only."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     settings = make_settings(
-        public_host=host, bind_host=host, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+        public_host=host,
+        bind_host=host,
+        control_port=control_port,
+        web_port=web_port,
+        swarm_port=swarm_port,
+        database_url=database_url,
     )
-    return create_run(directory / "run", small_config(directory, phases, validation), settings)
+    return create_run(directory / "run", small_config(directory, phases, validation, try_it), settings)

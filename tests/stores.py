@@ -1,24 +1,51 @@
-"""An empty database, and the keys of devices that join it."""
+"""An empty database, on SQLite and on PostgreSQL, and the keys of devices that join it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from auth.identity import DeviceKey
 from coordinator.store.engine import Sessions, migrate, open_engine
+from tests.postgres import new_database
+from tests.waiting import wait_until
+
+Kind = Literal["sqlite", "postgresql"]
+KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")
 
 
 @contextmanager
-def empty_store(directory: Path) -> Iterator[Sessions]:
-    """A new database in `directory` with all tables, closed at the end of the block."""
-    engine = open_engine(f"sqlite:///{directory}/manyhands.db")
-    try:
-        migrate(engine)
-        yield Sessions(engine)
-    finally:
-        engine.dispose()
+def database_address(directory: Path, kind: Kind = "sqlite") -> Iterator[str]:
+    """The address of a new database of this kind, for the time of the block; on PostgreSQL with all tables."""
+    if kind == "sqlite":
+        yield f"sqlite:///{directory}/manyhands.db"
+        return
+    with new_database() as address:
+        yield address
+
+
+@contextmanager
+def empty_store(directory: Path, kind: Kind = "sqlite") -> Iterator[Sessions]:
+    """A new database with all tables, closed at the end of the block; of SQLite in `directory`."""
+    with database_address(directory, kind) as address:
+        engine = open_engine(address)
+        try:
+            migrate(engine)
+            yield Sessions(engine)
+        finally:
+            engine.dispose()
+
+
+def let_others_wait(session: Session, count: int = 1) -> None:
+    """Return when so many transactions wait for this one, where that can be known; on SQLite they cannot even begin."""
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    if session.get_bind().dialect.name == "postgresql":
+        wait_until(lambda: session.scalar(waiting) == count)
 
 
 def device_keys(directory: Path, count: int) -> list[bytes]:

@@ -33,14 +33,19 @@ SERVING = (
     "peer.cli",
     "peer.corpus_cli",
     "peer.doctor_cli",
+    "peer.name_cli",
     "peer.support_cli",
     "peer.tokenizer_cli",
     "peer.verify_cli",
     "peer.agent",
     "coordinator.cli",
     "coordinator.demo",
+    "coordinator.evaluate_cli",
+    "coordinator.evaluate.evaluator",
     "coordinator.export_cli",
+    "coordinator.herald",
     "coordinator.publisher",
+    "coordinator.release_cli",
     "coordinator.service",
     "coordinator.sinks.process",
     "manyhands",
@@ -49,8 +54,10 @@ TRAINING = (
     "peer.worker",
     "peer.doctor.swarm_helper",
     "peer.doctor.training_helper",
+    "coordinator.answerer",
     "coordinator.keeper",
     "coordinator.validator",
+    "coordinator.evaluate.worker",
 )
 
 
@@ -179,7 +186,7 @@ def dangers_of_call(call: ast.Call) -> list[str]:
     name, keywords = dotted(call.func), {keyword.arg: keyword.value for keyword in call.keywords}
     found = [name] if name in RUNNERS | LOADERS else []
     found += [f"{name}({key}=...)" for key in ("trust_remote_code", "allow_pickle") if key in keywords]
-    if name.endswith(".from_pretrained") and not name.split(".")[-2].endswith("Tokenizer"):
+    if name.endswith(".from_pretrained") and not name.split(".")[-2].endswith(("Tokenizer", "Config")):
         safe = keywords.get("use_safetensors")
         found += (
             [] if isinstance(safe, ast.Constant) and safe.value is True else [f"{name} without use_safetensors=True"]

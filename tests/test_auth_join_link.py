@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from auth.errors import LinkError
-from auth.join_link import JoinLink
+from auth.join_link import Address, JoinLink
 
 FINGERPRINT = "0123456789abcdef" * 4
 GOOD = f"manyhands://example.org:7443/demo#sha256={FINGERPRINT}"
@@ -21,7 +21,17 @@ def test_link_survives_printing(host: str) -> None:
 def test_printed_form_is_the_documented_one() -> None:
     """The format is a contract with people's chats and bookmarks."""
     assert str(JoinLink("example.org", 7443, "demo", FINGERPRINT)) == GOOD
-    assert JoinLink("2001:db8::1", 7443, "demo", FINGERPRINT).address == "[2001:db8::1]:7443"
+    assert str(JoinLink("2001:db8::1", 7443, "demo", FINGERPRINT).address) == "[2001:db8::1]:7443"
+
+
+def test_several_addresses_are_tried_in_their_order() -> None:
+    """The first one leads; one that stands there twice is tried once."""
+    text = GOOD.replace("example.org:7443", "example.org:7443,[2001:db8::1]:7444,192.0.2.7:7443,example.org:7443")
+    link = JoinLink.parse(text)
+    assert str(link) == text
+    assert link.address == Address("example.org", 7443)
+    assert [str(each.address) for each in link.each()] == ["example.org:7443", "[2001:db8::1]:7444", "192.0.2.7:7443"]
+    assert [JoinLink.parse(str(each)) for each in link.each()] == [*link.each()]
 
 
 def test_pasted_link_may_have_blanks_and_capitals() -> None:
@@ -33,6 +43,8 @@ def test_pasted_link_may_have_blanks_and_capitals() -> None:
     ("text", "problem"),
     [
         ("", "begin with"),
+        ("manyhands:example.org", "begin with"),
+        (GOOD.replace(":7443", ":7443?x=1"), "host"),
         (GOOD.replace("manyhands", "https"), "begin with"),
         (GOOD.replace("example.org", ""), "host"),
         (GOOD.replace("example.org", "ada@example.org"), "host"),
@@ -41,6 +53,10 @@ def test_pasted_link_may_have_blanks_and_capitals() -> None:
         (GOOD.replace(":7443", ""), "port"),
         (GOOD.replace(":7443", ":0"), "port"),
         (GOOD.replace(":7443", ":70000"), "address"),
+        (GOOD.replace(":7443", ":7443,"), "host"),
+        (GOOD.replace(":7443", ":7443,other.example.org"), "port"),
+        (GOOD.replace(":7443", ":7443,a b:1"), "host"),
+        (GOOD.replace(":7443", ":7443" + ",a:1" * 8), "more than 8 addresses"),
         (GOOD.replace("/demo", ""), "run name"),
         (GOOD.replace("/demo", "/Demo run"), "run name"),
         (GOOD.replace("/demo", "/demo?x=1"), "run name"),

@@ -17,7 +17,7 @@ from coordinator.erasure import erase
 from coordinator.membership import Membership
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Account
-from tests.stores import device_keys, empty_store
+from tests.stores import Kind, device_keys, empty_store
 
 ALICE = Identity("hf", "https://hf.test", "sub-1", "Alice", frozenset())
 BOB = Identity("hf", "https://hf.test", "sub-2", "bob", frozenset({"neuropark"}))
@@ -29,8 +29,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    with empty_store(tmp_path) as store:
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as store:
         yield store
 
 

@@ -22,16 +22,24 @@ def test_commands_are_recorded_with_the_systems_user(tmp_path: Path, monkeypatch
     monkeypatch.setenv("LOGNAME", "somebody-else")
     run = str(make_small_run(tmp_path).path)
     runner = CliRunner()
-    for words in (["invite", run, "ada"], ["display-name", run, "ada", "Owl"], ["revoke", run, "ada", "--reason", "x"]):
+    for words in (
+        ["invite", run, "ada"],
+        ["display-name", run, "ada", "Owl"],
+        ["hide-name", run, "ada"],
+        ["hide-name", run, "ada", "--show"],
+        ["revoke", run, "ada", "--reason", "x"],
+    ):
         assert runner.invoke(app, words).exit_code == 0
     rows = json.loads(runner.invoke(app, ["audit", run, "--json"]).stdout)
     assert {row["actor"] for row in rows} == {f"os:{pwd.getpwuid(os.getuid()).pw_name}"}
     assert [(row["act"], row["subject"], row["detail"]) for row in rows] == [
         ("revoke", "ada", "x"),
+        ("show-name", "ada", ""),
+        ("hide-name", "ada", ""),
         ("display-name", "ada", "Owl"),
         ("invite", "ada", "trainer, 1 code(s), 7 days"),
     ]
-    assert "display-name" in runner.invoke(app, ["audit", run, "--limit", "2"]).stdout
+    assert "display-name" in runner.invoke(app, ["audit", run, "--limit", "4"]).stdout
 
 
 def test_what_is_refused_is_recorded_with_why(tmp_path: Path) -> None:

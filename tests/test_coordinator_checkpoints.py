@@ -14,8 +14,6 @@ from auth.errors import StorageError
 from coordinator import checkpoints
 from coordinator.checkpoints import (
     Snapshot,
-    restore_model,
-    restore_optimizer,
     restore_verified,
     take_snapshot,
     write_checkpoint,
@@ -27,10 +25,12 @@ from coordinator.manifests import (
     stored_steps,
     verify,
 )
+from peer import saved_state
 from peer.config.architectures import ARCHITECTURES
 from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups
 from peer.outer_optimizer import OuterNesterov
+from peer.saved_state import restore_model, restore_optimizer
 from tests.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 
@@ -257,7 +257,7 @@ def test_checkpoint_that_vanishes_while_it_is_read_is_refused(
         path.unlink()
         load_file(path)
 
-    monkeypatch.setattr(checkpoints, "load_file", load_too_late)
+    monkeypatch.setattr(saved_state, "load_file", load_too_late)
     with pytest.raises(StorageError, match="no complete checkpoint"):
         restore_verified(TiedModel(), stored.path, stored.manifest_sha256)
 

@@ -96,11 +96,13 @@ def test_run_does_not_leave_its_database(tmp_path: Path) -> None:
     assert RunDirectory.open(run.path).settings == run.settings
 
 
-def test_new_run_does_not_take_an_old_ones_database(tmp_path: Path, run_file: Path) -> None:
-    """Where the database has members whose run is gone, no run with other keys is made over it."""
+@pytest.mark.parametrize("members", [["ada"], []])
+def test_new_run_does_not_take_an_old_ones_database(tmp_path: Path, run_file: Path, members: list[str]) -> None:
+    """Where the database is a gone run's, with members or yet without, no run with other keys is made over it."""
     old = make_small_run(tmp_path)
     with open_run(old.path) as run:
-        run.membership.invite("ada")
+        for name in members:
+            run.membership.invite(name)
     wanted = Wanted(run_file, {"public_host": "example.org", "database_url": old.database_url})
     with pytest.raises(ConfigError, match="holds a run already"):
         configuring.make(tmp_path / "new", wanted)

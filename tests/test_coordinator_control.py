@@ -23,7 +23,7 @@ from auth.errors import (
 from auth.identity import DeviceKey, challenge_bytes
 from auth.tokens import verify_token
 from peer.control_client import ControlClient
-from peer.protocol import control_pb2
+from peer.protocol import PROTOCOL_VERSION, control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
 from tests.control_plane import TOKENIZER, connected, serving, write_status
@@ -38,7 +38,7 @@ async def call(client: ControlClient, method: str, request: Any) -> Any:
 
 
 async def nonce_of(client: ControlClient) -> bytes:
-    return (await call(client, "Challenge", control_pb2.ChallengeRequest(protocol_version=1))).nonce
+    return (await call(client, "Challenge", control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION))).nonce
 
 
 def a_join(
@@ -72,7 +72,7 @@ async def test_a_join_hands_out_everything_a_peer_needs(tmp_path: Path, key: Dev
         reply = await client.join(key, coordinator.invite("Ada"))
         token = verify_token(reply.token, reply.authority_key, "test", time.time())
         assert (token.member, token.peer_id, token.role) == ("Ada", key.peer_id, "trainer")
-        assert (reply.member, reply.device_id, reply.era) == ("Ada", token.device_id, 0)
+        assert (reply.member, reply.device_id) == ("Ada", token.device_id)
         assert reply.device_number == 0
         assert RunConfig.from_json(reply.run_config_json) == coordinator.services.config
         assert list(reply.initial_peers) == ["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"]

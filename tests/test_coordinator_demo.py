@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from sqlalchemy import update
 
 from auth.errors import PortTakenError, UnreachableError, WorkerError
 from auth.identity import DeviceKey
@@ -23,6 +24,7 @@ from coordinator.demo_run import Demo, DemoPlan, answers, choose_settings, membe
 from coordinator.ledger import Contribution, StepRow
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import OpenRun, open_run
+from coordinator.store.models import Device
 from coordinator.validations import record_validation
 from peer.messages import StepReport
 from tests.receipts import keeper_confirms
@@ -102,6 +104,8 @@ class Machine:
         key = DeviceKey.load_or_create(self.run.directory.path / f"{name}.key")
         grant = self.run.membership.join(key.public_key, invite)
         assert grant.member == name
+        with self.run.sessions.begin() as session:
+            session.execute(update(Device).values(created_at=0.0))  # it reports of long ago
         for step in range(1, steps + 1):
             report = StepReport(
                 step, samples, 9.0 - step, None, None, 3, None, 0.1, 50.0, data_wait_s=1.0, elapsed_s=4.0

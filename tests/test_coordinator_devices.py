@@ -17,7 +17,7 @@ from coordinator.membership import Membership, device_id_of
 from coordinator.presence import open_session
 from coordinator.store.engine import Sessions
 from tests.clocks import Clock
-from tests.stores import device_keys, empty_store
+from tests.stores import Kind, device_keys, empty_store
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600
@@ -37,8 +37,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    with empty_store(tmp_path) as store:
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as store:
         yield store
 
 

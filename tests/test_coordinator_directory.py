@@ -141,6 +141,16 @@ def test_addresses_may_come_in_brackets() -> None:
     assert settings.announce_hosts == ("2001:db8::2", "192.0.2.1")
 
 
+def test_the_link_has_the_fallback_addresses(tmp_path: Path) -> None:
+    """After the first one, with the control plane's port where none is given, and each once."""
+    fallbacks = ("standby.example.net", "[2001:db8::1]:7445", "example.org:7443")
+    run = RunDirectory.create(
+        tmp_path / "run", CONFIG, Settings(public_host="example.org", fallback_addresses=fallbacks)
+    )
+    assert "//example.org:7443,standby.example.net:7443,[2001:db8::1]:7445/" in str(run.join_link)
+    assert JoinLink.parse(str(run.join_link)) == run.join_link
+
+
 def test_the_link_of_a_run_over_ipv6_is_read_again(tmp_path: Path) -> None:
     """Its host stands in brackets there."""
     run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(public_host="[2001:db8::1]"))

@@ -158,6 +158,13 @@ def test_the_public_address_is_judged(run: RunDirectory, host: str, verdict: Ver
         assert outcome(run, "address").verdict is verdict
 
 
+def test_an_unknown_fallback_address_is_found(run: RunDirectory) -> None:
+    """It stands in the join link, so it is to be right before it is needed."""
+    with settings_with(run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",)):
+        found = outcome(run, "address")
+        assert (found.verdict, "no-such-host.invalid:7443" in found.found) == (Verdict.WARNING, True)
+
+
 def test_too_little_disk_is_found(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint must have its place."""
     assert outcome(run, "disk").verdict is Verdict.OK

@@ -21,11 +21,11 @@ from coordinator.control_server import SERVICE_NAME, ControlServer, TlsFiles
 from coordinator.directory import RunDirectory, Settings
 from coordinator.doorkeeper import DoorLimits
 from coordinator.run_services import open_run_services
-from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
+from peer.protocol import MAX_PEER_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 from peer.run_config import RunConfig
 
 LIMITS = DoorLimits(handshake_s=1.0, first_message_s=0.5, idle_s=2.0)
-METHODS = ("Challenge", "Join", "Renew", "FetchFile", "Session", "Describe", "Probe", "DialBack")
+METHODS = ("Challenge", "Join", "Renew", "FetchFile", "Checkpoint", "Session", "Describe", "Probe", "DialBack")
 CODE = grpc.StatusCode
 
 
@@ -68,7 +68,7 @@ async def status_of(call: Any) -> grpc.StatusCode:
 
 
 async def is_served(channel: grpc.aio.Channel) -> bool:
-    request = control_pb2.ChallengeRequest(protocol_version=1)
+    request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
     stub: Any = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
     return len((await stub.Challenge(request, timeout=20)).nonce) == 32
 
@@ -81,7 +81,7 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
         return
 
 
-@pytest.mark.parametrize("method", ["Challenge", "Join", "Renew", "FetchFile", "Describe", "DialBack"])
+@pytest.mark.parametrize("method", ["Challenge", "Join", "Renew", "FetchFile", "Checkpoint", "Describe", "DialBack"])
 async def test_a_request_that_never_comes_is_not_waited_for(tmp_path: Path, method: str) -> None:
     """A call whose message does not arrive ends in time, and the next is answered."""
     async with served(tmp_path) as server, called(tmp_path, server) as channel:
@@ -106,6 +106,7 @@ async def test_an_address_holds_so_many_calls(tmp_path: Path) -> None:
         assert await is_served(channel)
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_an_address_calls_so_often(tmp_path: Path) -> None:
     """A flood is refused without a record in the database, in words by which a peer comes again later."""
     limits = replace(LIMITS, calls_per_minute=5)

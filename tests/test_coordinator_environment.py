@@ -37,6 +37,7 @@ def test_each_variable_sets_its_key() -> None:
     settings = settled(
         Settings(),
         ANNOUNCE="2001:db8::1, two.example.org",
+        FALLBACK="standby.example.net:7445, 2001:db8::2",
         CONTROL_PORT="7444",
         WEB_PORT="8081",
         SWARM_PORT="31338",
@@ -44,6 +45,7 @@ def test_each_variable_sets_its_key() -> None:
         TRUSTED_PROXIES="10.0.0.2,",
     )
     assert settings.announce_hosts == ("2001:db8::1", "two.example.org")
+    assert settings.fallback_addresses == ("standby.example.net:7445", "[2001:db8::2]")
     assert (settings.control_port, settings.web_port, settings.swarm_port) == (7444, 8081, 31338)
     assert settings.public_url == "https://dashboard.example.org"
     assert settings.trusted_proxies == ["127.0.0.1", "::1", "10.0.0.2"]
@@ -85,6 +87,8 @@ def test_address_of_another_server_is_taken_as_providers_write_it(scheme: str) -
         ({"SWARM_PORT": "7443"}, "three different ports"),
         ({"HOST": "two words"}, "MANYHANDS_HOST.*two words"),
         ({"ANNOUNCE": "a,b,c,d,e"}, "MANYHANDS_ANNOUNCE"),
+        ({"FALLBACK": "standby:port"}, "MANYHANDS_FALLBACK.*standby:port"),
+        ({"FALLBACK": ",".join("abcdefgh")}, "MANYHANDS_FALLBACK"),
         ({"TRUSTED_PROXIES": "caddy"}, "MANYHANDS_TRUSTED_PROXIES"),
         ({"DOMAIN": "https://dashboard.example.org"}, "MANYHANDS_DOMAIN.*without https"),
         ({"DATABASE_URL": "db.example.org"}, "MANYHANDS_DATABASE_URL.*postgresql://"),

@@ -15,16 +15,26 @@ from coordinator.audit import AuditLog, audit_log
 from coordinator.cli import app
 from coordinator.display_names import display_names, set_display_name
 from coordinator.erasure import erase
+from coordinator.presence import online_sessions
+from coordinator.replicas import offer_relay
+from coordinator.store.copying import save_as_file
 from coordinator.web.snapshot import take_snapshot
 from tests.served_page import FakeRun, fake_run
+from tests.stores import Kind, database_address
 
 NAME, SHOWN = "Ada L. (100%_'\\)", "Night Owl"
+ADDRESS = "/ip4/198.51.100.7/tcp/4001"  # where the member's device relays for others
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(tmp_path: Path, store_kind: Kind) -> Iterator[FakeRun]:
     """A run with two members and a step."""
-    with fake_run(tmp_path) as made:
+    with database_address(tmp_path, store_kind) as address:
+        yield from filled_run(tmp_path, None if store_kind == "sqlite" else address)
+
+
+def filled_run(directory: Path, database_url: str | None) -> Iterator[FakeRun]:
+    with fake_run(directory, database_url=database_url) as made:
         for name in (NAME, "Ada"):
             made.add_member(name)
         made.add_step(1, 9.0)
@@ -37,20 +47,32 @@ def test_the_name_is_nowhere_and_the_samples_stay(run: FakeRun) -> None:
     set_display_name(services.sessions, NAME, SHOWN)
     AuditLog(services.sessions, "os:me").record("invite", NAME, f"for {NAME!r}, shown as {SHOWN}")
     services.membership.record_refusal("join", ManyhandsError(f"{NAME} was removed by {NAME!r}."))
+    [stay] = [row.session_id for row in online_sessions(services.sessions, services.clock()) if row.member == NAME]
+    offer_relay(services.sessions, stay, ADDRESS)
     before = sorted(row.samples for row in services.ledger.contributions())
     pseudonym = erase(services.sessions, services.membership, NAME)
     (entry,) = audit_log(services.sessions, 10)
     assert (entry.subject, entry.detail) == (pseudonym, f'for "{pseudonym}", shown as {pseudonym}')
     assert sorted(row.samples for row in services.ledger.contributions()) == before
     assert {row.member for row in services.ledger.contributions()} == {pseudonym, "Ada"}
-    with services.sessions() as session:
-        session.connection().exec_driver_sql("COMMIT")
-        session.connection().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        session.connection().exec_driver_sql("BEGIN")
-    stored = b"".join(path.read_bytes() for path in run.directory.path.glob("manyhands.db*"))
+    stored = stored_bytes(run)
     assert NAME.encode() not in stored
     assert SHOWN.encode() not in stored
+    assert ADDRESS.encode() not in stored
     assert pseudonym.encode() in stored
+
+
+def stored_bytes(run: FakeRun) -> bytes:
+    """All bytes of SQLite's files; of PostgreSQL, which overwrites what is erased in its own time, all rows."""
+    sessions = run.services.sessions
+    if sessions.engine.dialect.name == "postgresql":
+        save_as_file(sessions.engine, run.directory.path / "manyhands.db")
+    else:
+        with sessions() as session:
+            session.connection().exec_driver_sql("COMMIT")
+            session.connection().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            session.connection().exec_driver_sql("BEGIN")
+    return b"".join(path.read_bytes() for path in run.directory.path.glob("manyhands.db*"))
 
 
 def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:

@@ -32,6 +32,7 @@ class StandingSwarm:
 
     step: int
     optimizer: torch.optim.Optimizer
+    era: int = 0
 
     def frozen_state(self) -> AbstractContextManager[None]:
         """Nothing moves here anyway."""

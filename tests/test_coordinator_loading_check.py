@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from coordinator.checkpoints import WEIGHTS, take_snapshot
+from coordinator.checkpoints import take_snapshot
 from coordinator.loading_check import load, probe_losses
 from coordinator.probe import probe_loss, probe_tensors
 from coordinator.soundness import is_same
 from peer.config.architectures import ARCHITECTURES
 from peer.models import checkpoint_config
 from peer.run_config import RunConfig
+from peer.saved_state import WEIGHTS
 from tests.tiny_families import NAMES, VARIANTS, family_batch, family_config, family_model
 
 WITH_OBJECTIVES = [

@@ -178,6 +178,7 @@ async def test_waiting_logins_are_bounded_and_end_with_the_connection(
         third.result.cancel()
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_caller_may_begin_only_so_many_logins_a_minute(
     provider: OpenIdProvider, tmp_path: Path, key: DeviceKey
 ) -> None:

@@ -29,7 +29,7 @@ from coordinator.refusals import KEPT_REFUSALS, add_refusal
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Invite, Refusal
 from tests.clocks import Clock
-from tests.stores import device_keys, empty_store
+from tests.stores import Kind, device_keys, empty_store
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600
@@ -48,8 +48,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    with empty_store(tmp_path) as store:
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as store:
         yield store
 
 
@@ -322,10 +322,10 @@ def test_members_are_listed_with_what_the_operator_wants_to_know(
 
 def test_refusals_are_kept_for_the_operator(membership: Membership, sessions: Sessions, clock: Clock) -> None:
     """A refusal is stored with its kind, code and sentence."""
-    membership.record_refusal("join", UnknownInviteError("No such code."))
+    membership.record_refusal("join", UnknownInviteError("No such\0code."))  # PostgreSQL stores no NUL
     with sessions() as session:
         refusal = session.scalars(select(Refusal)).one()
-    assert (refusal.kind, refusal.code, refusal.reason) == ("join", "unknown-invite", "No such code.")
+    assert (refusal.kind, refusal.code, refusal.reason) == ("join", "unknown-invite", "No such?code.")
     assert refusal.at == clock.now
 
 

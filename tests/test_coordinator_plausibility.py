@@ -38,7 +38,7 @@ def judge(facts: Facts = FACTS, seq: int = 1, era: int = 1, completed_at: float 
     [
         {},
         {"samples": 0, "loss": None, "mlm_loss": None, "sop_loss": None},
-        {"samples": 150},
+        {"samples": 1000},
         {"loss": 100.0},
         {"step": 12},
         {"step": 1},
@@ -67,7 +67,7 @@ def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> Non
         ("loss", -0.1),
         ("mlm_loss", 101.0),
         ("sop_loss", -1.0),
-        ("samples", 151),
+        ("samples", 1001),
         ("samples", -1),
         ("step", 13),
         ("step", 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,25 @@ from coordinator.presence import (
     touch_session,
     write_swarm_status,
 )
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
+from coordinator.store.models import Session as Stay
+from tests.stores import Kind, empty_store, let_others_wait
 
 NOW = 1_800_000_000.0
 PRESENCE: dict[str, Any] = {"step": 7, "own_samples": 12, "samples_per_second": 3.5, "state": "training"}
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db")
-    migrate(engine)
-    sessions = Sessions(engine)
-    with sessions.begin() as session:
-        ada = Member(name="Ada", created_at=0.0)
-        session.add_all(
-            Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
-            for number, name in enumerate(("laptop", "desktop"))
-        )
-    yield sessions
-    engine.dispose()
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as sessions:
+        with sessions.begin() as session:
+            ada = Member(name="Ada", created_at=0.0)
+            session.add_all(
+                Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
+                for number, name in enumerate(("laptop", "desktop"))
+            )
+        yield sessions
 
 
 def test_connected_device_is_online_with_what_it_says(sessions: Sessions) -> None:
@@ -50,6 +50,18 @@ def test_connected_device_is_online_with_what_it_says(sessions: Sessions) -> Non
     assert (online.session_id, online.member, online.device_id, online.role) == (stay, "Ada", "laptop", "trainer")
     assert (online.step, online.own_samples, online.samples_per_second, online.state) == (7, 12, 3.5, "training")
     assert (online.hardware, online.started_at, online.last_seen_at) == ("8 cores", NOW, NOW + 3)
+
+
+def test_of_two_sessions_that_begin_at_once_one_stays(sessions: Sessions) -> None:
+    """At two replicas, a device's second session waits for the first, and ends it."""
+    with ThreadPoolExecutor(1) as pool:
+        with sessions.begin() as session:
+            session.get_one(Device, "laptop", with_for_update=True)
+            session.add(Stay(id="first", device_id="laptop", started_at=NOW, last_seen_at=NOW))
+            second = pool.submit(open_session, sessions, "laptop", "", "", NOW)
+            let_others_wait(session)
+        newest = second.result()
+    assert [row.session_id for row in online_sessions(sessions, NOW)] == [newest]
 
 
 def test_silent_device_goes_offline(sessions: Sessions) -> None:

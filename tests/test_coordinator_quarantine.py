@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,16 @@ from coordinator.devices import device_rows
 from coordinator.erasure import erase
 from coordinator.membership import Membership
 from coordinator.quarantine import quarantine_device, quarantines, release
+from coordinator.revocations import put_in_quarantine
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Refusal
+from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import Device, Refusal
 from coordinator.strikes import Policy
 from coordinator.suspicions import KEPT_WORDS, Claim, hear
 from tests.clocks import Clock
 from tests.control_plane import TestCoordinator, joined, serving
-from tests.stores import device_keys, empty_store
+from tests.receipts import key_of
+from tests.stores import Kind, device_keys, empty_store, let_others_wait
 from tests.waiting import eventually
 
 AUTHORITY = AuthorityKey.generate()
@@ -40,8 +44,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    with empty_store(tmp_path) as store:
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as store:
         yield store
 
 
@@ -187,18 +191,11 @@ def test_a_member_in_quarantine_brings_no_other_device(run: Run, keys: list[byte
     [code] = run.membership.invite("Mallory")
     run.impose("Mallory", "overheats")
     assert run.membership.renew(keys[5]).member == "Mallory"
-    third = device_keys_of_another(run)
+    third = key_of("Mallory's third").public_key
     with pytest.raises(QuarantinedError, match="can bring no further device"):
         run.membership.join(third, code)
     run.lift("Mallory")
     assert run.membership.join(third, code).member == "Mallory"
-
-
-def device_keys_of_another(run: Run) -> bytes:
-    """A key that no device has yet."""
-    with run.sessions() as session:
-        path = Path(str(session.get_bind().engine.url.database)).parent  # type: ignore[union-attr]
-    return device_keys(path, 1)[0]
 
 
 def test_by_hand_it_is_imposed_once_and_lifted_once(run: Run) -> None:
@@ -286,3 +283,33 @@ async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> Non
         with pytest.raises(QuarantinedError, match="step 3 times"):
             await mallory.running
         assert ("quarantine", "quarantined") in coordinator.refusals()
+
+
+def test_a_revocation_beside_a_quarantine_is_for_good(run: Run) -> None:
+    """Made at the same moment, the one does not hide the other: there is nothing that lifting could take back."""
+    with ThreadPoolExecutor(1) as pool:
+        with run.sessions.begin() as session:
+            device = session.get_one(Device, run.devices["Mallory"])
+            put_in_quarantine(session, device, "", "os:grace", run.clock.now)
+            revoking = pool.submit(run.membership.revoke, "Mallory")
+            let_others_wait(session)
+        assert revoking.result() == 1
+    with pytest.raises(ConfigError, match="no such device"):
+        run.lift("Mallory")
+    assert run.peer_ids["Mallory"] in run.listed.peer_ids
+
+
+def test_two_who_are_judged_at_once_do_not_both_take_the_last_place(run: Run) -> None:
+    """Members' words may cut off one of four, wherever they are heard."""
+    run.say("Ada", of="Mallory", times=3)
+    run.say("Ada", of="Carol", times=3)
+    run.say("Bob", of="Mallory", times=2)
+    run.say("Bob", of="Carol", times=2)
+    with ThreadPoolExecutor(2) as pool:
+        with run.sessions.begin() as session:
+            one_at_a_time(session, Lock.REVOCATIONS)
+            words = [pool.submit(run.say, "Bob", name) for name in ("Mallory", "Carol")]
+            let_others_wait(session, 2)
+        for word in words:
+            word.result()
+    assert len(run.quarantined) == 1

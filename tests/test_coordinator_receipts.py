@@ -17,7 +17,7 @@ from peer.messages import StepReport
 from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.receipts import key_of, receipt_by
-from tests.stores import empty_store
+from tests.stores import Kind, empty_store
 
 CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": 100}})
 DEVICES = {
@@ -38,9 +38,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
     """A database that knows some members with their devices, and the keeper."""
-    with empty_store(tmp_path) as sessions:
+    with empty_store(tmp_path, store_kind) as sessions:
         with sessions.begin() as session:
             members = {name: Member(name=name, created_at=0.0) for name, _ in DEVICES.values()}
             for number, (device, (name, role)) in enumerate(DEVICES.items()):

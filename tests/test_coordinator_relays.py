@@ -10,6 +10,7 @@ import pytest
 
 from auth.credentials import Credentials
 from coordinator.relays import relay_of, some_of
+from coordinator.replicas import relays
 from peer.messages import Ready
 from peer.own_presence import OwnPresence
 from peer.protocol import MAX_RELAYS
@@ -64,8 +65,8 @@ async def test_a_joiner_hears_of_a_volunteer_that_relays(tmp_path: Path) -> None
         async with connected(coordinator) as client:
             assert list((await client.join(key, invite)).relays) == []
             ada.start()
-            session = coordinator.server._hub._live
-            await eventually(lambda: any(live.relay for live in session.values()))
+            services = coordinator.services
+            await eventually(lambda: relays(services.sessions, services.clock()))
             assert list((await client.join(key)).relays) == list(presence.relays)
             assert list((await client.join(ada.credentials.device_key)).relays) == []
             await ada.leave()

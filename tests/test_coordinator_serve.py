@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 
 import pytest
 
 from auth.errors import ConfigError, ManyhandsError, PortTakenError, StorageError, WorkerError
 from coordinator import serve as module
 from coordinator.directory import Settings
-from coordinator.parts import KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
+from coordinator.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from coordinator.serve import (
     LONGEST_PAUSE_S,
     MAX_FAILURES,
@@ -210,25 +211,44 @@ def test_taken_port_is_named_before_anything_starts(tmp_path: Path, key: str) ->
         serve_run(run.path)
 
 
+def silent(content: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
+    """A run file by which the model answers no visitors."""
+    return RunConfig.from_mapping({"dashboard": {"try_it": False}, **content})
+
+
 def test_the_validator_stands_beside_the_keeper() -> None:
     """It is where the checkpoints are, and nowhere if nothing is held out."""
-    config, without = RunConfig(), RunConfig.from_mapping({"data": {"validation": {"share": 0.0}}})
+    config, without = silent(), silent({"data": {"validation": {"share": 0.0}}})
     assert chosen_parts(config, service_only=False, keeper_only=False) == (SERVICE, KEEPER, VALIDATOR)
     assert chosen_parts(config, service_only=True, keeper_only=False) == (SERVICE,)
     assert chosen_parts(config, service_only=False, keeper_only=True) == (KEEPER, VALIDATOR)
     assert chosen_parts(without, service_only=False, keeper_only=True) == (KEEPER,)
 
 
+def test_the_answerer_stands_where_the_checkpoints_are() -> None:
+    """Once, beside the keeper, unless the run file says that visitors may not try the model."""
+    assert chosen_parts(RunConfig(), service_only=False, keeper_only=True) == (KEEPER, VALIDATOR, ANSWERER)
+    assert chosen_parts(RunConfig(), service_only=True, keeper_only=False) == (SERVICE,)
+    assert ANSWERER not in chosen_parts(silent(), service_only=False, keeper_only=False)
+
+
+def test_one_herald_tells_of_milestones() -> None:
+    """Where there is a webhook; a service alone tells nothing, or replicas would tell it several times."""
+    config = silent()
+    assert chosen_parts(config, service_only=False, keeper_only=True, has_webhooks=True) == (KEEPER, VALIDATOR, HERALD)
+    assert chosen_parts(config, service_only=True, keeper_only=False, has_webhooks=True) == (SERVICE,)
+
+
 def test_sinks_are_written_beside_the_keeper() -> None:
     """Where there are any; a service alone writes none, or two machines would write the same."""
-    config = RunConfig()
+    config = silent()
     assert chosen_parts(config, service_only=False, keeper_only=True, has_sinks=True) == (KEEPER, VALIDATOR, SINKS)
     assert chosen_parts(config, service_only=True, keeper_only=False, has_sinks=True) == (SERVICE,)
 
 
 def test_the_publisher_stands_where_the_checkpoints_are() -> None:
     """If the settings name a place to publish to."""
-    config = RunConfig()
+    config = silent()
     both = chosen_parts(config, service_only=False, keeper_only=False, publishes=True)
     assert both == (SERVICE, KEEPER, VALIDATOR, PUBLISHER)
     assert chosen_parts(config, service_only=True, keeper_only=False, publishes=True) == (SERVICE,)

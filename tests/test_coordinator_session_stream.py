@@ -5,42 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from auth.errors import ExpiredTokenError, RequestError, TokenError, UnreachableError
+from auth.errors import ExpiredTokenError, RequestError, TokenError
 from auth.identity import DeviceKey, challenge_bytes
+from coordinator import session_hub
 from coordinator import session_stream as server_side
+from coordinator.stays import newest_hardware
+from coordinator.store.models import LostSamples
+from peer.lost_causes import Lost
 from peer.protocol import control_pb2
-from peer.protocol.wire import report_to_wire
-from peer.session_stream import Greeting, SessionStream
-from tests.control_plane import QUICK, Heard, Member, a_report, joined, samples_of, serving
+from peer.protocol.wire import lost_to_wire, report_to_wire
+from tests.control_plane import TestCoordinator, a_report, joined, samples_of, serving
+from tests.raw_sessions import drained, greeted, next_of
 from tests.waiting import eventually
-
-
-async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
-    """A raw, welcomed session stream."""
-    call = member.client.open_session()
-    stream = SessionStream(call, member.outbox, lambda: None, member.heard.handlers(), QUICK)
-    signer = key or member.credentials.device_key
-    await stream.greet(Greeting("test", signer, member.credentials.token_jwt, "", ""))
-    return call
-
-
-async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
-    """The next message of a kind."""
-    while (message := await asyncio.wait_for(call.read(), 20)).WhichOneof("body") != kind:
-        continue
-    return message
-
-
-async def drained(call: Any) -> None:
-    """Read a stream to its end; raises why the coordinator ended it."""
-    reader = SessionStream(call, None, lambda: None, Heard().handlers(), QUICK)  # type: ignore[arg-type]
-    while await asyncio.wait_for(reader._read(), 20) is not None:
-        continue
-    raise UnreachableError("the stream ended in order")
 
 
 async def test_a_report_whose_acknowledgement_was_lost_is_counted_once(tmp_path: Path) -> None:
@@ -144,3 +124,52 @@ async def test_a_flood_of_messages_is_slowed_down(tmp_path: Path, monkeypatch: p
         await asyncio.sleep(0.2)
         assert sorted(samples_of(coordinator)) == [1, 2]
         call.cancel()
+
+
+async def test_who_is_one_of_many_is_told_to_say_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its welcome, as soon as somebody counts."""
+    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.125)
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        call = await greeted(member)
+        assert (await next_of(call, "pace")).pace.every_s == 8.0
+        call.cancel()
+
+
+async def test_losses_beside_reports_are_counted_once(tmp_path: Path) -> None:
+    """They wait in the outbox like reports, and are forgotten when the coordinator has counted them."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        seq = member.outbox.put_lost(Lost(3, {"left": 12, "died": 2}), time.time())
+        call = await greeted(member)
+        for _ in range(2):
+            await call.write(control_pb2.PeerMessage(lost=lost_to_wire(seq, time.time(), Lost(3, {"left": 12}))))
+            assert (await next_of(call, "ack")).ack.accepted
+        call.cancel()
+        member.start()
+        await eventually(lambda: len(member.outbox) == 0)
+        assert lost_in(coordinator) == {"left": 12}
+
+
+async def test_impossible_losses_are_refused_for_good(tmp_path: Path) -> None:
+    """Step 0, or more than can have been computed: recorded, and not to be sent again; the session goes on."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        call = await greeted(member)
+        for number, lost in enumerate((Lost(0, {"left": 1}), Lost(1, {"left": 2**31 - 1})), start=1):
+            await call.write(control_pb2.PeerMessage(lost=lost_to_wire(number, time.time(), lost)))
+            assert not (await next_of(call, "ack")).ack.accepted
+        assert {kind for kind, _ in coordinator.refusals()} == {"report"}
+        assert lost_in(coordinator) == {}
+        call.cancel()
+
+
+async def test_a_device_is_known_by_what_its_worker_found(tmp_path: Path) -> None:
+    """What computes is known only after the hello; control characters stay out."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        member.presence = control_pb2.Presence(step=1, state="training", device="cuda:0 (Tesla\n T4)")
+        member.start()
+        await eventually(lambda: "cuda:0 (Tesla T4)" in newest_hardware(coordinator.services.sessions).values())
+
+
+def lost_in(coordinator: TestCoordinator) -> dict[str, int]:
+    """Cause -> samples."""
+    with coordinator.services.sessions() as session:
+        return {row.cause: row.samples for row in session.scalars(select(LostSamples))}

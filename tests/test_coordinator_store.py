@@ -6,32 +6,46 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, text
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
-from sqlalchemy.schema import CreateTable
 
 from auth.errors import ConfigError, StorageError
-from coordinator.store.engine import Sessions, migrate, open_engine
-from coordinator.store.models import Base, Member, Step
+from coordinator.store.engine import Sessions, migrate, open_engine, patience
+from coordinator.store.models import Base, Member, Revocation, Step
 from coordinator.validations import record_validation
+from tests.postgres import PASSWORD, new_database, shared_server
 from tests.served_page import validation_row
+from tests.stores import Kind, database_address
 
 WRITERS, WRITES = 3, 20
 
 
-def database_url(directory: Path) -> str:
-    return f"sqlite:///{directory}/manyhands.db"
+@pytest.fixture
+def empty(tmp_path: Path, store_kind: Kind) -> Iterator[str]:
+    """The address of a database without tables."""
+    if store_kind == "sqlite":
+        yield f"sqlite:///{tmp_path}/manyhands.db"
+        return
+    with new_database("template1") as address:
+        yield address
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_engine(database_url(tmp_path))
+def address(tmp_path: Path, store_kind: Kind) -> Iterator[str]:
+    with database_address(tmp_path, store_kind) as address:
+        yield address
+
+
+@pytest.fixture
+def engine(address: str) -> Iterator[Engine]:
+    engine = open_engine(address)
     migrate(engine)
     yield engine
     engine.dispose()
@@ -59,9 +73,9 @@ def test_migrations_make_the_models_tables(engine: Engine) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_devices_of_an_older_database_are_numbered(tmp_path: Path) -> None:
+def test_devices_of_an_older_database_are_numbered(empty: str) -> None:
     """Devices that joined before there were numbers get them in the order of their joining."""
-    engine = open_engine(database_url(tmp_path))
+    engine = open_engine(empty)
     migrate(engine, "0001")
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO members (name, created_at, revoked_reason) VALUES ('Ada', 0, '')"))
@@ -69,9 +83,9 @@ def test_devices_of_an_older_database_are_numbered(tmp_path: Path) -> None:
             connection.execute(
                 text(
                     "INSERT INTO devices (id, member_id, peer_id, public_key, role, created_at) "
-                    "VALUES (:name, 1, :name, x'00', 'trainer', :created_at)"
+                    "VALUES (:name, 1, :name, :key, 'trainer', :created_at)"
                 ),
-                {"name": name, "created_at": created_at},
+                {"name": name, "key": b"", "created_at": created_at},
             )
     migrate(engine)
     with engine.connect() as connection:
@@ -80,9 +94,9 @@ def test_devices_of_an_older_database_are_numbered(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_an_older_database_gets_the_table_of_validations(tmp_path: Path) -> None:
+def test_an_older_database_gets_the_table_of_validations(empty: str) -> None:
     """A run that began before checkpoints were evaluated keeps its steps and can evaluate from now on."""
-    engine = open_engine(database_url(tmp_path))
+    engine = open_engine(empty)
     migrate(engine, "0003")
     assert "validations" not in inspect(engine).get_table_names()
     sessions = Sessions(engine)
@@ -104,9 +118,9 @@ def test_migrating_twice_changes_nothing(engine: Engine) -> None:
         assert session.scalars(select(Step.step)).all() == [1]
 
 
-def test_processes_that_migrate_at_once_wait_for_each_other(tmp_path: Path) -> None:
+def test_processes_that_migrate_at_once_wait_for_each_other(empty: str) -> None:
     """Service and keeper may both find an empty database."""
-    engines = [open_engine(database_url(tmp_path)) for _ in range(4)]
+    engines = [open_engine(empty) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(migrate, engines))
     assert "members" in inspect(engines[0]).get_table_names()
@@ -122,12 +136,6 @@ def test_database_of_a_newer_version_is_refused(engine: Engine) -> None:
         migrate(engine)
 
 
-def test_tables_fit_postgresql() -> None:
-    """The models use nothing that PostgreSQL could not store."""
-    for table in Base.metadata.sorted_tables:
-        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
-
-
 @pytest.mark.parametrize("url", ["", "no address", "sqlit:///x", "oracle+nothing://secret@host/db"])
 def test_bad_address_is_one_sentence_without_its_password(url: str) -> None:
     """A database address that cannot be used names the setting and never repeats the value."""
@@ -139,13 +147,29 @@ def test_bad_address_is_one_sentence_without_its_password(url: str) -> None:
 def test_unreachable_file_is_a_storage_error(tmp_path: Path) -> None:
     """A database in a directory that does not exist is one clear error."""
     with pytest.raises(StorageError, match="cannot be opened"):
-        migrate(open_engine(database_url(tmp_path / "missing")))
+        migrate(open_engine(f"sqlite:///{tmp_path}/missing/manyhands.db"))
+
+
+def test_refused_password_is_a_storage_error_without_it() -> None:
+    """What the server says is passed on in one line, and what was tried is not."""
+    wrong = make_url(shared_server().url()).set(password="wrong-secret")
+    with pytest.raises(StorageError, match="password authentication failed") as raised:
+        migrate(open_engine(wrong.render_as_string(hide_password=False)))
+    assert not any(hidden in str(raised.value) for hidden in ("wrong-secret", PASSWORD, "\n"))
+
+
+def test_an_address_may_have_its_own_patience() -> None:
+    """What it says counts; the rest is as for all."""
+    assert "connect_timeout" in patience(make_url("postgresql://host/db"))
+    own = patience(make_url("postgresql://host/db?connect_timeout=99"))
+    assert "connect_timeout" not in own
+    assert "keepalives_idle" in own
 
 
 def test_foreign_keys_hold(engine: Engine) -> None:
     """SQLite checks foreign keys only when told to."""
     with pytest.raises(IntegrityError), Sessions(engine).begin() as session:
-        session.execute(text("INSERT INTO revocations (device_id, peer_id, at, reason) VALUES ('none', 'p', 0, '')"))
+        session.add(Revocation(id=1, device_id="none", peer_id="p", at=0.0, reason=""))
 
 
 def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
@@ -190,22 +214,62 @@ def test_lasting_conflict_is_raised(engine: Engine) -> None:
         Sessions(engine).transact(insert_twice)
 
 
+def test_deadlock_is_tried_again(engine: Engine) -> None:
+    """If two transactions wait for each other, one goes first and the other runs anew."""
+    sessions = Sessions(engine)
+    with sessions.begin() as session:
+        add_step(session, 1)
+        add_step(session, 2)
+    both_began = Barrier(2)
+
+    def add_one_to(first: int, second: int) -> None:
+        met: list[bool] = []
+
+        def add(session: Session) -> None:
+            session.get_one(Step, first, with_for_update=True).samples += 1
+            session.flush()
+            if not met and engine.dialect.name == "postgresql":  # on SQLite the second cannot even begin
+                met.append(True)
+                both_began.wait(60)
+            session.get_one(Step, second, with_for_update=True).samples += 1
+
+        sessions.transact(add)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(add_one_to, (1, 2), (2, 1)))
+    with sessions() as session:
+        assert session.scalars(select(Step.samples)).all() == [2, 2]
+
+
+def test_other_failures_are_raised_at_once(engine: Engine) -> None:
+    """A database that fails is not asked again and again."""
+    attempts: list[bool] = []
+
+    def fail(_: Session) -> None:
+        attempts.append(True)
+        raise OperationalError("SELECT", {}, Exception("gone"))
+
+    with pytest.raises(OperationalError):
+        Sessions(engine).transact(fail)
+    assert len(attempts) == 1
+
+
 def count_up(url: str) -> None:
     engine = open_engine(url)
     for _ in range(WRITES):
         with Sessions(engine).begin() as session:
-            row = session.get_one(Step, 1)
+            row = session.get_one(Step, 1, with_for_update=True)
             row.samples += 1
     engine.dispose()
 
 
-def test_processes_do_not_lose_each_others_writes(engine: Engine, tmp_path: Path) -> None:
+def test_processes_do_not_lose_each_others_writes(engine: Engine, address: str) -> None:
     """Read-then-write transactions of several processes run one after the other, without an error."""
     with Sessions(engine).begin() as session:
         add_step(session, 1)
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(WRITERS) as pool:
-        pool.map(count_up, [database_url(tmp_path)] * WRITERS)
+        pool.map(count_up, [address] * WRITERS)
     with Sessions(engine)() as session:
         assert session.get_one(Step, 1).samples == WRITERS * WRITES
 

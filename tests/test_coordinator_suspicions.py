@@ -61,9 +61,12 @@ async def test_an_older_coordinator_is_told_nothing(tmp_path: Path, monkeypatch:
         assert len(waiting.take()) == 1
 
 
-@pytest.mark.parametrize(("kind", "detail"), [("murder", "x"), ("step", "x" * 201), ("step", "two\nlines")])
-async def test_nonsense_is_no_suspicion(tmp_path: Path, kind: str, detail: str) -> None:
+@pytest.mark.parametrize(
+    ("peer_id", "kind", "detail"),
+    [("Qm1", "murder", "x"), ("Qm1", "step", "x" * 201), ("Qm1", "step", "two\nlines"), ("Qm\0", "step", "x")],
+)
+async def test_nonsense_is_no_suspicion(tmp_path: Path, peer_id: str, kind: str, detail: str) -> None:
     """What a peer writes into the operator's log is bounded and of a line."""
     async with serving(tmp_path) as coordinator:
         with pytest.raises(RequestError, match="kinds"):
-            hear(coordinator.services.sessions, Policy(), Claim("Qm1", kind, 1, detail), "witness", 1.0)
+            hear(coordinator.services.sessions, Policy(), Claim(peer_id, kind, 1, detail), "witness", 1.0)

@@ -13,15 +13,15 @@ from coordinator.presence import record_checkpoint
 from coordinator.store.engine import Sessions
 from coordinator.validations import pending_checkpoints, record_validation, validations
 from tests.served_page import validation_row
-from tests.stores import empty_store
+from tests.stores import Kind, empty_store
 
 FIRST, SECOND = "1" * 64, "2" * 64
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
     """An empty database."""
-    with empty_store(tmp_path) as store:
+    with empty_store(tmp_path, store_kind) as store:
         yield store
 
 

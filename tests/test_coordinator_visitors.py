@@ -81,6 +81,7 @@ async def test_a_probe_is_bounded(tmp_path: Path, up: int, down: int) -> None:
         assert coordinator.refusals() == [("visit", "bad-request")]
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_one_caller_probes_a_few_times_a_minute(tmp_path: Path) -> None:
     """One probe too many is refused, with the remedy."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
@@ -161,6 +162,7 @@ async def test_only_high_ports_are_dialled(tmp_path: Path, port: int) -> None:
             await ask(client, "DialBack", control_pb2.DialBackRequest(port=port))
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_one_caller_is_dialled_a_few_times_a_minute(tmp_path: Path) -> None:
     """So that nobody scans with the coordinator's help."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
 from coordinator.web import WebState, create_app
-from coordinator.web.api import events
+from coordinator.web.event_stream import overview_events
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
 from tests.clocks import Clock
@@ -191,17 +191,16 @@ async def test_failed_refresh_keeps_the_last_good_snapshot(run: FakeRun, monkeyp
 async def test_events_send_the_overview(client: TestClient) -> None:
     """The stream's first event is the current overview."""
 
-    class Request:
-        app = client.app
-
-    event = await anext(aiter(events(Request())))  # type: ignore[arg-type]
-    assert event.event == "overview"
-    assert event.data["totals"]["steps"] == 3
+    async for event in overview_events(client.app.state):  # type: ignore[attr-defined]
+        name, data, *_ = event.decode().splitlines()
+        assert name == "event: overview"
+        assert json.loads(data.removeprefix("data: "))["totals"]["steps"] == 3
+        break
 
 
 def test_every_answer_has_the_security_headers(client: TestClient) -> None:
     """Scripts come from here only; nobody may frame the page or guess types."""
-    for path in ("/", "/api/v1/overview", "/static/main.js", "/nowhere"):
+    for path in ("/", "/api/v1/overview", "/static/frame.js", "/nowhere"):
         headers = client.get(path).headers
         assert "script-src 'self';" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"

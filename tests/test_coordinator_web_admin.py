@@ -23,8 +23,16 @@ from tests.served_page import FakeRun, PageServer, fake_run
 PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"
 HOSTILE = "<img src=x onerror=alert(1)>"
-PAGES = ("/admin", "/admin/devices", "/admin/quarantine", "/admin/refusals", "/admin/audit")
-ACTS = ("invite", "revoke", "revoke-device", "quarantine", "lift", "display-name", "erase")
+PAGES = (
+    "/admin",
+    "/admin/devices",
+    "/admin/quarantine",
+    "/admin/checkpoints",
+    "/admin/steering",
+    "/admin/refusals",
+    "/admin/audit",
+)
+ACTS = ("invite", "revoke", "revoke-device", "quarantine", "lift", "display-name", "hide-name", "erase")
 
 
 @pytest.fixture
@@ -80,6 +88,7 @@ def test_the_cookie_is_the_servers_alone(client: TestClient) -> None:
     assert "Domain" not in cookie
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_a_wrong_password_and_too_many_are_refused(client: TestClient) -> None:
     """Both in the same words whoever is named, and soon not at all."""
     wrong = log_in(client, "wrong")
@@ -133,6 +142,8 @@ def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: Fake
 
     assert re.fullmatch(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan").json()["code"])
     assert post("display-name", name="ada", display_name="Owl").json() == {"display_name": "Owl"}
+    assert post("hide-name", name="ada").json()["shown"].startswith("Anonymous ")
+    assert post("hide-name", name="ada", hidden=False).json() == {"shown": "Owl"}
     device = run.devices["ada"]
     assert [row["device_id"] for row in client.get("/api/admin/v1/devices?member=ada").json()] == [device]
     assert post("revoke-device", name=HOSTILE, device=device).json()["detail"].endswith("lists what there is.")
@@ -148,9 +159,11 @@ def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: Fake
     assert "ada" not in names
     audit = client.get("/api/admin/v1/audit").json()
     assert {row["actor"] for row in audit} == {"web:grace"}
-    assert [row["act"] for row in audit[::-1]][:5] == [
+    assert [row["act"] for row in audit[::-1]][:7] == [
         "invite",
         "display-name",
+        "hide-name",
+        "show-name",
         "revoke-device",
         "revoke-device",
         "revoke",
@@ -226,6 +239,48 @@ def test_the_api_quarantines_and_releases(client: TestClient, csrf: str, run: Fa
     assert client.get("/api/admin/v1/quarantine").json() == []
 
 
+def test_going_back_takes_the_step_twice(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """The page shows who contributed since, and undoes nothing without a checkpoint and a confirmation."""
+    run.add_step(1, 5.0)
+    run.add_step(2, 5.0)
+    page = client.get("/admin/checkpoints?step=1").text
+    assert "Go back to step 1" in page
+    assert HOSTILE not in page
+    for form, reason in (
+        ({"step": "1", "confirmation": "2"}, "type its step again"),
+        ({"step": "-1", "confirmation": "-1"}, "type its step again"),
+        ({"step": "1", "confirmation": "1"}, "no checkpoint of step 1"),
+    ):
+        answer = client.post("/admin/rewind", data=form | {"csrf": csrf})
+        assert (answer.status_code, reason in answer.text) == (400, True)
+    assert client.post("/admin/rewind", data={"step": "1", "confirmation": "1"}).status_code == 403
+    told = client.post("/api/admin/v1/rewind", json={"step": 1}, headers={"x-csrf-token": csrf})
+    assert (told.status_code, "no checkpoint of step 1" in told.text) == (400, True)
+    assert run.services.ledger.current_era() == 0
+
+
+def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """By forms and by the API; what cannot be is refused in words, and every act is on record."""
+    run.add_step(1, 5.0)
+    assert client.post("/admin/steer", data={"act": "pause", "csrf": csrf}).headers["location"] == "/admin/steering"
+    assert "Paused." in client.get("/admin/steering").text
+    again = client.post("/admin/steer", data={"act": "pause", "csrf": csrf})
+    assert (again.status_code, "paused already" in again.text) == (400, True)
+    headers = {"x-csrf-token": csrf}
+    assert client.post("/api/admin/v1/steer", json={"act": "resume"}, headers=headers).json()["done"]
+    change = {"act": "change", "step": "9", "learning_rate_scale": "0.5", "target_batch_size": "", "csrf": csrf}
+    assert client.post("/admin/steer", data=change).status_code == 303
+    assert client.post("/admin/steer", data=change | {"step": "soon"}).status_code == 400
+    assert client.post("/admin/steer", data={"act": "announce", "text": HOSTILE, "csrf": csrf}).status_code == 303
+    page = client.get("/admin/steering").text
+    assert "From step 9 on: learning rate times 0.5." in page
+    assert HOSTILE not in page
+    assert client.post("/admin/steer", data={"act": "pause"}).status_code == 403
+    assert client.post("/api/admin/v1/steer", json={"act": "sink"}, headers=headers).status_code == 422
+    acts = [row.act for row in audit_log(run.services.sessions, 9)]
+    assert acts == ["steer"] * 4
+
+
 def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str) -> None:
     """A copy of the cookie is worth nothing afterwards."""
     cookies = dict(client.cookies)
@@ -250,8 +305,9 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         page.get_by_label("Name", exact=True).fill("joan")
         page.get_by_role("button", name="Make an invite code").click()
         expect(page.locator("#code")).to_have_text(re.compile(r"(?:\w{5}-){3}\w{5}"))
+        expect(page.locator("li", has_text="Change joan")).to_contain_text("1 open invite, last seen never.")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        page.locator("li", has_text="Change ada").get_by_role("link", name="1 devices").click()
+        page.locator("li", has_text="Change ada").get_by_role("link", name="1 device").click()
         page.locator("summary", has_text="Quarantine").click()
         page.locator("details[open]").get_by_label("Reason").fill("overheats")
         page.get_by_role("button", name="Cut this device off until you lift it").click()
@@ -262,7 +318,7 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         page.get_by_role("button", name="Lift the quarantine").click()
         expect(page.get_by_text("No device is in quarantine.")).to_be_visible()
         page.get_by_role("link", name="Members").click()
-        page.locator("li", has_text="Change ada").get_by_role("link", name="1 devices").click()
+        page.locator("li", has_text="Change ada").get_by_role("link", name="1 device").click()
         page.locator("summary", has_text="Revoke").click()
         page.locator("details[open]").get_by_label("Reason").fill("stolen")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -89,6 +89,7 @@ async def test_a_large_answer_goes_out_in_pieces(size: int) -> None:
     assert [message.get("more_body", False) for message in sent[1:]] == [True] * (len(bodies) - 1) + [False]
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_an_address_may_ask_so_often() -> None:
     """One request too many gets 429 and when to come back."""
     client = TestClient(an_app(requests_per_minute=3))
@@ -130,6 +131,15 @@ async def test_streams_are_bounded_and_their_places_come_back(run: FakeRun, monk
     async with streaming(server.port) as line:
         assert b"200" in line
     await server.stop()
+
+
+async def test_streams_end_when_the_server_stops(run: FakeRun, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody's stream is cut off, and the log has nothing to say of it."""
+    server = await WebServer.start(create_app(WebState(run.directory, run.services)), "127.0.0.1", 0)
+    async with streaming(server.port) as line:
+        assert b"200" in line
+        await server.stop()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_refusal_has_the_security_headers(run: FakeRun) -> None:

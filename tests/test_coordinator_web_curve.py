@@ -64,6 +64,20 @@ def test_held_out_text_has_a_line_of_its_own_for_each_set() -> None:
     assert "held-out text" not in draw_curve([(1.0, 3.0)], "loss")
 
 
+def test_milestones_are_stars_above_the_axis() -> None:
+    """Close ones share one, whose tooltip tells all of them; what is not on the curve has none, nor a legend."""
+    told = [(1, "first"), (3, "<b>1,000</b>"), (1500, "10,000"), (9999, "never")]
+    root = ET.fromstring(draw_curve(WAVE, "loss", milestones=told))  # noqa: S314 - our own text
+    stars = list(root.iter("{http://www.w3.org/2000/svg}path"))
+    assert [star[0].text for star in stars] == ["first · step 1\n<b>1,000</b> · step 3", "10,000 · step 1,500"]
+    places = [star.get("transform", "")[len("translate(") : -1].split() for star in stars]
+    assert [float(x) for x, _ in places] == [pytest.approx(52.3, abs=0.1), pytest.approx(544.2, abs=0.5)]
+    assert all(0 < float(y) < HEIGHT for _, y in places)
+    legend = [span.get("class") for span in root.iter("{http://www.w3.org/2000/svg}tspan")]
+    assert legend == ["milestone-name"]
+    assert "tspan" not in draw_curve(WAVE, "loss", milestones=told[-1:])
+
+
 def test_single_and_equal_points_can_be_drawn() -> None:
     """One step, or a loss that does not move, is no division by zero."""
     for points in ([(1.0, 9.0)], [(1.0, 2.0), (2.0, 2.0)]):

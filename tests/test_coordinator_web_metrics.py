@@ -166,7 +166,7 @@ async def test_calls_of_the_control_plane_are_counted_with_their_status(tmp_path
         with pytest.raises(grpc.aio.AioRpcError):
             await client._stub.Renew(control_pb2.RenewRequest(nonce=b"x"), timeout=60)
         with pytest.raises(grpc.aio.AioRpcError):
-            await client._channel.unary_unary(f"/{SERVICE_NAME}/Nonsense")(b"", timeout=60)
+            await client._channels[0].unary_unary(f"/{SERVICE_NAME}/Nonsense")(b"", timeout=60)
         calls = Calls(coordinator)
         await eventually(lambda: calls.ended("Renew", "invalid_argument") == 1)  # said before the call has ended
         assert calls.ended("Join", "ok") == 1

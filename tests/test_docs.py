@@ -20,10 +20,26 @@ from pydantic import BaseModel
 from auth.errors import ManyhandsError
 from coordinator.directory import Settings
 from coordinator.sinks.settings import Sinks, TensorBoardSettings, TrackioSettings, WandbSettings
-from coordinator.web import admin_api, admin_pages, api, login, pages
+from coordinator.web import (
+    admin_api,
+    admin_pages,
+    api,
+    curve_api,
+    evaluations_api,
+    history_api,
+    join_api,
+    login,
+    moments_api,
+    pages,
+    participants_api,
+    sharing,
+    trials,
+    views,
+)
 from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
 from peer.config.data import Source
+from peer.config.evaluation import Columns, Examples, Recipe, Task
 from peer.config.phases import Phase
 from peer.config.sampling import Sampling
 from peer.config.tokenizer_presets import Algorithm, PresetName
@@ -34,6 +50,22 @@ from peer.run_config import RunConfig
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUIDE = ROOT / "docs" / "operators.md"
+PUBLIC_ROUTERS = (
+    api.router,
+    curve_api.router,
+    evaluations_api.router,
+    history_api.router,
+    moments_api.router,
+    sharing.router,
+    trials.router,
+    join_api.router,
+    participants_api.router,
+    views.router,
+    login.router,
+    pages.router,
+    admin_pages.router,
+    admin_api.router,
+)
 CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
 ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -53,8 +85,9 @@ def is_documented(name: str) -> bool:
 
 
 def run_file_examples() -> list[str]:
-    """Every run file, or part of one, that the operator's guide shows."""
-    return [block for language, block in CODE_BLOCK.findall(GUIDE.read_text(encoding="utf-8")) if language == "yaml"]
+    """Every run file, or part of one, that the operator's guides show."""
+    text = GUIDE.read_text(encoding="utf-8") + (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    return [block for language, block in CODE_BLOCK.findall(text) if language == "yaml"]
 
 
 def shell_commands() -> Iterator[str]:
@@ -96,6 +129,8 @@ def run_file_keys() -> list[str]:
         keys += [f"{section}.{key}" for key in model.model_fields]
     keys += [f"data.sources.{key}" for key in Source.model_fields]
     keys += [f"data.sources.sampling.{key}" for key in Sampling.model_fields]
+    keys += [f"evaluation.tasks.{key}" for key in Task.model_fields]
+    keys += [key for section in (Recipe, Columns, Examples) for key in section.model_fields]
     return keys + [f"data.validation.{key}" for key in Validation.model_fields]
 
 
@@ -154,11 +189,7 @@ def test_every_environment_variable_is_documented() -> None:
 
 def test_every_route_is_documented() -> None:
     """The operator's guide lists each path that the web port serves."""
-    paths = {
-        route.path
-        for router in (api.router, login.router, pages.router, admin_pages.router, admin_api.router)
-        for route in router.routes
-    }
+    paths = {route.path for router in PUBLIC_ROUTERS for route in router.routes}
     assert paths
     assert {path for path in paths if f"`{path}`" not in GUIDE.read_text(encoding="utf-8")} == set()
 

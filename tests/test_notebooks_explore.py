@@ -189,6 +189,6 @@ async def test_another_servers_page_is_no_dashboard(
     """A server that answers with something else is told from a dashboard."""
     monkeypatch.setenv("MANYHANDS_DASHBOARD", server.url)
     client = open_notebook("explore.ipynb", tmp_path)
-    client.nb.cells[1].source = client.nb.cells[1].source.replace("/api/v1/", "/static/index.html?")
+    client.nb.cells[1].source = client.nb.cells[1].source.replace("/api/v1/", "/?")
     with pytest.raises(CellExecutionError, match="does not answer as a run's dashboard"):
         await client.async_execute()

@@ -48,7 +48,8 @@ def test_wheel_holds_exactly_the_packages_files(wheel: zipfile.ZipFile) -> None:
     "name",
     [
         "coordinator/store/migrations/env.py",
-        "dashboards/web/index.html",
+        "dashboards/web/frame.html",
+        "dashboards/web/i18n/bn.json",
         "peer/protocol/control.proto",
         "peer/protocol/control_pb2.py",
         "peer/protocol/control_pb2_grpc.py",

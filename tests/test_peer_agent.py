@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from auth.errors import ConfigError, RevokedError, StorageError, SwarmError, WorkerError
+from coordinator.store.models import LostSamples
 from peer import workers
 from peer.agent import Agent
 from peer.agent_options import AgentOptions, only_one
@@ -103,6 +105,20 @@ async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.
         assert any(isinstance(event, Notice) and "Starting again" in event.text for event in shown.events)
         agent.stop("test")
         await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_what_workers_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent tells for one that died, the other tells itself; the coordinator has both when the agent has left."""
+    monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_with_samples)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: sum(isinstance(event, Ready) for event in shown.events) == 2)
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        with coordinator.services.sessions() as session:
+            lost = {row.cause: row.samples for row in session.scalars(select(LostSamples))}
+        assert lost == {"died": 7, "left": 5}
 
 
 async def test_a_run_that_reads_this_machines_files_needs_its_owners_word(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from peer.beacon import Beacon, BeaconWatch, Course, nearest_step
 
 def beacon(step: int, time: float, era: int = 0) -> Beacon:
     """A beacon of that step."""
-    return Beacon(step, (), time, Course(era=era, age_s=0.0, usual_s=0.0, credits={}))
+    return Beacon(step, (), time, Course(age_s=0.0, usual_s=0.0, credits={}), era)
 
 
 def test_a_beacon_holds_as_long_as_it_is_renewed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hivemind.compression import CompressionInfo
@@ -61,6 +62,14 @@ def test_a_value_that_is_not_finite_stays_noticeable(bad: float) -> None:
     read = there_and_back(values)
     assert not torch.isfinite(read[:BLOCK]).any()
     assert torch.equal(read[BLOCK:], torch.ones(BLOCK))
+
+
+@pytest.mark.parametrize("scale", [3e38, float("inf"), float("nan")])
+def test_a_scale_too_large_for_its_values_stays_noticeable(scale: float) -> None:
+    """What a peer made up overflows to what is not finite, quietly: who averages looks for that."""
+    wire = encode(torch.ones(3), BLOCKWISE.compression_type)
+    wire.buffer = np.float32(scale).tobytes() + wire.buffer[4:]
+    assert not decode(wire).isfinite().any()
 
 
 @pytest.mark.parametrize(("name", "bytes_each"), [("none", 4.0), ("float16", 2.0), ("8bit-blockwise", 1.03125)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import time
@@ -23,10 +24,15 @@ from auth.errors import (
     VersionError,
 )
 from auth.identity import DeviceKey
+from auth.join_link import Address, JoinLink
+from coordinator.ports import free_ports
 from peer import control_client
 from peer.control_client import ControlClient
+from peer.protocol import PROTOCOL_VERSION
 from peer.protocol.errors import error_from_rpc, metadata_of, status_of
 from tests.control_plane import TOKENIZER, connected, serving
+
+HOST = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +92,63 @@ async def test_a_wrong_fingerprint_is_noticed_before_anything_is_sent(tmp_path: 
             await ControlClient.connect(wrong, time.time)
 
 
+async def test_the_first_address_where_the_right_one_answers_is_taken(tmp_path: Path) -> None:
+    """Nobody listens at the link's first address, and another coordinator has the second one."""
+    async with serving(tmp_path / "right") as right, serving(tmp_path / "other") as other:
+        (nobody,) = free_ports(HOST, 1)
+        others = (other.link.address, right.link.address)
+        link = dataclasses.replace(right.link, port=nobody, others=others)
+        client = await ControlClient.connect(link, time.time)
+        assert client.link == right.link
+        await client.close()
+        with pytest.raises(FingerprintError, match=str(other.link.port)):
+            await ControlClient.connect(dataclasses.replace(link, others=others[:1]), time.time)
+
+
+async def test_a_name_that_cannot_be_one_is_passed_over(tmp_path: Path) -> None:
+    """As one that nobody knows."""
+    async with serving(tmp_path) as coordinator:
+        link = dataclasses.replace(coordinator.link, host="run..example.org", others=(coordinator.link.address,))
+        client = await ControlClient.connect(link, time.time)
+        assert client.link == coordinator.link
+        await client.close()
+
+
+async def test_an_address_that_was_left_is_not_knocked_at_for_ever(tmp_path: Path) -> None:
+    """Somebody else may have it by now."""
+    knocks = 0
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal knocks
+        knocks += 1
+        writer.close()
+
+    async with serving(tmp_path) as coordinator:
+        server = await asyncio.start_server(hang_up, HOST, 0)
+        left = Address(HOST, server.sockets[0].getsockname()[1])
+        link = dataclasses.replace(coordinator.link, host=left.host, port=left.port, others=(coordinator.link.address,))
+        client = ControlClient(link, coordinator.directory.tls_cert_path.read_text())
+        with pytest.raises(UnreachableError):
+            await client.greet()
+        client.turn_to_next_address()
+        await client.greet()
+        assert knocks > 0
+        await asyncio.sleep(7.0)  # gRPC's clock cannot be set forward
+        so_far = knocks
+        await asyncio.sleep(6.0)  # longer than between two knocks
+        assert knocks == so_far
+        await client.close()
+        server.close()
+
+
+async def test_all_addresses_that_failed_are_named() -> None:
+    """With the reason of each."""
+    first, second = free_ports(HOST, 2)
+    link = JoinLink(HOST, first, "test", "ab" * 32, (Address(HOST, second),))
+    with pytest.raises(UnreachableError, match=f"{first}.*{second}"):
+        await ControlClient.connect(link, time.time)
+
+
 async def test_another_run_behind_the_link_is_a_link_error(tmp_path: Path) -> None:
     """The right coordinator with the wrong run in the link is told apart."""
     async with serving(tmp_path) as coordinator:
@@ -107,7 +170,7 @@ async def test_another_protocol_version_is_refused_by_the_coordinator(
     """A peer of another version learns both versions."""
     monkeypatch.setattr(control_client, "PROTOCOL_VERSION", 99)
     async with serving(tmp_path) as coordinator:
-        with pytest.raises(VersionError, match=r"version 1.*99"):
+        with pytest.raises(VersionError, match=rf"version {PROTOCOL_VERSION}.*99"):
             await ControlClient.connect(coordinator.link, time.time)
 
 

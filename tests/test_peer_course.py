@@ -44,8 +44,8 @@ def keeper(
     sketch: Sketch = (),
 ) -> KnownPeer:
     """The keeper, whose record is a beacon."""
-    course = Course(era=era, age_s=0.0, usual_s=usual_s, credits=credit or {})
-    item = record(step, time=time).model_copy(update={"course": course, "sketch": sketch})
+    course = Course(age_s=0.0, usual_s=usual_s, credits=credit or {})
+    item = record(step, time=time).model_copy(update={"course": course, "sketch": sketch, "era": era})
     return KnownPeer("keeper", "keeper", "k", "keeper", item)
 
 
@@ -176,7 +176,20 @@ def test_a_keeper_that_is_back_with_an_older_state_sets_no_step() -> None:
     ahead = peers(record(step=50), record(step=50))
     assert scene.look([*ahead, keeper(50)], 0.0).step == 50
     assert scene.look([*ahead, keeper(40, time=2.0)], 11.0).step == 50
-    assert scene.look([*ahead, keeper(40, time=3.0, era=1)], 12.0).step == 41
+    assert scene.look([*ahead, keeper(40, time=3.0, era=1)], 12.0).step == 40
+
+
+def test_who_has_not_returned_to_the_checkpoint_is_nowhere() -> None:
+    """In a new era what the others are doing in the old one sets no step, fills no batch, and is no offence."""
+    scene = Scene()
+    old = peers(record(step=50, samples=20), record(step=50, samples=20))
+    assert scene.look([*old, keeper(50, sketch=SOUND)], 0.0).samples == 40
+    back = KnownPeer("back", "back", "back", "trainer", record(step=40, samples=5).model_copy(update={"era": 1}))
+    view = scene.look([*old, back, keeper(40, time=2.0, era=1)], 1.0)
+    assert (view.step, view.samples, view.trainers) == (40, 5, 1)
+    assert scene.course.era == 1
+    assert scene.course.sketch_at(50) == ()
+    assert not scene.raised
 
 
 def test_the_keeper_follows_most_members() -> None:

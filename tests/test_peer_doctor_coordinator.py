@@ -12,6 +12,7 @@ import pytest
 
 from auth.errors import ManyhandsError
 from auth.join_link import JoinLink
+from coordinator.ports import free_ports
 from peer import control_client
 from peer.doctor.checkup import CONTACT, REQUIREMENTS
 from peer.doctor.context import Context, Options
@@ -48,6 +49,15 @@ async def test_a_real_coordinator_passes_every_stage(tmp_path: Path) -> None:
         assert found["requirements"].outcome.data["swarm_addresses"] == [KEEPER]
         assert found["requirements"].outcome.data["swarm_samples_per_second"] == 7.5
         assert coordinator.refusals() == []
+
+
+async def test_the_address_that_answers_is_examined(tmp_path: Path) -> None:
+    """Of a link with several; that the first one does not is a warning."""
+    (nobody,) = free_ports("127.0.0.1", 1)
+    async with serving(tmp_path) as coordinator:
+        write_status(coordinator, KEEPER)
+        found = await examine(replace(coordinator.link, port=nobody, others=(coordinator.link.address,)))
+    assert {name: verdict for name, verdict in verdicts(found).items() if verdict is not OK} == {"tcp": WARNING}
 
 
 async def test_another_certificate_fails_and_nothing_more_is_asked(tmp_path: Path) -> None:

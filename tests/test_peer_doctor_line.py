@@ -45,6 +45,7 @@ async def test_a_slow_line_is_not_measured_for_ever(tmp_path: Path) -> None:
         assert 0 < speed.down < 200_000
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_a_coordinator_that_is_busy_is_no_failure(tmp_path: Path) -> None:
     """Who asks too often reads when to ask again."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:

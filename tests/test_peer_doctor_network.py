@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from auth.join_link import JoinLink
+from auth.join_link import Address, JoinLink
 from coordinator.ports import free_ports
 from peer.doctor.context import Context, Options
 from peer.doctor.findings import Verdict
@@ -37,8 +38,9 @@ async def test_a_name_has_addresses() -> None:
     context = context_for("localhost")
     outcome = await check_names(context)
     assert outcome.verdict is OK
-    assert HERE in context.addresses or "::1" in context.addresses
-    assert outcome.data["addresses"] == list(context.addresses)
+    hosts = [address.host for address in context.addresses]
+    assert HERE in hosts or "::1" in hosts
+    assert outcome.data["addresses"] == hosts
 
 
 async def test_an_unknown_name_fails() -> None:
@@ -49,14 +51,25 @@ async def test_an_unknown_name_fails() -> None:
     assert "DNS" in outcome.remedy
 
 
+@pytest.mark.parametrize("name", ["nobody.invalid", "no..body"])
+async def test_one_of_several_names_is_enough(name: str) -> None:
+    """The one that exists nowhere is a warning that names it."""
+    link = replace(context_for(name).link, others=(Address(HERE, 7444),))
+    context = Context(Options(Path("unused"), link))
+    outcome = await check_names(context)
+    assert outcome.verdict is WARNING
+    assert name in outcome.found
+    assert context.addresses == {Address(HERE, 7444): link.each()[1]}
+
+
 async def test_an_open_port_is_reached() -> None:
     """A listener is enough; what it speaks is the next stage's question."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), HERE, 0)
     context = context_for(HERE, server.sockets[0].getsockname()[1])
-    context.addresses = (HERE,)
+    context.addresses = {context.link.address: context.link}
     outcome = await check_tcp(context)
     assert outcome.verdict is OK
-    assert context.reached == (HERE,)
+    assert context.reached == (context.link.address,)
     server.close()
 
 
@@ -64,7 +77,7 @@ async def test_a_port_nobody_listens_on_fails() -> None:
     """A refused connection means that the coordinator is not there."""
     (port,) = free_ports(HERE, 1)
     context = context_for(HERE, port)
-    context.addresses = (HERE,)
+    context.addresses = {context.link.address: context.link}
     outcome = await check_tcp(context)
     assert outcome.verdict is FAILED
     assert "connection refused" in outcome.found
@@ -74,16 +87,16 @@ async def test_a_port_nobody_listens_on_fails() -> None:
 
 def test_dropped_connections_point_to_a_firewall() -> None:
     """Silence is told apart from a refusal."""
-    outcome = judge_connections({"192.0.2.1": DROPPED}, 7443)
+    outcome = judge_connections({Address("192.0.2.1", 7443): DROPPED})
     assert outcome.verdict is FAILED
     assert "outgoing TCP to port 7443" in outcome.remedy
 
 
 def test_one_address_of_two_is_a_warning() -> None:
     """Where IPv6 is broken and IPv4 works, the run can be joined."""
-    outcome = judge_connections({"2001:db8::1": "network is unreachable", HERE: None}, 7443)
+    outcome = judge_connections({Address("2001:db8::1", 7443): "network is unreachable", Address(HERE, 7443): None})
     assert outcome.verdict is WARNING
-    assert "2001:db8::1 (network is unreachable)" in outcome.found
+    assert "[2001:db8::1]:7443 (network is unreachable)" in outcome.found
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
@@ -99,7 +112,7 @@ async def test_a_proxy_is_named_without_its_password(name: str) -> None:
 async def test_a_proxy_does_not_matter_where_connections_work() -> None:
     """It is mentioned, no more."""
     context = context_for(HERE, environ={"HTTPS_PROXY": "http://proxy.example"})
-    context.reached = (HERE,)
+    context.reached = (context.link.address,)
     assert (await check_proxy(context)).verdict is OK
 
 
@@ -111,7 +124,7 @@ async def test_without_a_proxy_all_is_well() -> None:
 async def test_the_interface_to_the_coordinator_is_found() -> None:
     """To this machine itself connections go through the loopback interface."""
     context = context_for(HERE)
-    context.reached = (HERE,)
+    context.reached = (context.link.address,)
     outcome = await check_route(context)
     assert outcome.verdict is OK
     assert outcome.data == {"interface": "lo", "local_address": HERE}

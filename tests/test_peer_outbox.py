@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from auth.errors import StorageError
+from peer.lost_causes import Lost
 from peer.messages import StepReport
 from peer.outbox import Outbox
 
@@ -125,3 +126,19 @@ def test_receipts_wait_with_the_newest_reports(tmp_path: Path) -> None:
     outbox.put(replace(a_report(5), receipt="receipt 5"), 0, 0.0)
     assert [entry.report.receipt for entry in outbox.pending(10)] == ["", "receipt 3", "", "receipt 5"]
     outbox.close()
+
+
+def test_losses_wait_among_the_reports(tmp_path: Path) -> None:
+    """What no report can tell of has a number in the same row, survives a restart, and is acknowledged alike."""
+    outbox = open_outbox(tmp_path)
+    outbox.put(a_report(1), 0, 1.0)
+    seq = outbox.put_lost(Lost(2, {"left": 12}), at=2.0)
+    outbox.close()
+    again = open_outbox(tmp_path)
+    assert [(entry.completed_at, entry.report) for entry in again.pending(10)] == [
+        (1.0, a_report(1)),
+        (2.0, Lost(2, {"left": 12})),
+    ]
+    again.ack(seq)
+    assert [entry.report for entry in again.pending(10)] == [a_report(1)]
+    again.close()

@@ -6,6 +6,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from coordinator.visitors import DIALS_PER_MINUTE, PROBES_PER_MINUTE
 from peer.control_client import ControlClient
 from peer.place import ANY_PORT, UNMEASURED, Place
@@ -77,6 +79,7 @@ async def test_an_older_coordinator_tells_nothing(tmp_path: Path) -> None:
     assert place == Place("relayed", ANY_PORT, None, UNMEASURED)
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_when_too_many_ask_from_one_address_its_own_address_decides(tmp_path: Path) -> None:
     """A class that joins at once is not turned away."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:

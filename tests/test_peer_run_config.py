@@ -72,6 +72,7 @@ def test_a_configuration_survives_the_way_through_a_checkpoint(tmp_path: Path) -
     [
         ("modle: {}", ["`modle`", "not a known key"]),
         ("model: {hidden: 3}", ["`model.hidden`", "not a known key"]),
+        (f"model: {{{'hidden' * 100}: 3}}", ["`model.hiddenhidden", "not a known key"]),
         ("model: {hidden_size: wide}", ["`model.hidden_size`", "'wide'", "integer"]),
         ("model: {hidden_size: '128'}", ["`model.hidden_size`", "integer"]),
         ("model: {num_hidden_layers: 0}", ["`model.num_hidden_layers` (0)", "greater than 0"]),
@@ -97,6 +98,7 @@ def test_each_mistake_is_one_clear_sentence(tmp_path: Path, text: str, parts: li
     assert str(tmp_path) in message
     assert message.endswith(".")
     assert "\n" not in message
+    assert len(message) < len(str(tmp_path)) + 500
     assert [part for part in parts if part not in message] == []
 
 

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from auth.errors import RevokedError, TokenError
+from auth.join_link import Address
+from coordinator import session_hub
+from coordinator.ports import free_ports
 from coordinator.presence import online_sessions
-from peer.session import renewal_due_at, retry_delay_s
-from tests.control_plane import a_report, connected, joined, samples_of, serving
+from peer.session import failed_rounds, renewal_due_at, retry_delay_s
+from peer.session_stream import paced
+from tests.control_plane import QUICK, a_report, connected, joined, samples_of, serving
 from tests.receipts import keeper_confirms
 from tests.waiting import eventually
 
@@ -48,6 +52,21 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
         await eventually(lambda: online() == [])
 
 
+async def test_presence_follows_the_coordinators_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told to say it every ten seconds is silent after a few times."""
+    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.01)
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        member.start()
+        await eventually(lambda: len(member.presence_asked_at) > 1)
+        await eventually(lambda: time.monotonic() - member.presence_asked_at[-1] > 20 * QUICK.presence_every_s)
+
+
+@pytest.mark.parametrize(("told", "followed"), [(10.0, 10.0), (0.0, 3.0), (1e9, 60.0), (float("nan"), 3.0)])
+def test_no_coordinator_makes_a_peer_shout_or_vanish(told: float, followed: float) -> None:
+    """Its pace counts within bounds."""
+    assert paced(told, 3.0) == followed
+
+
 async def test_stopping_delivers_the_last_report(tmp_path: Path) -> None:
     """A report that is put just before the end is still sent and acknowledged before the goodbye."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
@@ -73,6 +92,30 @@ async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -
         await eventually(lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == {1: 32, 2: 32}
         assert member.heard.connected == [True, False, True]
+
+
+async def test_a_session_finds_a_coordinator_that_has_moved(tmp_path: Path) -> None:
+    """Where its link has several addresses: it moves there and back, and nothing is lost or counted twice."""
+    (second,) = free_ports("127.0.0.1", 1)
+    others = (Address("127.0.0.1", second),)
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path, others=others) as member:
+        first = coordinator.server.port
+        member.start()
+        await eventually(lambda: member.heard.connected == [True])
+        for step, port in ((1, second), (2, first)):
+            await coordinator.server.stop()
+            await eventually(lambda: not member.heard.connected[-1])
+            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+            await coordinator.serve_again(port)
+            await eventually(lambda: len(member.outbox) == 0)
+            assert member.client.link.port == port
+        assert samples_of(coordinator) == {1: 32, 2: 32}
+
+
+def test_only_after_all_addresses_a_longer_rest_comes() -> None:
+    """With one address each failure is a round."""
+    assert [failed_rounds(failures, 1) for failures in range(4)] == [0, 1, 2, 3]
+    assert [failed_rounds(failures, 3) for failures in range(8)] == [0, 0, 0, 1, 0, 0, 2, 0]
 
 
 async def test_a_refused_report_is_dropped_and_told_once(tmp_path: Path) -> None:

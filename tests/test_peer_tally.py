@@ -36,6 +36,7 @@ def test_losses_of_samples_add_up() -> None:
     tally.lose(0, "")
     report = tally.report(OUTCOME, now=1.0, data_wait_s=0.0)
     assert (report.lost_samples, report.lost_reason) == (5, "out of sync")
+    assert report.lost == {"non-finite": 2, "out of sync": 3}
 
 
 def test_no_time_gives_no_speed() -> None:

@@ -12,6 +12,7 @@ import torch
 from peer.backends import MicrobatchResult
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
+from peer.lost_causes import Lost
 from peer.messages import Progress, StepReport
 from peer.swarm import StepOutcome, SwarmProgress
 from peer.trainer import train
@@ -69,6 +70,7 @@ class FakeSwarm:
     outcomes: dict[int, StepOutcome] = field(default_factory=dict)  # by the number of the call to `advance`
     step: int = 0
     samples: int = 0
+    target: int = TARGET
     calls: list[str] = field(default_factory=list)
     calls_of_backend: list[str] = field(default_factory=list)
 
@@ -82,7 +84,7 @@ class FakeSwarm:
     def advance(self, collect: Callable[[], None]) -> StepOutcome | None:
         self.calls.append("advance")
         prepared = self.outcomes.get(self.calls.count("advance") - 1)
-        if prepared is None and self.samples < TARGET:
+        if prepared is None and self.samples < self.target:
             return None
         self.step += 1
         collect()
@@ -97,14 +99,21 @@ class FakeSwarm:
         return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 3.0, 4.0, 8.0)
 
 
+def messages(
+    losses: list[float], swarm: FakeSwarm | None = None, stop_after: int = 10**6
+) -> tuple[list[Progress | StepReport | Lost], FakeSwarm]:
+    """Train over as many microbatches as there are losses; everything that was sent, in order."""
+    clock, swarm, sent = Clock(), swarm or FakeSwarm(), list[Progress | StepReport | Lost]()
+    backend = FakeBackend(clock, losses, calls=swarm.calls_of_backend)
+    train(backend, FakeBatches(clock, len(losses)), swarm, sent.append, lambda: backend.done >= stop_after, clock)
+    return sent, swarm
+
+
 def run(
     losses: list[float], swarm: FakeSwarm | None = None, stop_after: int = 10**6
 ) -> tuple[list[StepReport], list[Progress], FakeSwarm]:
-    """Train over as many microbatches as there are losses; everything that was sent, by kind."""
-    clock, swarm, sent = Clock(), swarm or FakeSwarm(), list[Progress | StepReport]()
-    backend = FakeBackend(clock, losses, calls=swarm.calls_of_backend)
-    batches = FakeBatches(clock, len(losses))
-    train(backend, batches, swarm, sent.append, lambda: backend.done >= stop_after, clock)
+    """The reports and the progress of `messages`."""
+    sent, swarm = messages(losses, swarm, stop_after)
     reports = [message for message in sent if isinstance(message, StepReport)]
     return reports, [message for message in sent if isinstance(message, Progress)], swarm
 
@@ -188,6 +197,25 @@ def test_stops_when_told_to() -> None:
     reports, _, swarm = run([5.0] * 8, stop_after=2)
     assert reports == []
     assert swarm.samples == 4
+
+
+def test_what_is_left_to_the_others_is_told_at_the_end() -> None:
+    """Two microbatches that no step has taken, and one that was dropped since the last report, are told by cause."""
+    sent, _ = messages([5.0, 4.0, 3.0, 2.0, math.nan, 1.0], stop_after=6)
+    assert sent[-1] == Lost(2, {"left": 4, "non-finite": 2})
+
+
+def test_a_step_averaged_while_leaving_is_not_lost() -> None:
+    """Only what came after the round is."""
+    last = StepOutcome(1, 4, averaged=True, group_size=2, group_samples=9, averaging_s=1.0)
+    sent, _ = messages([5.0, 4.0, 3.0, 2.0], FakeSwarm({-1: last}, target=100), stop_after=3)
+    assert [message for message in sent if isinstance(message, Lost)] == [Lost(1, {"left": 2})]
+
+
+def test_nothing_lost_is_nothing_told() -> None:
+    """A peer that leaves right after a step says nothing of losses."""
+    sent, _ = messages([5.0, 4.0, 3.0])
+    assert not any(isinstance(message, Lost) for message in sent)
 
 
 def test_two_peers_average_to_one_process() -> None:

@@ -66,11 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(name, self.web.files[name], body)
 
     def _send(self, name: str, content: bytes, body: bool) -> None:
-        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         wants_range = found is not None and name not in self.web.without_ranges
         part = content
         if found is not None and wants_range:
-            part = content[int(found[1]) : int(found[2]) + 1]
+            part = content[int(found[1]) : int(found[2] or len(content)) + 1]
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {found[1]}-{int(found[1]) + len(part) - 1}/{len(content)}")
         else:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from peer.messages import Failed, LineInDoubt, Ready, StepReport, Stopped, WorkerPlan
+from peer.lost_causes import Lost
+from peer.messages import CheckpointWanted, Failed, LineInDoubt, Progress, Ready, StepReport, Stopped, WorkerPlan
 from peer.supervision import lead_own_group
 
 GRANDCHILD_FILE = "grandchild.pid"
@@ -48,6 +49,31 @@ def doubts_its_line(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> No
     answer = pipe.recv()
     pipe.send(Ready("Qm", 0, repr(answer)))
     pipe.recv()
+    pipe.send(Stopped("told to stop"))
+
+
+def asks_for_a_checkpoint(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Would start from one, tells the answer as its device, leaves when told to."""
+    lead_own_group()
+    pipe.send(CheckpointWanted(10**9))
+    answer = pipe.recv()
+    pipe.send(Ready("Qm", 0, repr(answer)))
+    pipe.recv()
+    pipe.send(Stopped("told to stop"))
+
+
+def dies_with_samples(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Ends without a word in the middle of a step, the first time; the second one leaves in order, and tells so."""
+    lead_own_group()
+    marker = Path(plan.data_dir) / "died"
+    pipe.send(Ready("Qm", 0, "cpu"))
+    if not marker.exists():
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        pipe.send(Progress(0, 7, 7, 100, 1, 1.0, None, None))
+        os._exit(9)
+    pipe.recv()
+    pipe.send(Lost(1, {"left": 5}))
     pipe.send(Stopped("told to stop"))
 
 

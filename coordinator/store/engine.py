@@ -1,10 +1,11 @@
-"""Opening the database: SQLite by default, where service, keeper and the operator's commands write side by side.
+"""Opening the database: SQLite by default, PostgreSQL by its address; service, keeper and commands write side by side.
 
 SQLAlchemy is used synchronously everywhere; the service calls it in threads.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,26 @@ from typing import Any, TypeVar
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from auth.errors import ConfigError, StorageError
+from coordinator.store.locks import Lock, one_at_a_time
 
 BUSY_TIMEOUT_S = 30.0  # a migration on a slow disk is waited for
 CONFLICT_ATTEMPTS = 5
 MIGRATIONS = Path(__file__).parent / "migrations"
+CONFLICTS = frozenset({"40001", "40P01"})  # PostgreSQL's serialization failure and deadlock
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_MIGRATING = threading.Lock()
 _WRITES = "manyhands_writes"  # execution option: the transaction will write
 
 Result = TypeVar("Result")
@@ -33,28 +44,46 @@ class Sessions(sessionmaker[Session]):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, expire_on_commit=False)
+        self.engine = engine
+        self._turn = threading.Lock() if engine.dialect.name == "sqlite" else None
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
         """A transaction that writes, committed at the end.
 
         On SQLite it takes the write lock at once: a transaction that read first and then waited for the lock would fail
-        instead of waiting, because what it has read may be out of date.
+        instead of waiting, because what it has read may be out of date. Threads of one process take turns before that:
+        who waits for SQLite itself looks again only every tenth of a second, and others come first meanwhile.
         """
-        with super().begin() as session:
+        with self._in_turn(), super().begin() as session:
             session.connection(execution_options={_WRITES: True})
             yield session
 
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Until the block ends, or others have had the turn for longer than SQLite would be waited for."""
+        has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
+        try:
+            yield
+        finally:
+            if self._turn is not None and has_turn:
+                self._turn.release()
+
     def transact(self, action: Callable[[Session], Result]) -> Result:
-        """Run `action` in a writing transaction; again if another process wrote the same row first."""
+        """Run `action` in a writing transaction; again if another process wrote the same row first, or blocked it."""
         for _ in range(CONFLICT_ATTEMPTS - 1):
             try:
                 with self.begin() as session:
                     return action(session)
-            except IntegrityError:
-                continue
+            except DBAPIError as error:
+                if not _is_conflict(error):
+                    raise
         with self.begin() as session:
             return action(session)
+
+
+def _is_conflict(error: DBAPIError) -> bool:
+    return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in CONFLICTS
 
 
 def open_engine(url: str) -> Engine:
@@ -67,9 +96,17 @@ def open_engine(url: str) -> Engine:
             engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
             _prepare_sqlite(engine)
             return engine
-        return create_engine(parsed, pool_pre_ping=True)
+        return create_engine(parsed, pool_pre_ping=True, connect_args=patience(parsed))
     except (ArgumentError, ImportError) as error:  # the address may hold a password: it is not repeated here
         raise ConfigError(f"`database_url` cannot be used: {' '.join(str(error).split())[:200]}.") from error
+
+
+def patience(url: URL) -> dict[str, int]:
+    """How long PostgreSQL is waited for, as far as its address does not say so itself.
+
+    A server that is gone is noticed within half a minute, and not after the system's two hours.
+    """
+    return {name: value for name, value in _PATIENCE.items() if name not in url.query}
 
 
 def _prepare_sqlite(engine: Engine) -> None:
@@ -90,15 +127,23 @@ def _prepare_sqlite(engine: Engine) -> None:
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Bring the database to this version's tables, or to an older revision's.
 
-    Of two processes that do so at once, one waits for the other.
+    Of two processes that do so at once one waits for the other, and of two threads: Alembic has one context a process.
     """
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     try:
-        with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+        with _MIGRATING, engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+            one_at_a_time(connection, Lock.MIGRATION)
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
     except CommandError as error:
         raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
     except OperationalError as error:
-        raise StorageError(f"The database cannot be opened: {error.orig}.") from error
+        raise StorageError(f"The database cannot be opened: {_sentence(error)}.") from error
+    except ProgrammingError as error:  # as a rule a right that this user lacks
+        raise StorageError(f"The database's tables cannot be made: {_sentence(error)}.") from error
+
+
+def _sentence(error: DBAPIError) -> str:
+    """The database's own words, in one line."""
+    return " ".join(str(error.orig).split()).rstrip(".")[:300]

@@ -19,13 +19,42 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from coordinator.store.alarm_models import RaisedAlarm, UnigramBaseline, UpdateNorm
 from coordinator.store.base import Base
+from coordinator.store.evaluation_models import AllowedEvaluator, Evaluation
 from coordinator.store.figures_model import SwarmFigures
+from coordinator.store.naming_models import Naming
+from coordinator.store.owner_model import DatabaseOwner
+from coordinator.store.page_models import Notice, Question
 from coordinator.store.publication_models import Publication, UnnamedMember
 from coordinator.store.receipt_models import Receipt
+from coordinator.store.replica_models import LoginTry, RelayOffer, SpentNonce
+from coordinator.store.share_models import DailyShare, LossMark, LostSamples
 from coordinator.store.suspicion_models import Suspicion
 
-__all__ = ["Base", "Publication", "Receipt", "Suspicion", "SwarmFigures", "UnnamedMember"]
+__all__ = [
+    "AllowedEvaluator",
+    "Base",
+    "DailyShare",
+    "DatabaseOwner",
+    "Evaluation",
+    "LoginTry",
+    "LossMark",
+    "LostSamples",
+    "Naming",
+    "Notice",
+    "Publication",
+    "Question",
+    "RaisedAlarm",
+    "Receipt",
+    "RelayOffer",
+    "SpentNonce",
+    "Suspicion",
+    "SwarmFigures",
+    "UnigramBaseline",
+    "UnnamedMember",
+    "UpdateNorm",
+]
 
 
 class Member(Base):

@@ -55,10 +55,24 @@ class Release(_Body):
     device: Text = ""
 
 
+class Return(BaseModel):
+    """To which checkpoint, and the ids of devices to cut off, of those that contributed since."""
+
+    model_config = ConfigDict(extra="forbid")
+    step: Annotated[int, Field(ge=0, le=2**40)]
+    suspects: Annotated[list[Text], Field(max_length=1000)] = []
+
+
 class PublicName(_Body):
     """Under which name the public sees a member; empty: the member's own."""
 
     display_name: Text = ""
+
+
+class HiddenName(_Body):
+    """Whose name the public is not to see, or is to see again."""
+
+    hidden: bool = True
 
 
 class Erasure(_Body):
@@ -139,12 +153,29 @@ async def lift(request: Request, login: Who, body: Release) -> dict[str, list[st
     return {"devices_released": await asyncio.to_thread(run.lift, body.name, body.device)}
 
 
+@router.post("/rewind", dependencies=[Depends(own_request)])
+async def rewind(request: Request, login: Who, body: Return) -> dict[str, int]:
+    """Undo all steps after a checkpoint's."""
+    run, state = administration(request, login), request.app.state
+    undone, era = await asyncio.to_thread(
+        run.rewind, state.checkpoints_dir, state.services.ledger, body.step, body.suspects
+    )
+    return {"steps_undone": undone, "era": era}
+
+
 @router.post("/display-name", dependencies=[Depends(own_request)])
 async def display_name(request: Request, login: Who, body: PublicName) -> dict[str, str]:
     """Show a member under another name."""
     run = administration(request, login)
     await asyncio.to_thread(run.show_as, body.name, body.display_name)
     return {"display_name": body.display_name or body.name}
+
+
+@router.post("/hide-name", dependencies=[Depends(own_request)])
+async def hide_name(request: Request, login: Who, body: HiddenName) -> dict[str, str]:
+    """Show the public a number instead of a member's name, or end that."""
+    run = administration(request, login)
+    return {"shown": await asyncio.to_thread(run.hide_name, body.name, body.hidden)}
 
 
 @router.post("/erase", dependencies=[Depends(own_request)])

@@ -17,6 +17,7 @@ from fastapi import HTTPException, Request, Response
 
 from coordinator.administrators import LIFETIME_S, Administrators, Login
 from coordinator.callers import CallerPace, http_caller
+from coordinator.login_tries import LoginTries
 
 logger = logging.getLogger(__name__)
 TRIES_PER_MINUTE = 10  # of one address, and of one account
@@ -34,13 +35,14 @@ class LoginDesk:
     """Takes logins, at a pace; used from one event loop."""
 
     administrators: Administrators
+    by_account: LoginTries
     by_address: CallerPace = field(default_factory=lambda: CallerPace(TRIES_PER_MINUTE, time.monotonic))
-    by_account: CallerPace = field(default_factory=lambda: CallerPace(TRIES_PER_MINUTE, time.monotonic))
     hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HASHED_AT_ONCE))
 
     async def log_in(self, request: Request, name: str, password: str) -> str | None:
         """A new login's token, None for a wrong name or password; raises 429 for too many tries."""
-        if not (self.by_address.allows(http_caller(request.client)) and self.by_account.allows(name[:64])):
+        within = self.by_address.allows(http_caller(request.client))
+        if not (within and await asyncio.to_thread(self.by_account.allows, name[:64])):
             raise HTTPException(429, "Too many logins were tried: wait a minute.", {"Retry-After": "60"})
         async with self.hashing:
             token = await asyncio.to_thread(self.administrators.log_in, name, password)

@@ -15,6 +15,7 @@ from auth.errors import ConfigError
 from coordinator.administration import Administration
 from coordinator.administrators import Login
 from coordinator.invites import ROLE_RANKS
+from coordinator.joining import invite_page
 from coordinator.web.admin_login import (
     LoginDesk,
     clear_cookie,
@@ -31,7 +32,7 @@ from peer.tables import format_age
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 templates = Environment(loader=FileSystemLoader(ADMIN), autoescape=True, undefined=StrictUndefined)
-templates.filters["age"] = lambda at: format_age(at, time.time())
+templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 Who = Annotated[Login, Depends(current_login)]
 
 
@@ -56,7 +57,7 @@ def administration(request: Request, login: Login) -> Administration:
 async def login_form(request: Request) -> Response:
     """The form."""
     require_privacy(request)
-    return _draw(request, "login.html", None)
+    return draw(request, "login.html", None)
 
 
 @router.post("/login")
@@ -68,7 +69,7 @@ async def log_in(request: Request) -> Response:
     desk: LoginDesk = request.app.state.login_desk
     token = await desk.log_in(request, form.get("name", ""), form.get("password", ""))
     if token is None:
-        return _draw(request, "login.html", None, 403, error="The name or the password is wrong.")
+        return draw(request, "login.html", None, 403, error="The name or the password is wrong.")
     answer = _to_members()
     set_cookie(request, answer, token)
     return answer
@@ -101,7 +102,8 @@ async def invite(request: Request, login: Who, form: Form) -> Response:
         return await _members(request, login, 400, error=str(error))
     link, verb = request.app.state.join_link, "assist" if role == "auxiliary" else "join"
     command = f"manyhands {verb} '{link}' --invite {code}"
-    return await _members(request, login, code=code, invited=name, command=command)
+    page = invite_page(request.app.state.web_address, code)
+    return await _members(request, login, code=code, invited=name, command=command, page=page)
 
 
 @router.post("/revoke")
@@ -144,6 +146,17 @@ async def display_name(request: Request, login: Who, form: Form) -> Response:
     return await _act(request, login, "show_as", form, "name", "display_name")
 
 
+@router.post("/hide-name")
+async def hide_name(request: Request, login: Who, form: Form) -> Response:
+    """Show the public a number instead of a name, or end that."""
+    try:
+        run, hidden = administration(request, login), form.get("hidden", "") == "yes"
+        await asyncio.to_thread(run.hide_name, form.get("name", ""), hidden)
+    except ConfigError as error:
+        return await _members(request, login, 400, error=str(error))
+    return _to_members()
+
+
 @router.post("/erase")
 async def erase(request: Request, login: Who, form: Form) -> Response:
     """Forget a member."""
@@ -161,7 +174,7 @@ async def refusals(request: Request, login: Who) -> Response:
     """What was refused."""
     rows = await asyncio.to_thread(administration(request, login).refusals)
     facts = [(row.at, (row.kind, row.code, row.reason)) for row in rows]
-    return _draw(request, "rows.html", login, title="Refusals", rows=facts)
+    return draw(request, "rows.html", login, title="Refusals", rows=facts)
 
 
 @router.get("/audit")
@@ -169,7 +182,7 @@ async def audit(request: Request, login: Who) -> Response:
     """Who did what."""
     rows = await asyncio.to_thread(administration(request, login).audit)
     facts = [(row.at, (row.actor, row.act, row.subject, row.detail)) for row in rows]
-    return _draw(request, "rows.html", login, title="Audit log", rows=facts)
+    return draw(request, "rows.html", login, title="Audit log", rows=facts)
 
 
 def number(text: str) -> float:
@@ -201,21 +214,22 @@ async def _act_on_device(request: Request, login: Login, act: str, form: dict[st
 
 async def _quarantines(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     found = await asyncio.to_thread(administration(request, login).quarantines)
-    return _draw(request, "quarantine.html", login, status, quarantines=found, **values)
+    return draw(request, "quarantine.html", login, status, quarantines=found, **values)
 
 
 async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     found = await asyncio.to_thread(administration(request, login).members)
-    values = {"code": "", "invited": "", "command": ""} | values
-    return _draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
+    values = {"code": "", "invited": "", "command": "", "page": ""} | values
+    return draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
 
 
 async def _devices(request: Request, login: Login, member: str, status: int = 200, **values: Any) -> Response:
     found = await asyncio.to_thread(administration(request, login).devices, member)
-    return _draw(request, "devices.html", login, status, devices=found, member=member, **values)
+    return draw(request, "devices.html", login, status, devices=found, member=member, **values)
 
 
-def _draw(request: Request, template: str, login: Login | None, status: int = 200, **values: Any) -> Response:
+def draw(request: Request, template: str, login: Login | None, status: int = 200, **values: Any) -> Response:
+    """A page from its template."""
     known = {"run": request.app.state.config.run.name, "login": login, "here": request.url.path, "error": ""}
     return HTMLResponse(templates.get_template(template).render(known | values), status)
 

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from coordinator.administrators import Administrators
-from coordinator.callers import CallerPlaces
+from coordinator.callers import CallerPace, CallerPlaces
 from coordinator.directory import RunDirectory
+from coordinator.login_tries import LoginTries
 from coordinator.run_services import RunServices
-from coordinator.web import admin_api, admin_pages, api, checkpoint_files, login, pages
-from coordinator.web.admin_login import LoginDesk, LoginNeededError
+from coordinator.store.news import Topic
+from coordinator.web import (
+    admin_api,
+    admin_checkpoints,
+    admin_pages,
+    admin_steering,
+    api,
+    checkpoint_files,
+    curve_api,
+    evaluations_api,
+    history_api,
+    join_api,
+    login,
+    moments_api,
+    pages,
+    participants_api,
+    sharing,
+    trials,
+    views,
+)
+from coordinator.web.admin_login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
+from coordinator.web.answers import AnswerCache
 from coordinator.web.boundary import STREAMS, STREAMS_PER_CALLER, Boundary
+from coordinator.web.frozen import Archive
+from coordinator.web.history_api import EXPORTS, EXPORTS_PER_CALLER
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.metrics import metrics_text
+from coordinator.web.open_reading import OpenReading
 from coordinator.web.security_headers import SecurityHeaders
 from coordinator.web.snapshot import take_snapshot
+from coordinator.web.validation_answers import refuse_shape
 
 
 @dataclass(frozen=True)
@@ -29,6 +57,7 @@ class WebState:
 
     directory: RunDirectory
     services: RunServices
+    archive: Archive | None = None  # what is asked for is written down, and stays as it is
 
 
 async def ask_to_log_in(request: Request, _error: Exception) -> Response:
@@ -41,12 +70,14 @@ async def ask_to_log_in(request: Request, _error: Exception) -> Response:
 def create_app(state: WebState) -> FastAPI:
     """The dashboard's application for one run."""
     services = state.services
-    live = LiveSnapshot(partial(take_snapshot, services))
+    live = LiveSnapshot(partial(take_snapshot, services), services.bell.ear(Topic.PROGRESS))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with live.refreshing():
+        async with live.held() if state.archive else live.refreshing():
+            compressing = asyncio.create_task(asyncio.to_thread(pages.plotly_script))  # nobody shall wait for it
             yield
+            await compressing
 
     app = FastAPI(
         title="manyhands",
@@ -56,24 +87,50 @@ def create_app(state: WebState) -> FastAPI:
         redoc_url=None,
     )
     app.state.live = live
+    app.state.end_streams = live.end
+    app.state.archive = state.archive
+    app.state.answers = AnswerCache()
     app.state.config = services.config
     app.state.sessions = services.sessions
     app.state.join_link = str(state.directory.join_link)
+    app.state.notebook_url = state.directory.settings.notebook_url
+    app.state.authority = lambda: state.directory.authority
+    app.state.checkpoints_dir = state.directory.checkpoints_dir
     app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)
     app.include_router(api.router)
+    app.include_router(curve_api.router)
+    app.include_router(history_api.router)
+    app.include_router(trials.router)
+    app.state.ask_pace = CallerPace(trials.ASKS_PER_MINUTE, time.monotonic)
+    app.include_router(participants_api.router)
+    app.include_router(join_api.router)
     app.include_router(checkpoint_files.router)
+    app.include_router(moments_api.router)
+    app.state.moments = AnswerCache(moments_api.KEPT_CHUNKS)
+    app.include_router(sharing.router)
+    app.state.card = sharing.CardShelf()
+    app.include_router(evaluations_api.router)
     app.include_router(pages.router)
+    app.include_router(views.router)
     app.include_router(admin_pages.router)
+    app.include_router(admin_checkpoints.router)
     app.include_router(admin_api.router)
+    app.include_router(admin_steering.router)
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
+    app.add_exception_handler(RequestValidationError, refuse_shape)
     app.state.services = services
-    app.state.login_desk = LoginDesk(Administrators(services.sessions, services.clock))
+    tries = LoginTries(services.sessions, TRIES_PER_MINUTE, services.clock)
+    app.state.login_desk = LoginDesk(Administrators(services.sessions, services.clock), tries)
     app.include_router(login.router)
     app.state.logins = services.logins
     app.state.web_address = state.directory.settings.web_address
     app.state.public_places = frozenset(each.to for each in state.directory.settings.publications if each.is_public)
+    app.state.exports = CallerPlaces(EXPORTS, EXPORTS_PER_CALLER)
     app.state.streams = streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     services.telemetry.streams_open.set_function(lambda: len(streams))
-    app.add_middleware(Boundary)
-    app.add_middleware(SecurityHeaders)  # the last one added is the outermost: refusals have the headers, too
+    if state.archive is None:
+        app.add_middleware(Boundary)
+    app.add_middleware(OpenReading)  # refusals can be read, too
+    # The last one added is the outermost: refusals have the headers, too.
+    app.add_middleware(SecurityHeaders, embed_on=state.directory.settings.embed_on)
     return app

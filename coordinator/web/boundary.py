@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
 MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
-STREAMS, STREAMS_PER_CALLER = 256, 32  # of events, open for as long as a page is
+STREAMS, STREAMS_PER_CALLER = 768, 32  # of events, open for as long as a page is
 RETRY_AFTER_S = 10
 
 

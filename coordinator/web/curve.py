@@ -1,4 +1,7 @@
-"""The loss curve for readers without JavaScript, and before the charts have loaded: a small SVG drawn by the server."""
+"""The loss curve for readers without JavaScript, and before the charts have loaded: a small SVG drawn by the server.
+
+Inside a page its style is the page's (`dashboards/web/style.css`) and follows light and dark; alone it brings one.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import base64
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from itertools import chain
 from types import MappingProxyType
+
+from coordinator.web.decimation import kept_places
+from coordinator.web.milestone_marks import MilestoneTexts, Told, groups
 
 Point = tuple[float, float]
 WIDTH, HEIGHT = 720, 280
@@ -20,32 +26,33 @@ STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
     ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
     ".curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
+    ".milestone,.milestone-name{fill:#17744a}"
 )
 STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
+STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
+APART = 14  # pixels between two milestones, of which closer ones share a mark
 NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
 def decimate(points: Sequence[Point], most: int) -> list[Point]:
-    """At most `most` points that keep the curve's shape (largest triangle three buckets, Steinarsson 2013)."""
-    if len(points) <= most or most < 3:
-        return list(points)
-    kept = [points[0]]
-    width = (len(points) - 2) / (most - 2)
-    for bucket in range(most - 2):
-        start, end = 1 + int(bucket * width), 1 + int((bucket + 1) * width)
-        following = points[end : 1 + int((bucket + 2) * width)] or [points[-1]]
-        mean_x = sum(x for x, _ in following) / len(following)
-        mean_y = sum(y for _, y in following) / len(following)
-        last_x, last_y = kept[-1]
-        kept.append(
-            max(
-                points[start:end],
-                key=lambda point: abs(
-                    (last_x - mean_x) * (point[1] - last_y) - (last_x - point[0]) * (mean_y - last_y)
-                ),
-            )
-        )
-    return [*kept, points[-1]]
+    """At most `most` points that keep the curve's shape."""
+    return [points[place] for place in kept_places([x for x, _ in points], [y for _, y in points], most)]
+
+
+@dataclass(frozen=True)
+class CurveTexts:
+    """The words of the drawing."""
+
+    training: str = "training"
+    held_out: str = "held-out text"
+    step: str = "step {step}"
+    phase: str = "phase {number}"
+    milestone: str = "milestone"
+    waiting: str = "Waiting for the first global step."
+    milestones: MilestoneTexts = field(default_factory=MilestoneTexts)
+
+
+ENGLISH = CurveTexts()
 
 
 @dataclass(frozen=True)
@@ -74,37 +81,42 @@ def draw_curve(
     title: str,
     boundaries: Mapping[int, str] = NO_PHASES,
     held_out: Sequence[Sequence[Point]] = (),
+    texts: CurveTexts = ENGLISH,
+    alone: bool = True,
+    milestones: Sequence[Told] = (),
 ) -> str:
     """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name.
 
-    The loss on held-out text, one line for each set of samples, is drawn beside the training's.
+    The loss on held-out text, one line for each set of samples, is drawn beside the training's; `milestones`, in the
+    order of steps, are stars above the axis.
     """
     drawn = decimate(points, MAX_POINTS)
     lines = [decimate(line, MAX_POINTS) for line in held_out if line]
     if not drawn and not lines:
-        return _frame(title, '<text x="50%" y="50%" text-anchor="middle">Waiting for the first global step.</text>')
+        waiting = f'<text x="50%" y="50%" text-anchor="middle">{escape(texts.waiting)}</text>'
+        return _frame(title, waiting, alone)
     area = _Area.around([*drawn, *chain.from_iterable(lines)])
-    parts = [*_axes(area), *_phases(area, boundaries)]
+    reached = [each for each in milestones if area.low_x <= each[0] <= area.high_x]
+    parts = [*_axes(area, texts), *_phases(area, boundaries)]
     if drawn:
         parts += _line(area, drawn, "curve", dots=len(drawn) == 1)
     for line in lines:
         parts += _line(area, line, "held-out", dots=True)
-    if lines:
-        parts.append(
-            f'<text x="50%" y="{HEIGHT - 10}" text-anchor="middle"><tspan class="curve-name">training</tspan>'
-            '<tspan class="held-out-name" dx="12">held-out text</tspan></text>'
-        )
-    return _frame(title, "".join(parts))
+    parts += _milestones(area, reached, texts)
+    names = {"curve": texts.training, "held-out": texts.held_out} if lines else {}
+    parts += _legend(names | ({"milestone": f"★ {texts.milestone}"} if reached else {}))
+    return _frame(title, "".join(parts), alone)
 
 
-def _axes(area: _Area) -> Iterator[str]:
+def _axes(area: _Area, texts: CurveTexts) -> Iterator[str]:
     for tick in range(TICKS):
         value = area.low_y + (area.high_y - area.low_y) * tick / (TICKS - 1)
         y = area.y(value)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.2f}</text>'
     yield f'<text x="{LEFT}" y="{HEIGHT - 10}">{area.low_x:g}</text>'
-    yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">step {area.high_x:g}</text>'
+    last = escape(texts.step.format(step=f"{area.high_x:g}"))
+    yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">{last}</text>'
 
 
 def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
@@ -113,6 +125,20 @@ def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
             x = area.x(step + 0.5)  # between the old phase's last step and the new one's first
             yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
             yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
+
+
+def _milestones(area: _Area, milestones: Sequence[Told], texts: CurveTexts) -> Iterator[str]:
+    """A star for each group of them, whose tooltip tells all."""
+    for group in groups(milestones, APART * (area.high_x - area.low_x) / (WIDTH - LEFT - RIGHT)):
+        words = "\n".join(f"{text} · {texts.step.format(step=f'{step:,}')}" for step, text in group)
+        place = f"translate({area.x(group[0][0])} {HEIGHT - BOTTOM - 8})"
+        yield f'<path class="milestone" d="{STAR}" transform="{place}"><title>{escape(words)}</title></path>'
+
+
+def _legend(names: Mapping[str, str]) -> Iterator[str]:
+    spans = [f'<tspan class="{kind}-name" dx="12">{escape(name)}</tspan>' for kind, name in names.items()]
+    if spans:
+        yield f'<text x="50%" y="{HEIGHT - 10}" text-anchor="middle">{"".join(spans)}</text>'
 
 
 def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Iterator[str]:
@@ -128,8 +154,9 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, math.fsum((high, margin))
 
 
-def _frame(title: str, content: str) -> str:
+def _frame(title: str, content: str, alone: bool) -> str:
+    style = f"<style>{STYLE}</style>" if alone else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style>{content}</svg>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="loss-curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
+        f"<title>{escape(title)}</title>{style}{content}</svg>"
     )

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.directory import RunDirectory
+from coordinator.presence import APART
 from coordinator.telemetry import Telemetry
 from coordinator.web.host_metrics import HostCollector, certificate_expiry
 from coordinator.web.metric_families import counter, gauge
@@ -42,6 +43,7 @@ class SnapshotCollector(Collector):
         yield from _checkpoints(snapshot)
         yield from _validation(snapshot, self._validates)
         yield from figures_metrics(snapshot.figures)
+        yield _alarms(snapshot)
 
 
 def _progress(snapshot: Snapshot) -> Iterator[Metric]:
@@ -50,6 +52,8 @@ def _progress(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge("manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0)
     yield gauge("manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0)
     yield gauge("manyhands_devices_online", "Devices with an open session.", len(snapshot.online))
+    apart = sum(each.state == APART for each in snapshot.online)
+    yield gauge("manyhands_devices_apart", "Of these, such as train without seeing the keeper.", apart)
     yield gauge("manyhands_stale", "1 while the keeper is silent.", int(snapshot.stale))
     yield gauge("manyhands_era", "How often the run has returned to a checkpoint.", snapshot.era)
     yield gauge(
@@ -92,6 +96,18 @@ def _newest_step(snapshot: Snapshot) -> Iterator[Metric]:
         "Devices that reported the newest settled global step.",
         None if settled is None else settled.devices,
     )
+
+
+def _alarms(snapshot: Snapshot) -> Metric:
+    family = gauge(
+        "manyhands_alarm_step",
+        "The step with which an alarm that holds began, by kind; no sample where none holds.",
+        None,
+        ("kind",),
+    )
+    for alarm in snapshot.alarms:
+        family.add_metric([alarm.kind], alarm.step)
+    return family
 
 
 def _totals(snapshot: Snapshot) -> Iterator[Metric]:

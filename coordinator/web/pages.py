@@ -1,91 +1,54 @@
-"""The page and its files, the server-drawn curve, health and metrics."""
+"""What stands beside the pages: the charts' library, the server-drawn curve, health and metrics."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import threading
-from functools import lru_cache
+from functools import cache, partial
 from importlib.resources import files
-from itertools import groupby
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from coordinator.web.curve import draw_curve
-from coordinator.web.live import LiveSnapshot
-from dashboards import content_type, page_files
-from peer.phases import all_phases
+from coordinator.web.answers import FOR_EVER, Encoded, answer, encode
+from coordinator.web.overview_page import curve_of
+from coordinator.web.snapshot import Snapshot
+from peer.run_config import RunConfig
 
 ONE_DAY = "public, max-age=86400"
 router = APIRouter(include_in_schema=False)
 _COMPRESSING = threading.Lock()
 
 
-@lru_cache(maxsize=1)
-def plotly_gzip() -> tuple[bytes, str]:
-    """Plotly's JavaScript out of its wheel, compressed once, and its ETag."""
-    script = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-    return gzip.compress(script, compresslevel=6, mtime=0), f'"{hashlib.sha256(script).hexdigest()[:32]}"'
+def plotly_script() -> Encoded:
+    """Plotly's JavaScript out of its wheel; compressed once, which takes half a second."""
+    with _COMPRESSING:
+        return _plotly_script()
 
 
-@lru_cache(maxsize=64)
-def page_file(name: str) -> tuple[bytes, str] | None:
-    """One of the page's files and its ETag."""
-    file = page_files().get(name)
-    if file is None:
-        return None
-    content = file.read_bytes()
-    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-
-
-def _cached(request: Request, content: bytes, etag: str, media_type: str, headers: dict[str, str]) -> Response:
-    headers = {"ETag": etag, **headers}
-    if request.headers.get("if-none-match") == etag:
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=media_type, headers=headers)
-
-
-@router.get("/")
-def index(request: Request) -> Response:
-    """The dashboard."""
-    return static_file(request, "index.html")
-
-
-@router.get("/static/{name}")
-def static_file(request: Request, name: str) -> Response:
-    """The page's style and modules."""
-    found = page_file(name)
-    if found is None:
-        raise HTTPException(404, "There is no such file.")
-    return _cached(request, *found, content_type(name), {"Cache-Control": "no-cache"})
+@cache
+def _plotly_script() -> Encoded:
+    script = files("plotly") / "package_data" / "plotly.min.js"
+    return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 
 
 @router.get("/plotly.min.js")
 def plotly(request: Request) -> Response:
-    """The charts' library: 1.5 MB compressed, so it is cached and comes after the page."""
-    headers = {"Content-Encoding": "gzip", "Cache-Control": ONE_DAY, "Vary": "Accept-Encoding"}
-    with _COMPRESSING:  # of many first requests one compresses, which takes memory and time
-        script = plotly_gzip()
-    return _cached(request, *script, "text/javascript; charset=utf-8", headers)
+    """The charts' library: 1.5 MB compressed, so it comes after the page, which names its version, and is kept."""
+    return answer(request, plotly_script(), FOR_EVER if request.url.query else ONE_DAY)
 
 
 @router.get("/curve.svg")
 async def curve(request: Request) -> Response:
-    """The loss over global steps."""
-    live: LiveSnapshot = request.app.state.live
-    points = [(float(row.step), row.loss) for row in live.current.steps if row.loss is not None]
-    by_set = groupby(live.current.validations, lambda row: row.set_sha256)  # losses on other samples join no line
-    held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
-    title = f"Loss of {request.app.state.config.run.name} over {len(points)} global steps"
-    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(request.app.state.config)[1:]}
-    return Response(
-        draw_curve(points, title, boundaries, held_out),
-        media_type="image/svg+xml",
-        headers={"Cache-Control": "no-cache"},
-    )
+    """The loss over global steps, as a drawing of its own."""
+    state, snapshot = request.app.state, request.app.state.live.current
+    make = partial(_curve, snapshot, state.config)
+    return answer(request, await state.answers.get("curve.svg", snapshot.curve_version, make, "image/svg+xml"))
+
+
+def _curve(snapshot: Snapshot, config: RunConfig) -> bytes:
+    return curve_of(snapshot, config, alone=True).encode()
 
 
 @router.get("/healthz")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from coordinator.display_names import display_names, publicly
+from coordinator.evaluations import EvaluationRow, evaluations
 from coordinator.figures import Figures, read_figures
+from coordinator.giving import LATE_STEPS, READ_WHOLE_S, Giving, read_giving
 from coordinator.ledger import SETTLED_S, Contribution, Ledger, StepRow
 from coordinator.presence import (
     CheckpointRow,
@@ -16,6 +19,8 @@ from coordinator.presence import (
     read_swarm_status,
 )
 from coordinator.publications import PublicationRow, publications
+from coordinator.raised_alarms import AlarmRow, raised_alarms
+from coordinator.round_health import RoundHealth, read_health
 from coordinator.run_services import RunServices
 from coordinator.validations import ValidationRow, validations
 
@@ -34,8 +39,14 @@ class Snapshot:
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
     publications: tuple[PublicationRow, ...]  # in the order of steps
+    evaluations: tuple[EvaluationRow, ...]  # in the order of steps and tasks
     era: int
+    giving: Giving
+    health: RoundHealth  # of the newest steps whose reports are in
     figures: Figures
+    steps_version: int = 0  # grows when any of the steps has changed
+    number: int = 0  # grows with each snapshot of a process
+    alarms: tuple[AlarmRow, ...] = ()  # the oldest first
     refresh_failed: bool = False  # the store did not answer since: what is here is old
 
     @property
@@ -54,6 +65,24 @@ class Snapshot:
         return next((row for row in reversed(self.steps) if row.completed_at <= self.taken_at - SETTLED_S), None)
 
     @property
+    def version(self) -> tuple[int, bool]:
+        """Changes with each snapshot: what answers are kept by."""
+        return self.number, self.refresh_failed
+
+    @property
+    def curve_version(self) -> tuple[int, int, float]:
+        """Changes when any of the drawn curves does."""
+        newest = max((row.evaluated_at for row in self.validations), default=0.0)
+        return self.steps_version, len(self.validations), newest
+
+    @cached_property
+    def losses(self) -> tuple[float | None, float | None]:
+        """The first one that is known, and the newest."""
+        known = (row.loss for row in self.steps if row.loss is not None)
+        newest = (row.loss for row in reversed(self.steps) if row.loss is not None)
+        return next(known, None), next(newest, None)
+
+    @cached_property
     def samples(self) -> int:
         """All samples that were averaged in."""
         return sum(row.samples for row in self.steps)
@@ -78,24 +107,36 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
     """Read the store; of the steps only what may have changed since `before`."""
     now = services.clock()
     era = services.ledger.current_era()
+    goes_on = before is not None and before.era == era and now - before.giving.read_at <= READ_WHOLE_S
+    known = before if goes_on else None
+    steps = _steps(services.ledger, known)
+    newest = steps[-1].step if steps else 0
+    with services.sessions() as session:
+        giving = read_giving(session, None if known is None else known.giving, newest, now)
+        health = read_health(session, [row for row in steps[-LATE_STEPS:] if row.completed_at <= now - SETTLED_S])
+    given = services.ledger.contributions(giving.by_member())
     return Snapshot(
         taken_at=now,
-        steps=_steps(services.ledger, before if before is not None and before.era == era else None),
-        contributions=publicly(services.ledger.contributions(), display_names(services.sessions)),
+        steps=steps,
+        contributions=publicly(given, display_names(services.sessions)),
         online=tuple(online_sessions(services.sessions, now)),
         swarm=read_swarm_status(services.sessions),
         checkpoints=tuple(checkpoints(services.sessions)),
         validations=tuple(validations(services.sessions)),
         publications=tuple(publications(services.sessions)),
+        evaluations=tuple(evaluations(services.sessions)),
         era=era,
+        giving=giving,
+        health=health,
         figures=read_figures(services.sessions, now - services.quarantine.window_s),
+        number=0 if before is None else before.number + 1,
+        steps_version=0 if before is None else before.steps_version + (steps != before.steps),
+        alarms=tuple(raised_alarms(services.sessions)),
     )
 
 
-LATE_STEPS = 200  # reports may come late; those of older steps are read when the service starts anew
-
-
 def _steps(ledger: Ledger, before: Snapshot | None) -> tuple[StepRow, ...]:
+    """As with what was given, the newest steps are read each time, and all of them when the gifts are."""
     if before is None or len(before.steps) <= LATE_STEPS:
         return tuple(ledger.steps())
     settled = before.steps[:-LATE_STEPS]

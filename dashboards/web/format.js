@@ -1,29 +1,60 @@
-// Numbers, sizes and times as the reader's language writes them.
+// Numbers, sizes and times as the page's language writes them.
 
-const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
-const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
-const decimals = new Intl.NumberFormat(undefined, { minimumFractionDigits: 3, maximumFractionDigits: 3 });
-const rate = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
-const percent = new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: 1 });
-const time = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+import { language } from "./i18n.js";
 
-export const count = (value) => whole.format(value);
-export const large = (value) => (value < 100_000 ? whole : compact).format(value);
-export const loss = (value) => (value === null ? "-" : decimals.format(value));
-export const perSecond = (value) => rate.format(value);
-export const perplexity = (value) => (value === null ? "-" : rate.format(value));
-export const share = (value) => percent.format(value);
-export const moment = (unixSeconds) => time.format(new Date(unixSeconds * 1000));
+export const number = (options) => new Intl.NumberFormat(language, options);
+const whole = number({ maximumFractionDigits: 0 });
+const compact = number({ notation: "compact", maximumFractionDigits: 1 });
+const decimals = number({ minimumFractionDigits: 3, maximumFractionDigits: 3 });
+const significant = number({ maximumSignificantDigits: 3 });
+const percent = number({ style: "percent", maximumFractionDigits: 1 });
+const time = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+const day = new Intl.DateTimeFormat(language, { dateStyle: "medium" });
+const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "short" });
+const NOTHING = "–";
+const orNothing = (format) => (value, ...more) => (value === null || value === undefined ? NOTHING : format(value, ...more));
 
-export function size(bytes) {
-  const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
-  const index = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, bytes)) / 3)));
-  const format = { style: "unit", unit: units[index], maximumFractionDigits: 1 };
-  return new Intl.NumberFormat(undefined, format).format(bytes / 1000 ** index);
+export const count = orNothing((value) => whole.format(value));
+export const large = orNothing((value) => (value < 100_000 ? whole : compact).format(value));
+export const decimal = orNothing((value) => number({ maximumFractionDigits: 1 }).format(value));
+export const loss = orNothing((value) => decimals.format(value));
+export const score = loss; // of a task's metric
+export const perSecond = orNothing((value) => significant.format(value));
+export const perplexity = orNothing((value) => significant.format(value));
+export const share = orNothing((value) => percent.format(value));
+export const moment = orNothing((unixSeconds) => time.format(new Date(unixSeconds * 1000)));
+export const date = orNothing((unixSeconds) => day.format(new Date(unixSeconds * 1000)));
+
+const SIZES = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
+export const size = orNothing((bytes) => {
+  const index = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, bytes)) / 3)));
+  return number({ style: "unit", unit: SIZES[index], maximumFractionDigits: 1 }).format(bytes / 1000 ** index);
+});
+
+// The unit in which a time is best told, and its length in seconds.
+function unitOf(seconds) {
+  if (seconds < 90) return ["second", 1];
+  if (seconds < 5400) return ["minute", 60];
+  if (seconds < 129_600) return ["hour", 3600];
+  return ["day", 86_400];
 }
 
-export function duration(seconds) {
-  if (seconds < 90) return `${count(Math.ceil(seconds))} s`;
-  if (seconds < 5400) return `${count(Math.round(seconds / 60))} min`;
-  return `${count(Math.round(seconds / 3600))} h`;
-}
+export const duration = orNothing((seconds) => {
+  const [unit, length] = unitOf(Math.abs(seconds));
+  return number({ style: "unit", unit, unitDisplay: "long", maximumFractionDigits: 0 }).format(Math.ceil(seconds / length));
+});
+export const seconds = orNothing((value) =>
+  number({ style: "unit", unit: "second", maximumFractionDigits: 1 }).format(value),
+);
+export const hours = orNothing((seconds) =>
+  number({ style: "unit", unit: "hour", unitDisplay: "long", maximumFractionDigits: seconds < 36_000 ? 1 : 0 }).format(
+    seconds / 3600,
+  ),
+);
+
+// How long ago a moment was; one that is ahead of this machine's clock is now.
+export const ago = orNothing((unixSeconds, now = Date.now() / 1000) => {
+  const seconds = Math.min(0, unixSeconds - now);
+  const [unit, length] = unitOf(Math.abs(seconds));
+  return relative.format(Math.round(seconds / length), unit);
+});

@@ -127,13 +127,15 @@ class Passes:
     def _try(self, batch: Batch, whole: Counts) -> Computed | None:
         """The batch; None if memory was not enough, with everything given back that it had taken."""
         while True:
+            compiled = self._layers.on
             try:
                 return self._in_parts(batch, whole)
             except Exception as error:  # compilers and allocators raise all kinds; what is neither's is raised again
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break
-                if not self._layers.give_up(error):  # with what compilers raise
+                # with what compilers raise; another copy may have given up meanwhile
+                if not (self._layers.give_up(error) or compiled):
                     raise
         gc.collect()  # outside the handler, whose traceback held what was computed so far
         _release_cached_memory(self.device)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from auth.join_link import JoinLink
+from auth.join_link import Address, JoinLink
 
 if TYPE_CHECKING:
     from peer.control_client import ControlClient
@@ -59,8 +59,9 @@ class Context:
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     # What stages have found, for those that need them.
-    addresses: tuple[str, ...] = ()  # the coordinator's, by name resolution
-    reached: tuple[str, ...] = ()  # of these, those whose port accepted a connection
+    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # by name resolution; of which of the link's
+    reached: tuple[Address, ...] = ()  # of these, those that accepted a connection
+    answering: JoinLink | None = None  # to the one address where the right coordinator answers
     certificate: str = ""  # PEM, verified
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
@@ -73,9 +74,10 @@ class Context:
 
     @property
     def link(self) -> JoinLink:
-        """The link; stages that need it run only where there is one."""
-        assert self.options.link is not None
-        return self.options.link
+        """The link, to the address that answers once that is known; stages that need it run only where there is one."""
+        link = self.answering or self.options.link
+        assert link is not None
+        return link
 
     async def __aenter__(self) -> Context:
         return self

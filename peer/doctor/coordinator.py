@@ -7,7 +7,7 @@ from peer.control_client import ControlClient
 from peer.doctor.context import Context
 from peer.doctor.description import RunDescription, read_description
 from peer.doctor.findings import Outcome, failed, ok, skipped, warning
-from peer.first_contact import check_clock, check_fingerprint, check_run, check_version, read_certificate
+from peer.first_contact import check_clock, check_run, check_version, find_coordinator
 from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
@@ -17,8 +17,8 @@ ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinat
 async def check_tls(context: Context) -> Outcome:
     """The server's certificate has the link's fingerprint."""
     try:
-        certificate = await read_certificate(context.link)
-        check_fingerprint(context.link, certificate)
+        links = dict.fromkeys(context.addresses[address] for address in context.reached)
+        context.answering, context.certificate = await find_coordinator([*links])
     except FingerprintError:
         return failed(
             "The server's certificate is not the one that the link names.",
@@ -26,13 +26,12 @@ async def check_tls(context: Context) -> Outcome:
         )
     except UnreachableError as error:
         return failed(str(error), ASK_OPERATOR)
-    context.certificate = certificate
     return ok("The server's certificate is the one that the link names.")
 
 
 async def check_protocol(context: Context) -> Outcome:
     """Coordinator and program speak the same version of the protocol."""
-    context.client = client = ControlClient.open(context.link, context.certificate)
+    context.client = client = ControlClient(context.link, context.certificate)
     context.resources.push_async_callback(client.close)
     try:
         greeting = await client.greet()

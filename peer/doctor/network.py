@@ -1,4 +1,4 @@
-"""Stages on the way to the coordinator: its name, a TCP connection, what stands between (a proxy, a VPN)."""
+"""Stages on the way to the coordinator: its names, a TCP connection, what stands between (a proxy, a VPN)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import psutil
 
+from auth.join_link import Address, JoinLink
 from peer.doctor.context import Context
 from peer.doctor.findings import Outcome, failed, ok, warning
 
@@ -20,45 +21,55 @@ DROPPED = "no answer"
 
 
 async def check_names(context: Context) -> Outcome:
-    """The link's host has addresses."""
-    link, loop = context.link, asyncio.get_running_loop()
-    resolving = loop.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
+    """The link's hosts have addresses; one of them is enough."""
+    links = context.link.each()
+    found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
+    for link, (addresses, _) in zip(links, found, strict=True):
+        context.addresses |= dict.fromkeys(addresses, link)
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # several ports of a host make it once
+    if not context.addresses:
+        return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
+    hosts = [*dict.fromkeys(address.host for address in context.addresses)]
+    if not all(addresses for addresses, _ in found):
+        return warning(sentence, "It may work by the other address.", addresses=hosts)
+    return ok(sentence, addresses=hosts)
+
+
+async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address], str]:
+    """What the host of a link's first address is, and a sentence that says so, or why that is not known."""
+    resolving = asyncio.get_running_loop().getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
     try:
-        found = await asyncio.wait_for(resolving, context.timing.connect_s)
+        found = await asyncio.wait_for(resolving, timeout_s)
     except asyncio.TimeoutError:
-        return failed(f"No name server answers for `{link.host}`.", "Check this machine's connection and its DNS.")
-    except OSError as error:  # gaierror among them
-        reason = error.strerror or str(error)
-        remedy = "Check the link's host, and this machine's connection and DNS."
-        return failed(f"`{link.host}` has no address ({reason}).", remedy)
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))[:MAX_ADDRESSES]
-    context.addresses = tuple(addresses)
-    kinds = {"IPv6" if ":" in address else "IPv4" for address in addresses}
-    listed = ", ".join(addresses)
-    return ok(f"`{link.host}` is {listed} ({' and '.join(sorted(kinds))}).", addresses=addresses)
+        return [], f"No name server answers for `{link.host}`."
+    except (OSError, UnicodeError) as error:  # gaierror, and a name that cannot be one
+        return [], f"`{link.host}` has no address ({getattr(error, 'strerror', None) or error})."
+    hosts = [*dict.fromkeys(str(entry[0]) for *_, entry in found)][:MAX_ADDRESSES]
+    kinds = sorted({"IPv6" if ":" in host else "IPv4" for host in hosts})
+    return [Address(host, link.port) for host in hosts], f"`{link.host}` is {', '.join(hosts)} ({' and '.join(kinds)})."
 
 
 async def check_tcp(context: Context) -> Outcome:
-    """The coordinator's port accepts connections, at each address of its name."""
-    port, timeout_s = context.link.port, context.timing.connect_s
-    tries = [_try_connection(address, port, timeout_s) for address in context.addresses]
+    """The coordinator's port accepts connections, at each of its addresses."""
+    tries = [_try_connection(address, context.timing.connect_s) for address in context.addresses]
     reasons = dict(zip(context.addresses, await asyncio.gather(*tries), strict=True))
     context.reached = tuple(address for address, reason in reasons.items() if reason is None)
-    return judge_connections(reasons, port)
+    return judge_connections(reasons)
 
 
-def judge_connections(reasons: Mapping[str, str | None], port: int) -> Outcome:
+def judge_connections(reasons: Mapping[Address, str | None]) -> Outcome:
     """What it means that connections failed for these reasons (None: it did not)."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
-    reached = [address for address in reasons if address not in failures]
-    data = {"port": port, "reached": reached, "failures": failures}
+    reached = [str(address) for address in reasons if address not in failures]
+    data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
     if not failures:
-        return ok(f"Port {port} accepts connections at {', '.join(reached)}.", **data)
+        return ok(f"Connections are accepted at {', '.join(reached)}.", **data)
     told = ", ".join(f"{address} ({reason})" for address, reason in failures.items())
     if not reached:
-        return failed(f"No connection to port {port}: {told}.", _remedy(next(iter(failures.values())), port), **data)
+        first = next(iter(failures))
+        return failed(f"No connection comes about: {told}.", _remedy(failures[first], first.port), **data)
     remedy = "It works by the other address; tell the operator if it stays so."
-    return warning(f"Port {port} accepts connections at {', '.join(reached)}, but not at {told}.", remedy, **data)
+    return warning(f"Connections are accepted at {', '.join(reached)}, but not at {told}.", remedy, **data)
 
 
 def _remedy(reason: str, port: int) -> str:
@@ -69,10 +80,10 @@ def _remedy(reason: str, port: int) -> str:
     return "Check this machine's connection to the internet."
 
 
-async def _try_connection(address: str, port: int, timeout_s: float) -> str | None:
+async def _try_connection(address: Address, timeout_s: float) -> str | None:
     """Why no TCP connection came about; None if one did."""
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), timeout_s)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
     except asyncio.TimeoutError:
         return DROPPED
     except OSError as error:
@@ -102,7 +113,7 @@ async def check_proxy(context: Context) -> Outcome:
 
 async def check_route(context: Context) -> Outcome:
     """Which of this machine's interfaces leads to the coordinator."""
-    local_address = _local_address_towards(context.reached[0], context.link.port)
+    local_address = _local_address_towards(context.reached[0])
     return judge_route(local_address, _interface_of(local_address))
 
 
@@ -115,11 +126,11 @@ def judge_route(local_address: str, interface: str | None) -> Outcome:
     return ok(f"Connections go through {interface or 'an unknown interface'} ({local_address}).", **data)
 
 
-def _local_address_towards(address: str, port: int) -> str:
+def _local_address_towards(address: Address) -> str:
     """The address that the system chooses for connections to `address`; nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as chooser:
-        chooser.connect((address, port))
+        chooser.connect(tuple(address))
         return str(chooser.getsockname()[0])
 
 

@@ -5,6 +5,7 @@ Nothing here, nor anywhere else, ever installs anything: whoever lends a machine
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.version import InvalidVersion, Version
@@ -15,6 +16,7 @@ from peer.run_config import RunConfig
 MAX_SHOWN_CHARS = 32
 
 
+@cache  # reading it takes longer than answering a peer otherwise does
 def software_version() -> str:
     """This program's version, as both ends tell each other."""
     try:

@@ -63,7 +63,7 @@ class RunFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "era", "device_number", "relays")
+    __slots__ = ("token", "authority_key", "run_config_json", "files", "initial_peers", "revocations", "member", "device_id", "device_number", "relays")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_KEY_FIELD_NUMBER: _ClassVar[int]
     RUN_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -72,7 +72,6 @@ class JoinReply(_message.Message):
     REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    ERA_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     RELAYS_FIELD_NUMBER: _ClassVar[int]
     token: str
@@ -83,10 +82,9 @@ class JoinReply(_message.Message):
     revocations: str
     member: str
     device_id: str
-    era: int
     device_number: int
     relays: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., era: _Optional[int] = ..., device_number: _Optional[int] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., device_number: _Optional[int] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LoginRequest(_message.Message):
     __slots__ = ("nonce", "public_key", "signature", "provider", "role", "software_version")
@@ -142,6 +140,28 @@ class RenewReply(_message.Message):
     token: str
     def __init__(self, token: _Optional[str] = ...) -> None: ...
 
+class ChooseNameRequest(_message.Message):
+    __slots__ = ("nonce", "public_key", "signature", "display_name", "anonymous")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    public_key: bytes
+    signature: bytes
+    display_name: str
+    anonymous: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., display_name: _Optional[str] = ..., anonymous: _Optional[bool] = ...) -> None: ...
+
+class ChooseNameReply(_message.Message):
+    __slots__ = ("shown", "hidden")
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    shown: str
+    hidden: bool
+    def __init__(self, shown: _Optional[str] = ..., hidden: _Optional[bool] = ...) -> None: ...
+
 class FetchFileRequest(_message.Message):
     __slots__ = ("token", "name")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +176,24 @@ class FileChunk(_message.Message):
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
+class CheckpointRequest(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("address", "step", "swarm_step", "files")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SWARM_STEP_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    step: int
+    swarm_step: int
+    files: _containers.RepeatedCompositeFieldContainer[RunFile]
+    def __init__(self, address: _Optional[str] = ..., step: _Optional[int] = ..., swarm_step: _Optional[int] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ...) -> None: ...
+
 class Hello(_message.Message):
     __slots__ = ("token", "signature", "hardware", "software_version")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -169,7 +207,14 @@ class Hello(_message.Message):
     def __init__(self, token: _Optional[str] = ..., signature: _Optional[bytes] = ..., hardware: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("seq", "step", "samples", "loss", "mlm_loss", "sop_loss", "group_size", "group_samples", "averaging_s", "samples_per_second", "lost_samples", "lost_reason", "data_wait_s", "era", "time", "elapsed_s", "averaged_bytes", "receipt")
+    __slots__ = ("seq", "step", "samples", "loss", "mlm_loss", "sop_loss", "group_size", "group_samples", "averaging_s", "samples_per_second", "lost_samples", "lost_reason", "data_wait_s", "era", "time", "elapsed_s", "averaged_bytes", "lost", "receipt")
+    class LostEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SEQ_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +232,7 @@ class StepReport(_message.Message):
     TIME_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     AVERAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     seq: int
     step: int
@@ -205,36 +251,43 @@ class StepReport(_message.Message):
     time: float
     elapsed_s: float
     averaged_bytes: int
+    lost: _containers.ScalarMap[str, int]
     receipt: str
-    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., mlm_loss: _Optional[float] = ..., sop_loss: _Optional[float] = ..., group_size: _Optional[int] = ..., group_samples: _Optional[int] = ..., averaging_s: _Optional[float] = ..., samples_per_second: _Optional[float] = ..., lost_samples: _Optional[int] = ..., lost_reason: _Optional[str] = ..., data_wait_s: _Optional[float] = ..., era: _Optional[int] = ..., time: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., averaged_bytes: _Optional[int] = ..., receipt: _Optional[str] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., mlm_loss: _Optional[float] = ..., sop_loss: _Optional[float] = ..., group_size: _Optional[int] = ..., group_samples: _Optional[int] = ..., averaging_s: _Optional[float] = ..., samples_per_second: _Optional[float] = ..., lost_samples: _Optional[int] = ..., lost_reason: _Optional[str] = ..., data_wait_s: _Optional[float] = ..., era: _Optional[int] = ..., time: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., averaged_bytes: _Optional[int] = ..., lost: _Optional[_Mapping[str, int]] = ..., receipt: _Optional[str] = ...) -> None: ...
 
 class Presence(_message.Message):
-    __slots__ = ("step", "own_samples", "samples_per_second", "state", "relay_addresses")
+    __slots__ = ("step", "own_samples", "samples_per_second", "state", "relay_addresses", "device", "apart")
     STEP_FIELD_NUMBER: _ClassVar[int]
     OWN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
     step: int
     own_samples: int
     samples_per_second: float
     state: str
     relay_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, step: _Optional[int] = ..., own_samples: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., state: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    device: str
+    apart: bool
+    def __init__(self, step: _Optional[int] = ..., own_samples: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., state: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., device: _Optional[str] = ..., apart: _Optional[bool] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("hello", "report", "presence", "goodbye", "suspicion")
+    __slots__ = ("hello", "report", "presence", "goodbye", "suspicion", "lost")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     SUSPICION_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: StepReport
     presence: Presence
     goodbye: Goodbye
     suspicion: Suspicion
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[StepReport, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., suspicion: _Optional[_Union[Suspicion, _Mapping]] = ...) -> None: ...
+    lost: Lost
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[StepReport, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., suspicion: _Optional[_Union[Suspicion, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ...) -> None: ...
 
 class Suspicion(_message.Message):
     __slots__ = ("peer_id", "kind", "step", "detail")
@@ -247,6 +300,25 @@ class Suspicion(_message.Message):
     step: int
     detail: str
     def __init__(self, peer_id: _Optional[str] = ..., kind: _Optional[str] = ..., step: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ("seq", "time", "step", "by_cause")
+    class ByCauseEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BY_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    time: float
+    step: int
+    by_cause: _containers.ScalarMap[str, int]
+    def __init__(self, seq: _Optional[int] = ..., time: _Optional[float] = ..., step: _Optional[int] = ..., by_cause: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
@@ -261,16 +333,18 @@ class SessionChallenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session_id", "member", "software_version", "hears_suspicions")
+    __slots__ = ("session_id", "member", "software_version", "hears_suspicions", "hears_losses")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     HEARS_SUSPICIONS_FIELD_NUMBER: _ClassVar[int]
+    HEARS_LOSSES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     member: str
     software_version: str
     hears_suspicions: bool
-    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ...) -> None: ...
+    hears_losses: bool
+    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ..., hears_losses: _Optional[bool] = ...) -> None: ...
 
 class ReportAck(_message.Message):
     __slots__ = ("seq", "accepted", "reason")
@@ -301,7 +375,7 @@ class Standing(_message.Message):
     def __init__(self, own_samples: _Optional[int] = ..., rank: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "ack", "token", "revocations", "notice", "standing", "revoked")
+    __slots__ = ("challenge", "welcome", "ack", "token", "revocations", "notice", "standing", "revoked", "swarm", "pace")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +384,8 @@ class CoordinatorMessage(_message.Message):
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
+    SWARM_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
     challenge: SessionChallenge
     welcome: Welcome
     ack: ReportAck
@@ -318,7 +394,21 @@ class CoordinatorMessage(_message.Message):
     notice: ServerNotice
     standing: Standing
     revoked: RevokedNotice
-    def __init__(self, challenge: _Optional[_Union[SessionChallenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[ReportAck, _Mapping]] = ..., token: _Optional[str] = ..., revocations: _Optional[str] = ..., notice: _Optional[_Union[ServerNotice, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revoked: _Optional[_Union[RevokedNotice, _Mapping]] = ...) -> None: ...
+    swarm: SwarmAddresses
+    pace: PresencePace
+    def __init__(self, challenge: _Optional[_Union[SessionChallenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[ReportAck, _Mapping]] = ..., token: _Optional[str] = ..., revocations: _Optional[str] = ..., notice: _Optional[_Union[ServerNotice, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revoked: _Optional[_Union[RevokedNotice, _Mapping]] = ..., swarm: _Optional[_Union[SwarmAddresses, _Mapping]] = ..., pace: _Optional[_Union[PresencePace, _Mapping]] = ...) -> None: ...
+
+class PresencePace(_message.Message):
+    __slots__ = ("every_s",)
+    EVERY_S_FIELD_NUMBER: _ClassVar[int]
+    every_s: float
+    def __init__(self, every_s: _Optional[float] = ...) -> None: ...
+
+class SwarmAddresses(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RevokedNotice(_message.Message):
     __slots__ = ("reason", "quarantined")

@@ -59,6 +59,16 @@ class ControlStub:
                 request_serializer=peer_dot_protocol_dot_control__pb2.FetchFileRequest.SerializeToString,
                 response_deserializer=peer_dot_protocol_dot_control__pb2.FileChunk.FromString,
                 _registered_method=True)
+        self.ChooseName = channel.unary_unary(
+                '/manyhands.v1.Control/ChooseName',
+                request_serializer=peer_dot_protocol_dot_control__pb2.ChooseNameRequest.SerializeToString,
+                response_deserializer=peer_dot_protocol_dot_control__pb2.ChooseNameReply.FromString,
+                _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/manyhands.v1.Control/Checkpoint',
+                request_serializer=peer_dot_protocol_dot_control__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=peer_dot_protocol_dot_control__pb2.CheckpointReply.FromString,
+                _registered_method=True)
         self.Session = channel.stream_stream(
                 '/manyhands.v1.Control/Session',
                 request_serializer=peer_dot_protocol_dot_control__pb2.PeerMessage.SerializeToString,
@@ -114,6 +124,20 @@ class ControlServicer:
 
     def FetchFile(self, request, context):
         """A file of the run (the tokenizer's), by name; the digest is in JoinReply.files.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChooseName(self, request, context):
+        """Choose under which name the public sees the member whose device this is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Checkpoint(self, request, context):
+        """The newest published checkpoint: where it is downloaded, and the digests of what a joining peer needs of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,6 +199,16 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.FetchFile,
                     request_deserializer=peer_dot_protocol_dot_control__pb2.FetchFileRequest.FromString,
                     response_serializer=peer_dot_protocol_dot_control__pb2.FileChunk.SerializeToString,
+            ),
+            'ChooseName': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChooseName,
+                    request_deserializer=peer_dot_protocol_dot_control__pb2.ChooseNameRequest.FromString,
+                    response_serializer=peer_dot_protocol_dot_control__pb2.ChooseNameReply.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=peer_dot_protocol_dot_control__pb2.CheckpointRequest.FromString,
+                    response_serializer=peer_dot_protocol_dot_control__pb2.CheckpointReply.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
@@ -332,6 +366,60 @@ class Control:
             '/manyhands.v1.Control/FetchFile',
             peer_dot_protocol_dot_control__pb2.FetchFileRequest.SerializeToString,
             peer_dot_protocol_dot_control__pb2.FileChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChooseName(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/manyhands.v1.Control/ChooseName',
+            peer_dot_protocol_dot_control__pb2.ChooseNameRequest.SerializeToString,
+            peer_dot_protocol_dot_control__pb2.ChooseNameReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/manyhands.v1.Control/Checkpoint',
+            peer_dot_protocol_dot_control__pb2.CheckpointRequest.SerializeToString,
+            peer_dot_protocol_dot_control__pb2.CheckpointReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,7 @@ SINGLE = {
     "Join": control_pb2.JoinRequest(nonce=b"n" * 32, public_key=b"k" * 400, signature=b"s" * 256, invite_code="C"),
     "Renew": control_pb2.RenewRequest(nonce=b"n" * 32, public_key=b"k" * 400, signature=b"s" * 256),
     "FetchFile": control_pb2.FetchFileRequest(token="a.b.c", name="tokenizer.json"),
+    "Checkpoint": control_pb2.CheckpointRequest(token="a.b.c"),
     "Describe": control_pb2.DescribeRequest(),
     "DialBack": control_pb2.DialBackRequest(port=1),
 }
@@ -55,7 +56,7 @@ class Server:
         assert self._ready.wait(60)
         credentials = grpc.ssl_channel_credentials(self.coordinator.directory.tls_cert_path.read_bytes())
         options = (("grpc.ssl_target_name_override", TLS_NAME), ("grpc.enable_http_proxy", 0))
-        self.channel = grpc.secure_channel(self.coordinator.link.address, credentials, options=options)
+        self.channel = grpc.secure_channel(str(self.coordinator.link.address), credentials, options=options)
         self.key = DeviceKey.load_or_create(path / "device.key")
         self.token = self.join(self.coordinator.invite("Ada")).token
 
@@ -123,6 +124,9 @@ def fields(message: type[Any]) -> st.SearchStrategy[Any]:
 
 def values(field: Any) -> st.SearchStrategy[Any]:
     """What can stand in a field."""
+    if field.message_type is not None:  # a map: the only messages within these
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return st.dictionaries(values(key), values(value), max_size=6)
     integers = {
         FieldDescriptor.TYPE_UINT32: st.sampled_from((0, 1, 2**31, 2**32 - 1)) | st.integers(0, 2**32 - 1),
         FieldDescriptor.TYPE_UINT64: st.sampled_from((0, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1))
@@ -183,6 +187,8 @@ MESSAGES = {
     "presence": control_pb2.Presence,
     "hello": control_pb2.Hello,
     "goodbye": control_pb2.Goodbye,
+    "lost": control_pb2.Lost,
+    "suspicion": control_pb2.Suspicion,
 }
 
 

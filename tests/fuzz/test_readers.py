@@ -30,7 +30,6 @@ from auth.tokens import (
 )
 from coordinator.checkpoints import (
     Snapshot,
-    restore_model,
     restore_verified,
     write_checkpoint,
 )
@@ -38,6 +37,7 @@ from coordinator.manifests import verify
 from peer.data.tokenizers import read_tokenizer, read_tokenizer_config
 from peer.file_fetch import check_announced
 from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.saved_state import restore_model
 from tests.fuzz.inputs import ANY_TEXT, JSON, inputs, spoilt, spoilt_text
 
 NOW = 1_800_000_000.0

@@ -25,6 +25,7 @@ from peer.backends.choice import StartBackend, choose_backend
 from peer.backends.replicas import ReplicaBackend
 from peer.data.batches import Batch
 from peer.data.special_tokens import SpecialIds
+from peer.guest.traffic import Throttle, Traffic
 from peer.local_steps import own_model, with_local_steps
 from peer.models import build_model
 from peer.place import Place
@@ -53,6 +54,8 @@ class Plan:
     device: str = "cpu"  # or "jax", or "replicas" on three CPU devices that stand for GPUs
     client_mode: bool = False
     port: int = 0  # to listen on; 0: any
+    upload_rate: float | None = None  # bytes a second
+    asks_again: bool = False  # for the state, until a donor gives it
     parameters_file: str = ""  # written on leaving
 
 
@@ -113,13 +116,24 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
         place=Place("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
+        traffic=Traffic(Throttle(plan.upload_rate)),
     )
-    downloaded = plan.role != "keeper" and swarm.download_state()
+    asked = 1
+    while not (downloaded := plan.role != "keeper" and swarm.download_state()) and plan.asks_again:
+        asked += 1
+        time.sleep(0.5)
     if plan.role == "auxiliary":
         swarm.begin_training()
     backend = with_local_steps(config, start_backend(1), own, model, lambda: swarm.step)
     target = swarm.progress().target_batch_size
-    say("joined", addresses=swarm.addresses, step=swarm.step, downloaded=downloaded, target_batch_size=target)
+    say(
+        "joined",
+        addresses=swarm.addresses,
+        step=swarm.step,
+        downloaded=downloaded,
+        asked=asked,
+        target_batch_size=target,
+    )
     done_this_step = part = 0
     while not stop.is_set():
         quota = plan.microbatches_per_step
@@ -145,7 +159,7 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
                 spoil(swarm, model)
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
-    say("left", step=swarm.step, moments=moments(swarm.optimizer))
+    say("left", step=swarm.step, moments=moments(swarm.optimizer), turned_away=swarm.turned_away)
     swarm.leave()
 
 

@@ -77,9 +77,11 @@ class Command:
 class Site:
     """The run's directory, its coordinator and its volunteers on this machine."""
 
-    def __init__(self, base: Path, phases: Sequence[dict[str, Any]] = (), host: str = HOST) -> None:
+    def __init__(
+        self, base: Path, phases: Sequence[dict[str, Any]] = (), host: str = HOST, database_url: str | None = None
+    ) -> None:
         self.base = base
-        self.run: RunDirectory = make_small_run(base, phases, host=host)
+        self.run: RunDirectory = make_small_run(base, phases, host=host, database_url=database_url)
         sessions = Sessions(open_engine(self.run.database_url))
         self.sessions = sessions
         self.ledger = Ledger(sessions, self.run.config)

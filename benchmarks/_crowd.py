@@ -1,0 +1,182 @@
+"""A crowd of simulated volunteers: real sessions over gRPC and TLS, each with a connection, a device and a token.
+
+Their members and devices are put straight into the database, and their keys are drawn from a few: making thousands of
+RSA keys would take longer than all the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from auth.errors import ManyhandsError
+from auth.identity import RSA_BITS, RSA_EXPONENT, TLS_NAME, DeviceKey, challenge_bytes
+from auth.tokens import AccessToken, issue_token
+from coordinator.runs import OpenRun
+from coordinator.store.models import Device, Member
+from peer.messages import StepReport
+from peer.protocol import control_pb2, control_pb2_grpc
+from peer.protocol.wire import report_to_wire
+
+KEYS = 8
+DEVICES_PER_MEMBER = 2
+PRESENCE_EVERY_S = 3.0  # as peer.session_stream has it
+SAMPLES = 8  # of each report
+OPENING_AT_ONCE = 64
+TOKEN_S = 6 * 3600.0
+ANSWER_TIMEOUT_S = 120.0
+_OPTIONS = (
+    ("grpc.ssl_target_name_override", TLS_NAME),
+    ("grpc.use_local_subchannel_pool", 1),  # a connection for each, as if each were a machine of its own
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the crowd behaves."""
+
+    every_s: float  # between two reports of a device
+    spread_s: float  # after a step was completed, reports of it arrive evenly over so long
+    steps: int
+
+
+@dataclass
+class Tally:
+    """What the crowd has seen; times in seconds."""
+
+    opened: int = 0
+    lost: int = 0  # sessions that ended by themselves
+    sent: int = 0
+    refused: int = 0
+    answers_s: list[float] = field(default_factory=list)  # from a report's sending to its acknowledgement
+
+
+def prepare(run: OpenRun, count: int) -> list[Volunteer]:
+    """So many devices of the run, which have joined."""
+    keys = [DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)) for _ in range(KEYS)]
+    authority, name, now = run.directory.authority, run.directory.config.run.name, time.time()
+    volunteers = []
+    with run.sessions.begin() as session:
+        members = [Member(name=f"volunteer {n}", created_at=now) for n in range(-(-count // DEVICES_PER_MEMBER))]
+        session.add_all(members)
+        for number in range(count):
+            key, member = keys[number % KEYS], members[number // DEVICES_PER_MEMBER]
+            identity = hashlib.sha256(f"device {number}".encode()).hexdigest()[:32]
+            facts: dict[str, Any] = {"peer_id": f"Qm{identity}", "role": "trainer"}
+            row = Device(id=identity, member=member, number=number, public_key=key.public_key, created_at=now, **facts)
+            session.add(row)
+            text = key.public_key.decode()
+            token = AccessToken(member.name, identity, facts["peer_id"], text, "trainer", name, now, now + TOKEN_S)
+            volunteers.append(Volunteer(number, key, name, issue_token(authority, token)))
+    return volunteers
+
+
+class Volunteer:
+    """One device: its connection and its session."""
+
+    def __init__(self, number: int, key: DeviceKey, run: str, token_jwt: str) -> None:
+        self.number = number
+        self._key, self._run, self._token_jwt = key, run, token_jwt
+        self._sent_at: dict[int, float] = {}  # by the report's number
+        self._step = 0
+        self._presence_every_s = PRESENCE_EVERY_S
+        self._call: Any = None
+        self._channel: Any = None
+        self._writing = asyncio.Lock()  # a stream takes one write at a time
+
+    async def open(self, address: str, certificate: bytes) -> bool:
+        """Connect and be welcomed; whether that was so."""
+        credentials = grpc.ssl_channel_credentials(certificate)
+        self._channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        stub: Any = control_pb2_grpc.ControlStub(self._channel)  # type: ignore[no-untyped-call]
+        self._call = stub.Session()
+        try:
+            challenge = await asyncio.wait_for(self._call.read(), ANSWER_TIMEOUT_S)
+            public_key = self._key.public_key
+            signed = self._key.sign(challenge_bytes("session", self._run, challenge.challenge.nonce, public_key))
+            hello = control_pb2.Hello(token=self._token_jwt, signature=signed, hardware="simulated")
+            await self._call.write(control_pb2.PeerMessage(hello=hello))
+            welcome = await asyncio.wait_for(self._call.read(), ANSWER_TIMEOUT_S)
+        except (grpc.RpcError, asyncio.TimeoutError, AttributeError):  # the last: the stream has ended
+            return False
+        return welcome is not grpc.aio.EOF and welcome.WhichOneof("body") == "welcome"
+
+    async def read(self, tally: Tally) -> None:
+        """Take in all that comes down until the session ends."""
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                if message.WhichOneof("body") == "pace":
+                    self._presence_every_s = message.pace.every_s
+                elif message.WhichOneof("body") == "ack":
+                    tally.answers_s.append(time.perf_counter() - self._sent_at.pop(message.ack.seq))
+                    tally.refused += not message.ack.accepted
+        except grpc.RpcError:
+            pass
+        tally.lost += 1
+
+    async def report(self, plan: Plan, crowd: int, began: float, tally: Tally) -> None:
+        """Report each step in its time."""
+        late_s = plan.spread_s * self.number / crowd
+        for step in range(1, plan.steps + 1):
+            await _until(began + step * plan.every_s + late_s)
+            self._step = step
+            report = StepReport(
+                step, SAMPLES, 7.0 - step / 100, 6.5, 0.5, crowd, None, 0.5, 1.0, elapsed_s=plan.every_s
+            )
+            self._sent_at[step] = time.perf_counter()
+            tally.sent += 1
+            if not await self._write(control_pb2.PeerMessage(report=report_to_wire(step, 0, time.time(), report))):
+                return
+
+    async def say_it_is_here(self, crowd: int, began: float) -> None:
+        """What each says of itself, as often as in a real run."""
+        due = began + PRESENCE_EVERY_S * self.number / crowd
+        while True:
+            await _until(due)
+            due += self._presence_every_s
+            presence = control_pb2.Presence(
+                step=self._step, own_samples=SAMPLES, samples_per_second=1.0, state="training"
+            )
+            if not await self._write(control_pb2.PeerMessage(presence=presence)):
+                return
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._call is not None:
+            self._call.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _write(self, message: control_pb2.PeerMessage) -> bool:
+        try:
+            async with self._writing:
+                await self._call.write(message)
+        except (grpc.RpcError, asyncio.InvalidStateError, ManyhandsError):
+            return False
+        return True
+
+
+async def open_all(volunteers: Sequence[Volunteer], address: str, certificate: bytes) -> list[Volunteer]:
+    """Those who were welcomed."""
+    doors = asyncio.Semaphore(OPENING_AT_ONCE)
+
+    async def open_one(volunteer: Volunteer) -> bool:
+        async with doors:
+            return await volunteer.open(address, certificate)
+
+    welcomed = await asyncio.gather(*map(open_one, volunteers))
+    return [volunteer for volunteer, is_in in zip(volunteers, welcomed, strict=True) if is_in]
+
+
+async def _until(moment: float) -> None:
+    """Sleep until then, by `time.perf_counter`."""
+    await asyncio.sleep(max(0.0, moment - time.perf_counter()))

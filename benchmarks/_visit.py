@@ -1,0 +1,105 @@
+"""A visit to the dashboard by a real browser: when it paints, what it loads, what it costs to let the page stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from playwright.sync_api import BrowserContext, Page, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PATIENCE_MS = 120_000
+SETTLING_S = 3.0
+# Notes, in milliseconds since the navigation began, when the chart is there.
+NOTE_CHART = """new MutationObserver((_, observer) => {
+  if (!document.querySelector("#chart[data-steps]")) return;
+  window.chartDrawnAt = performance.now();
+  observer.disconnect();
+}).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-steps"] });"""
+FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+
+@dataclass
+class _Wire:
+    """The bytes of each answer, headers included, by its request."""
+
+    urls: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+
+    def listen(self, context: BrowserContext, page: Page) -> None:
+        """Note what this page loads."""
+        session = context.new_cdp_session(page)
+        session.on("Network.responseReceived", self._name)
+        session.on("Network.dataReceived", self._add)
+        session.send("Network.enable")
+
+    def _name(self, event: dict[str, Any]) -> None:
+        self.urls[event["requestId"]] = event["response"]["url"]
+        self.sizes[event["requestId"]] = event["response"]["encodedDataLength"]
+
+    def _add(self, event: dict[str, Any]) -> None:
+        size = event.get("encodedDataLength") or 0.0
+        self.sizes[event["requestId"]] = self.sizes.get(event["requestId"], 0.0) + size
+
+    def total(self, which: Callable[[str], bool]) -> float:
+        """Bytes of the answers from these addresses."""
+        return sum(size for request, size in self.sizes.items() if which(self.urls.get(request, "")))
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What was measured; bytes on the wire, and parts of a core."""
+
+    own_bytes: float
+    plotly_bytes: float
+    first_paint_s: float
+    chart_s: float
+    again_s: float  # until the chart, with what the browser has kept
+    idle_cores: float
+    live_cores: float
+
+
+def visit(url: str, live_s: float) -> Visit:
+    """Open the page in a new browser, then once more, and let it stand for a while."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(PATIENCE_MS)
+        page, wire = context.new_page(), _Wire()
+        page.goto("about:blank")
+        time.sleep(SETTLING_S)
+        idle_cores = _browser_cores(live_s)
+        page.add_init_script(NOTE_CHART)
+        wire.listen(context, page)
+        chart_s = _open(page, url)
+        first_paint_s = page.evaluate(FIRST_PAINT) / 1000
+        plotly_bytes = wire.total(lambda address: "plotly" in address)
+        own_bytes = wire.total(lambda address: "plotly" not in address)
+        again_s = _open(page, url)
+        time.sleep(SETTLING_S)
+        live_cores = _browser_cores(live_s)
+        browser.close()
+    return Visit(own_bytes, plotly_bytes, first_paint_s, chart_s, again_s, idle_cores, live_cores)
+
+
+def _open(page: Page, url: str) -> float:
+    """The seconds until the chart is drawn."""
+    page.goto(url)
+    page.wait_for_selector("#chart[data-steps]")
+    return float(page.evaluate("window.chartDrawnAt")) / 1000
+
+
+def _browser_cores(seconds: float) -> float:
+    """The processor time that all processes of the browser take within so many seconds, divided by these."""
+    began, used = time.perf_counter(), _browser_seconds()
+    time.sleep(seconds)
+    return (_browser_seconds() - used) / (time.perf_counter() - began)
+
+
+def _browser_seconds() -> float:
+    children = psutil.Process().children(recursive=True)
+    return sum(sum(child.cpu_times()[:2]) for child in children if "chrom" in child.name())

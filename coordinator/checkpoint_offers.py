@@ -1,0 +1,37 @@
+"""The newest published checkpoint as joining peers are offered it: where it lies, and the digests of its state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from auth.errors import StorageError
+from coordinator.manifests import verify
+from coordinator.presence import CheckpointRow, checkpoints, read_swarm_status
+from coordinator.run_services import RunServices
+from peer.checkpoint_offer import STATE_FILES
+from peer.protocol import control_pb2
+
+
+def offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
+    """The offer; without an address where there is nothing to offer."""
+    status = read_swarm_status(services.sessions)
+    newest = next((row for row in checkpoints(services.sessions) if not row.withheld), None)
+    if status is None or newest is None:
+        return control_pb2.CheckpointReply()
+    try:
+        files = _state_files(newest)
+    except (StorageError, KeyError):  # removed just now, or of another kind of optimizer's
+        return control_pb2.CheckpointReply()
+    address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
+    return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)
+
+
+def _state_files(row: CheckpointRow) -> list[control_pb2.RunFile]:
+    stored = verify(Path(row.path), files=())
+    if stored.manifest_sha256 != row.manifest_sha256:
+        raise StorageError(f"{row.path}: another checkpoint of that step has taken its place.")
+    entries = ((name, stored.manifest.files[name]) for name in STATE_FILES)
+    return [
+        control_pb2.RunFile(name=name, size_bytes=entry.size_bytes, sha256=bytes.fromhex(entry.sha256))
+        for name, entry in entries
+    ]

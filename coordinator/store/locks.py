@@ -1,0 +1,52 @@
+"""What only one process of a run may do at a time, where several write side by side: PostgreSQL's advisory locks.
+
+On SQLite there is one writer anyway, so nothing is locked there. A lock is held until its transaction ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.orm import Session
+
+_LARGEST_KEY = 2**31 - 1
+
+
+class Lock(IntEnum):
+    """Each is a space of keys of its own; the numbers are a contract between versions that run side by side."""
+
+    COUNTING = 0x6D68  # a step's sums; "mh"
+    DEVICE_NUMBERS = 0x6D69
+    REVOCATIONS = 0x6D6A  # their numbers
+    MIGRATION = 0x6D6B
+    LOGIN_TRIES = 0x6D6C
+    ERA = 0x6D6D  # alone: who begins one; beside others: whose work belongs to one
+
+
+def is_postgresql(bound: Session | Connection) -> bool:
+    """Whether other processes may write at the same time, and can be told of it."""
+    connection = bound if isinstance(bound, Connection) else bound.get_bind()
+    return connection.dialect.name == "postgresql"
+
+
+def one_at_a_time(bound: Session | Connection, lock: Lock, key: int = 0) -> None:
+    """Wait until nobody else holds `lock` for this key, and hold it until the transaction ends.
+
+    Keys beyond 31 bits share a lock with others, which only makes somebody wait.
+    """
+    if is_postgresql(bound):
+        bound.execute(select(func.pg_advisory_xact_lock(int(lock), key & _LARGEST_KEY)))
+
+
+def all_for_oneself(session: Session, lock: Lock, keys: Iterable[int]) -> None:
+    """The same for several keys, which everybody takes in one order: so no two wait for each other."""
+    for key in sorted({key & _LARGEST_KEY for key in keys}):
+        one_at_a_time(session, lock, key)
+
+
+def beside_others(session: Session, lock: Lock) -> None:
+    """Wait until nobody has `lock` for itself, and let nobody have it so until the transaction ends."""
+    if is_postgresql(session):
+        session.execute(select(func.pg_advisory_xact_lock_shared(int(lock), 0)))

@@ -1,0 +1,95 @@
+"""Answers that many ask for: built once for each state of the run, compressed once, told apart by their ETag.
+
+So what a thousand viewers cost is sending, and what the run is costs once, however many look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+JSON = "application/json"
+REVALIDATE = "no-cache"  # kept, and asked about each time
+FOR_EVER = "public, max-age=31536000, immutable"  # the address changes with the content
+MOST_ANSWERS = 128
+MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall not fill the memory
+LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
+Made = BaseModel | bytes
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An answer's body, ready to be sent."""
+
+    content: bytes
+    media_type: str
+    etag: str  # weak: the compressed form has the same
+    compressed: bytes | None  # gzip, where that is worth it
+
+
+def encode(made: Made, media_type: str = JSON) -> Encoded:
+    """Turn a model, or a text's bytes, into an answer."""
+    content = made if isinstance(made, bytes) else made.model_dump_json().encode()
+    compressed = gzip.compress(content, 5, mtime=0) if len(content) >= LEAST_COMPRESSED else None
+    return Encoded(content, media_type, f'W/"{hashlib.sha256(content).hexdigest()[:32]}"', compressed)
+
+
+def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, vary: str = "") -> Response:
+    """Send it, or say that the asker has it already (304)."""
+    headers = {
+        "ETag": encoded.etag,
+        "Cache-Control": cache_control,
+        "Vary": ", ".join(filter(None, ("Accept-Encoding", vary))),
+    }
+    if has_already(request, encoded.etag):
+        return Response(status_code=304, headers=headers)
+    if encoded.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(encoded.compressed, media_type=encoded.media_type, headers=headers)
+    return Response(encoded.content, media_type=encoded.media_type, headers=headers)
+
+
+def has_already(request: Request, etag: str) -> bool:
+    """Whether the asker names this ETag, compared weakly (RFC 9110, 13.1.2)."""
+    named = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    return etag.removeprefix("W/") in named or "*" in named
+
+
+class AnswerCache:
+    """The newest answer to each question, if it is not too large; used from one event loop, built in threads."""
+
+    def __init__(self, most: int = MOST_ANSWERS) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, tuple[Hashable, asyncio.Future[Encoded]]] = OrderedDict()
+
+    async def get(
+        self, question: Hashable, version: Hashable, make: Callable[[], Made], media_type: str = JSON
+    ) -> Encoded:
+        """The answer of this version; of many who ask at once, one builds it. What `make` raises is not kept."""
+        kept = self._kept.get(question)
+        if kept is None or kept[0] != version:
+            building = asyncio.ensure_future(asyncio.to_thread(_build, make, media_type))
+            building.add_done_callback(partial(self._drop_unfit, question))
+            kept = self._kept[question] = (version, building)
+        self._kept.move_to_end(question)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return await asyncio.shield(kept[1])  # whoever goes away takes nobody else's answer along
+
+    def _drop_unfit(self, question: Hashable, building: asyncio.Future[Encoded]) -> None:
+        failed = building.cancelled() or building.exception() is not None
+        unfit = failed or len(building.result().content) > MOST_KEPT_BYTES
+        if unfit and self._kept.get(question, (None, None))[1] is building:
+            del self._kept[question]
+
+
+def _build(make: Callable[[], Made], media_type: str) -> Encoded:
+    return encode(make(), media_type)

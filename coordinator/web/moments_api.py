@@ -1,0 +1,123 @@
+"""The run's history for everybody: what happened at each step, in stretches of a hundred, and its milestones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel
+
+from coordinator.giving import LATE_STEPS
+from coordinator.milestones import milestones
+from coordinator.moments import CHUNK_STEPS, Chunk, read_chunk
+from coordinator.run_services import RunServices
+from coordinator.web.answers import AnswerCache, answer
+from coordinator.web.api import cached, live_of
+from coordinator.web.snapshot import Snapshot
+
+MAX_CHUNK = 2**31 // CHUNK_STEPS
+SETTLED_S = 60  # so old may be what is told of steps that are long over: late receipts and other names still change it
+KEPT_CHUNKS = 32  # in memory, a quarter of a megabyte each where forty devices train
+router = APIRouter(prefix="/api/v1", tags=["history"])
+
+
+class DeviceName(BaseModel):
+    """Whose a device is, and what it says it is; `number` tells a member's devices apart."""
+
+    number: int
+    member: str
+    hardware: str
+
+
+class AveragingGroup(BaseModel):
+    """Devices that averaged with each other: `size` counts the keeper and those who only average, too."""
+
+    size: int
+    samples: int | None
+    averaging_s: float
+    devices: list[int]
+
+
+class LostSamples(BaseModel):
+    """Samples that came to nothing."""
+
+    device: int
+    samples: int
+    reason: str
+
+
+class MomentFacts(BaseModel):
+    """A global step; devices are places in the stretch's list."""
+
+    step: int
+    era: int
+    completed_at: float
+    loss: float | None
+    samples: int
+    target_batch_size: int
+    shares: list[tuple[int, int]]  # device, samples that count; the most first
+    groups: list[AveragingGroup]
+    lost: list[LostSamples]
+    refused: dict[str, int]  # since the step before, by kind
+    online: list[int]
+    undone: int  # devices that had taken this step before a return to a checkpoint undid it
+    returned: bool  # the run returned to the checkpoint of this step
+
+
+class Moments(BaseModel):
+    """A stretch of the run: what there is of the steps `first` to `last`."""
+
+    first: int
+    last: int
+    steps_per_chunk: int
+    devices: list[DeviceName]
+    moments: list[MomentFacts]
+
+
+class MilestoneFacts(BaseModel):
+    """What was reached, in its kind's unit: steps, samples, devices, nats."""
+
+    kind: Literal["first-step", "samples", "devices", "loss"]
+    value: float
+    step: int
+    at: float
+
+
+class Milestones(BaseModel):
+    """All of them, in the order of steps."""
+
+    era: int
+    milestones: list[MilestoneFacts]
+
+
+@router.get("/moments/{chunk}", response_model=Moments)
+async def moments(request: Request, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
+    """Who was online, which groups averaged, what failed and the loss, at the 100 global steps from 100 * chunk + 1."""
+    services: RunServices = request.app.state.services
+    snapshot = live_of(request).current
+    last = snapshot.steps[-1].step if snapshot.steps else 0
+    is_over = (chunk + 1) * CHUNK_STEPS < last - LATE_STEPS
+    version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
+    answers: AnswerCache = request.app.state.moments
+    return answer(request, await answers.get(chunk, version, lambda: moments_of(read_chunk(services.sessions, chunk))))
+
+
+@router.get("/milestones", response_model=Milestones)
+async def all_milestones(request: Request) -> Response:
+    """What was reached: the first step, powers of ten of samples, records of devices and of loss."""
+    snapshot = live_of(request).current
+    return await cached(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
+
+
+def moments_of(chunk: Chunk) -> Moments:
+    """A stretch as it is sent."""
+    return Moments(**asdict(chunk), steps_per_chunk=CHUNK_STEPS)
+
+
+def milestones_of(snapshot: Snapshot) -> Milestones:
+    """All milestones as they are sent."""
+    found = milestones(snapshot.steps, snapshot.validations)
+    facts = [MilestoneFacts(kind=each.kind.value, value=each.value, step=each.step, at=each.at) for each in found]
+    return Milestones(era=snapshot.era, milestones=facts)

@@ -1,0 +1,36 @@
+// The points of the loss curve as a page holds them: thinned out by the server, and continued by each overview's
+// newest steps without asking again. Pure: no element, no request.
+
+export const COLUMNS = ["step", "loss", "samples", "samples_total", "completed_at"];
+
+// Whether `recent` follows on what the curve has, so that nothing between them is missing.
+export function follows(curve, era, recent) {
+  const last = curve.step.at(-1);
+  return curve.era === era && last !== undefined && recent.step.length > 0 && recent.step[0] <= last + 1;
+}
+
+// The curve with the newest steps in place of those it has of them. The smoothed loss goes on from the last point before.
+export function continued(curve, recent) {
+  const kept = curve.step.findLastIndex((step) => step < recent.step[0]) + 1;
+  const next = { ...curve, smoothed: curve.smoothed && curve.smoothed.slice(0, kept) };
+  for (const name of COLUMNS) next[name] = curve[name].slice(0, kept);
+  recent.step.forEach((_, index) => {
+    if (recent.loss[index] === null) return;
+    for (const name of COLUMNS) next[name].push(recent[name][index]);
+    if (next.smoothed) {
+      const before = next.smoothed.at(-1) ?? recent.loss[index];
+      next.smoothed.push(before + (2 / (curve.smoothing + 1)) * (recent.loss[index] - before));
+    }
+  });
+  return next;
+}
+
+// Where a step stands on an axis: the value of `column` there, between two points by proportion; null outside.
+export function place(curve, column, step) {
+  const steps = curve.step;
+  const after = steps.findIndex((each) => each >= step);
+  if (after < 0) return null;
+  if (after === 0) return steps[0] === step ? curve[column][0] : null;
+  const part = (step - steps[after - 1]) / (steps[after] - steps[after - 1]);
+  return curve[column][after - 1] + part * (curve[column][after] - curve[column][after - 1]);
+}

@@ -1,0 +1,70 @@
+// Taking part: copies commands, and behind an invite link shows the person's own. The code stands behind the #, which
+// a browser sends to nobody; it is told to the coordinator in a request's body, to learn what it is worth.
+
+import { address, get } from "./api.js";
+import { byId, setText } from "./dom.js";
+import * as format from "./format.js";
+import { t } from "./i18n.js";
+
+const CODE = /^[0-9A-Za-z -]{10,64}$/;
+
+function inviteCode() {
+  const code = new URLSearchParams(window.location.hash.slice(1)).get("invite") ?? "";
+  return CODE.test(code) ? code.trim() : "";
+}
+
+async function ask(code) {
+  const answer = await fetch(address("invite"), {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ code }),
+  });
+  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+  return answer.json();
+}
+
+async function showInvite() {
+  const code = inviteCode();
+  byId("invited").hidden = !code;
+  byId("invited-how").hidden = true;
+  if (!code) return;
+  setText("invited-text", t("frame.loading"));
+  try {
+    const [invite, joining] = await Promise.all([ask(code), get("joining")]);
+    const values = { member: invite.member, until: format.moment(invite.expires_at) };
+    setText("invited-text", t(`join.invite_${invite.state}`, values));
+    byId("invited").dataset.state = invite.state;
+    byId("invited-how").hidden = invite.state !== "open";
+    const install = byId("install").textContent.split("\n").join(" && ");
+    const command = `${install} && manyhands/bin/manyhands ${invite.command} '${joining.join_link}' --invite ${code}`;
+    setText("invited-command", invite.state === "open" ? command : "");
+  } catch (error) {
+    setText("invited-text", t("frame.failed", { reason: error.message }));
+  }
+}
+
+async function showNeeds() {
+  const { needs } = await get("joining");
+  if (needs.state_bytes) setText("state-size", t("join.state_size", { size: format.size(needs.state_bytes) }));
+  if (needs.step_s) setText("step-time", t("join.step_time", { duration: format.duration(needs.step_s) }));
+}
+
+async function copy(event) {
+  const button = event.currentTarget;
+  const said = button.textContent;
+  try {
+    await navigator.clipboard.writeText(byId(button.dataset.copies).textContent);
+    button.textContent = t("join.copied");
+  } catch {
+    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // without https there is no clipboard
+    button.textContent = t("join.selected");
+  }
+  setTimeout(() => {
+    button.textContent = said;
+  }, 2000);
+}
+
+for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
+window.addEventListener("hashchange", showInvite);
+showInvite();
+showNeeds().catch((error) => console.warn(error.message));

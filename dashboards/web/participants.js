@@ -1,0 +1,130 @@
+// Everybody: bubbles and leaderboard of now, and who was here when.
+
+import { get, now, pages } from "./api.js";
+import { drawBubbles } from "./bubbles.js";
+import { byId, element, setText } from "./dom.js";
+import * as format from "./format.js";
+import { t } from "./i18n.js";
+import { onOverview } from "./live.js";
+import { memberLink } from "./member_link.js";
+import { drawTimeline } from "./timeline.js";
+
+const REFRESH_MS = 10_000;
+const MOST_ROWS = 80; // of the timeline
+const FIRST_PLACES = 25; // of the leaderboard, before somebody wants to see all
+const board = byId("board-choices").elements;
+const timeline = byId("timeline-choices").elements;
+let everybody = [];
+let refreshedAt = -Infinity;
+let busy = false;
+let showsAll = false;
+
+async function all(parameters) {
+  const found = [];
+  for await (const page of pages("participants", parameters)) found.push(...page.participants);
+  return found;
+}
+
+// A cell of numbers, and a row of the leaderboard.
+const numeric = (text) => element("td", { className: "numeric" }, text);
+
+function row(each) {
+  const link = element("a", { href: memberLink(each.number) }, element("bdi", {}, each.member));
+  const samples = numeric(format.count(each.samples));
+  if (each.pending_samples) samples.title = t("participants.pending", { n: format.count(each.pending_samples) }, each.pending_samples);
+  return element(
+    "tr",
+    {},
+    numeric(format.count(each.rank)),
+    element("th", { scope: "row" }, link),
+    samples,
+    numeric(format.hours(each.training_s)),
+    numeric(format.count(each.active_days)),
+    numeric(each.averaged_bytes ? format.size(each.averaged_bytes) : "–"),
+    numeric(format.count(each.devices)),
+  );
+}
+
+async function showBoard() {
+  const choice = { window: board.window.value, kind: board.kind.value || null };
+  const rows = (await all(choice)).filter((each) => each.rank !== null);
+  const shown = showsAll ? rows : rows.slice(0, FIRST_PLACES);
+  byId("board").replaceChildren(...shown.map(row));
+  byId("board-all").hidden = shown.length === rows.length;
+  setText("board-all", t("participants.show_all", { n: format.count(rows.length) }, rows.length));
+  byId("board-empty").hidden = rows.length > 0;
+  byId("board").dataset.window = choice.window;
+  byId("board").dataset.kind = choice.kind ?? "";
+}
+
+async function showBubbles() {
+  everybody = await all({});
+  const given = everybody.filter((each) => each.samples || each.active.length);
+  if (given.length) drawBubbles(byId("bubbles"), given);
+  else byId("bubbles").replaceChildren(element("p", { className: "muted" }, t("participants.nobody_yet")));
+}
+
+// Rows by member, who was here last first.
+function rowsOf(stays) {
+  const byMember = new Map();
+  stays.member.forEach((number, index) => {
+    const stay = {
+      began_at: stays.began_at[index],
+      ended_at: stays.ended_at[index],
+      online: stays.online[index],
+      text: t(`hardware_class.${stays.kind[index]}`),
+    };
+    byMember.set(number, [...(byMember.get(number) ?? []), stay]);
+  });
+  const newest = (list) => Math.max(...list.map((stay) => (stay.online ? Infinity : stay.ended_at)));
+  return [...byMember]
+    .sort(([one, ones], [other, others]) => newest(others) - newest(ones) || one - other)
+    .map(([number, list]) => ({ name: stays.members[number] ?? String(number), href: memberLink(number), stays: list }));
+}
+
+async function showTimeline() {
+  const days = Number(timeline.days.value);
+  const until = Math.ceil(now() / 60) * 60;
+  const stays = await get("stays", { since: Math.max(0, until - days * 86_400), until });
+  const rows = rowsOf(stays);
+  const since = days > 60 && stays.began_at.length ? Math.min(...stays.began_at) : stays.since;
+  drawTimeline(byId("timeline"), rows.slice(0, MOST_ROWS), since, until);
+  const left = rows.length - MOST_ROWS;
+  const notes = [
+    rows.length ? "" : t("participants.nobody_then"),
+    stays.complete ? "" : t("participants.incomplete"),
+    left > 0 ? t("participants.rows_left_out", { n: format.count(left) }, left) : "",
+  ];
+  setText("timeline-note", notes.filter(Boolean).join(" "));
+}
+
+async function guarded(show, place) {
+  try {
+    await show();
+  } catch (error) {
+    setText(place, t("frame.failed", { reason: error.message }));
+  }
+}
+
+async function refresh() {
+  if (busy || performance.now() - refreshedAt < REFRESH_MS) return;
+  busy = true;
+  await guarded(showBubbles, "bubbles");
+  await guarded(showBoard, "board-note");
+  await guarded(showTimeline, "timeline-note");
+  refreshedAt = performance.now();
+  busy = false;
+}
+
+byId("board-choices").addEventListener("change", () => guarded(showBoard, "board-note"));
+byId("board-all").addEventListener("click", () => {
+  showsAll = true;
+  guarded(showBoard, "board-note");
+});
+byId("timeline-choices").addEventListener("change", () => guarded(showTimeline, "timeline-note"));
+new ResizeObserver(() => {
+  const given = everybody.filter((each) => each.samples || each.active.length);
+  if (given.length) drawBubbles(byId("bubbles"), given);
+}).observe(byId("bubbles").parentElement);
+onOverview(refresh);
+refresh();

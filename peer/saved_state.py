@@ -1,0 +1,52 @@
+"""A checkpoint's weights and optimizer, copied into the live ones: for a keeper that resumes, a peer that joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from auth.errors import StorageError
+
+WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+
+
+def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """Copy a checkpoint's optimizer statistics into the live ones; raises `StorageError` if they do not fit."""
+    stored = _load(path / OPTIMIZER)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                saved = stored.get(f"{names[id(parameter)]}/{key}")
+                if saved is None or saved.shape != value.shape:
+                    raise StorageError(f"The optimizer's state in {path} does not fit this run's model.")
+                value.copy_(saved)
+
+
+def restore_model(model: torch.nn.Module, path: Path) -> None:
+    """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
+    try:
+        result = model.load_state_dict(_load(path / WEIGHTS), strict=False)
+    except RuntimeError as error:  # torch's word for shapes that differ
+        raise StorageError(f"The weights in {path} are not those of this run's model.") from error
+    tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
+    if result.unexpected_keys or set(result.missing_keys) - tied:
+        raise StorageError(f"The weights in {path} are not those of this run's model.")
+
+
+def _is_tied(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:
+    others = (other for key, other in model.state_dict(keep_vars=True).items() if key != name)
+    return any(other.data_ptr() == tensor.data_ptr() for other in others)
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    """A safetensors file, the only kind that is read; raises `StorageError` if it is damaged."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"{path.parent.name}: no complete checkpoint ({path.name} as safetensors: {error})."
+        ) from error

@@ -1,0 +1,51 @@
+"""How an operator steers a live run: what the keeper's beacon says of it, so that every peer changes at the same step.
+
+The beacon carries what is in force and what is to come. A peer that missed a change takes one step unlike the others,
+is told apart by the sketch of its state, and takes the keeper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_CHANGES = 8  # in one beacon: the one in force and those to come
+MOST_SCALE = 1000.0
+_Step = Annotated[int, Field(ge=0, le=2**40)]
+
+
+class Change(BaseModel):
+    """What holds from a step on, until the next change; whole, so that nobody needs to know those before."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    from_step: _Step  # global steps completed
+    learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # of the run file's
+    target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: the run file's
+
+
+class Steering(BaseModel):
+    """Everything that the operator has said of steps to come."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, strict=False)] = ()  # by `from_step`
+    paused: bool = False
+    last_step: _Step | None = None  # the run ends with it
+
+    def at(self, step: int) -> Change:
+        """What holds after `step` steps."""
+        past = [change for change in self.changes if change.from_step <= step]
+        return past[-1] if past else Change(from_step=0)
+
+    def has_ended(self, step: int) -> bool:
+        """Whether no step is to be taken after this one."""
+        return self.last_step is not None and step >= self.last_step
+
+
+def in_force(changes: Sequence[Change], step: int) -> tuple[Change, ...]:
+    """Of all changes, by `from_step`, those that the beacon of `step` needs: the newest past one, and the next."""
+    past = [change for change in changes if change.from_step <= step]
+    return (*past[-1:], *(change for change in changes if change.from_step > step))[:MAX_CHANGES]

@@ -1,0 +1,68 @@
+"""A real Chromium for tests of pages: Debian's, driven by Playwright; what it complains of, and what axe-core finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+SCREENSHOTS = Path(__file__).resolve().parent.parent / "build" / "screenshots"
+PATIENCE_MS = 60_000  # two cores may be busy with much else
+SCREENS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 360, "height": 780}, "color_scheme": "light", "has_touch": True},
+    "wall": {"viewport": {"width": 2560, "height": 1300}, "color_scheme": "dark"},
+}
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]  # the tags of axe's rules for WCAG 2.2 AA
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def fresh_page(browser: Browser, complaints: list[str] | None = None, **context: Any) -> Iterator[Page]:
+    """A page without history, on a screen of 1280 × 900 unless told; `complaints` takes what its console says is wrong.
+
+    That is errors, warnings, and violations of the content security policy.
+    """
+    made = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "locale": "en", **context})
+    made.set_default_timeout(PATIENCE_MS)
+    page = made.new_page()
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and complaints is not None:
+            complaints.append(message.text)
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: complaints is None or complaints.append(str(error)))
+    yield page
+    made.close()
+
+
+def barriers(page: Page) -> list[str]:
+    """What of WCAG 2.2 AA the page does not meet, as far as axe-core can tell: rule, what it means, and where."""
+    found = Axe().run(page, options={"runOnly": {"type": "tag", "values": WCAG}})
+    return [
+        f"{violation['id']}: {violation['help']}: {node['target']} {node.get('failureSummary', '')}"
+        for violation in found.response["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+def keep_screenshot(page: Page, name: str) -> None:
+    """Write the whole page to `build/screenshots` for people to look at."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)

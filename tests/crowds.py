@@ -1,0 +1,76 @@
+"""Members with devices, stays and reports, for the tests of what the public sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coordinator.shares import rebuild
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Member, Report
+from coordinator.store.models import Session as Stay
+
+DAY = 86_400.0
+NOW = 20_000 * DAY + 43_200.0  # noon
+TODAY = 20_000
+
+
+def crowd(sessions: Sessions, members: Mapping[str, Sequence[str]]) -> None:
+    """Members by name, with the hardware of each of their devices: `ada-1`, `ada-2`, ..., all away since yesterday."""
+    number = 0
+    with sessions.begin() as session:
+        for name, machines in members.items():
+            member = Member(name=name, created_at=0.0)
+            session.add(member)
+            for place, hardware in enumerate(machines, start=1):
+                device = Device(
+                    id=f"{name.lower()}-{place}",
+                    member=member,
+                    number=number,
+                    peer_id=f"Qm{name}{place}",
+                    public_key=b"",
+                    role="keeper" if name == "keeper" else "trainer",
+                    created_at=0.0,
+                )
+                number += 1
+                session.add(device)
+                session.flush()
+                session.add(stay(device.id, NOW - 2 * DAY, NOW - DAY, hardware))
+
+
+def stay(device_id: str, began_at: float, seen_at: float, hardware: str = "cpu", *, ended: bool = True) -> Stay:
+    """One stay, at ten samples a second."""
+    return Stay(
+        id=f"{device_id}@{began_at:.0f}",
+        device_id=device_id,
+        started_at=began_at,
+        last_seen_at=seen_at,
+        ended_at=seen_at if ended else None,
+        hardware=hardware,
+        state="training",
+        samples_per_second=10.0,
+    )
+
+
+def add_reports(sessions: Sessions, rows: Sequence[tuple[str, int, int, int | None, float]]) -> None:
+    """Reports of device, step, samples, how many of them count, and when."""
+    with sessions.begin() as session:
+        for seq, (device, step, samples, counted, at) in enumerate(rows, start=1):
+            session.add(
+                Report(
+                    device_id=device,
+                    seq=seq,
+                    era=0,
+                    step=step,
+                    samples=samples,
+                    counted=counted,
+                    group_size=2,
+                    averaging_s=0.5,
+                    samples_per_second=5.0,
+                    elapsed_s=60.0,
+                    averaged_bytes=0,
+                    completed_at=at,
+                    received_at=at,
+                )
+            )
+        session.flush()
+        rebuild(session)

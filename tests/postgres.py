@@ -1,0 +1,143 @@
+"""A real PostgreSQL server for tests, started at first use: one for each process of pytest, with databases of its own.
+
+Where the tests run as root it runs as the user `postgres`, for it refuses to be root. Nothing is
+flushed to the disk, so what is committed outlives the server's crash, and not the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, create_engine, text
+
+from coordinator.ports import free_ports
+from coordinator.store.engine import migrate, open_engine
+
+BINARIES = Path("/usr/lib/postgresql")
+HOST, USER, TEMPLATE = "127.0.0.1", "manyhands", "migrated"
+PASSWORD = "a secret of this test"
+START_TIMEOUT_S = "120"
+_at_end = ExitStack()
+SETTINGS = (
+    "fsync=off",
+    "full_page_writes=off",
+    "max_connections=200",
+    "deadlock_timeout=100ms",
+)
+
+
+def binary(name: str) -> str:
+    """One of the newest installed server's programs."""
+    found = sorted(BINARIES.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
+    assert found, f"install PostgreSQL: there is no {BINARIES}/*/bin/{name}"
+    return str(found[-1])
+
+
+class PostgresServer:
+    """A server on a free port of this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.port = free_ports(HOST, 1)[0]
+
+    def create(self) -> None:
+        """Make its files."""
+        self._directory.mkdir(0o700)
+        if _system_user() is not None:
+            shutil.chown(self._directory, _system_user(), _system_user())
+        password = self._directory.parent / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)  # for the server's user
+        options = ("--username", USER, "--auth", "scram-sha-256", "--pwfile", str(password), "--encoding", "UTF8")
+        _run(binary("initdb"), "--no-sync", "--locale", "C", *options, "--pgdata", str(self._directory))
+
+    def start(self) -> None:
+        """Serve, and return when it answers."""
+        given = [f"-c {setting}" for setting in (*SETTINGS, "unix_socket_directories=", f"listen_addresses={HOST}")]
+        options = " ".join([f"-p {self.port}", *given])
+        log = str(self._directory / "server.log")
+        self._control("start", "--options", options, "--log", log, "--timeout", START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """End it at once, whoever is connected, as a crash of its machine would."""
+        self._control("stop", "--mode", "immediate", "--timeout", START_TIMEOUT_S)
+
+    def url(self, database: str = "postgres") -> str:
+        """As it stands in settings.yaml."""
+        address = URL.create("postgresql+psycopg", USER, PASSWORD, HOST, self.port, database)
+        return address.render_as_string(hide_password=False)
+
+    def _control(self, command: str, *options: str) -> None:
+        _run(binary("pg_ctl"), command, "--wait", "--silent", *options, "--pgdata", str(self._directory))
+
+
+@contextmanager
+def new_server() -> Iterator[PostgresServer]:
+    """A server of this block's own, which it may stop and start."""
+    parent = Path(tempfile.mkdtemp(prefix="postgres-"))
+    parent.chmod(0o755)  # the server's user must come to its files
+    server = PostgresServer(parent / "data")
+    try:
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            if (parent / "data" / "postmaster.pid").exists():
+                server.stop()
+    finally:
+        shutil.rmtree(parent)
+
+
+def stop_shared_server() -> None:
+    """At the end of pytest's process."""
+    _at_end.close()
+
+
+@cache
+def shared_server() -> PostgresServer:
+    """One for all tests of this process, with a template that has all tables."""
+    server = _at_end.enter_context(new_server())
+    _administer(server, f"CREATE DATABASE {TEMPLATE}")
+    engine = open_engine(server.url(TEMPLATE))
+    migrate(engine)
+    engine.dispose()
+    return server
+
+
+@contextmanager
+def new_database(template: str = TEMPLATE) -> Iterator[str]:
+    """The address of a new database with all tables, or (`template1`) with none; dropped at the end of the block."""
+    server, name = shared_server(), f"run_{secrets.token_hex(6)}"
+    _administer(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    try:
+        yield server.url(name)
+    finally:
+        _administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _administer(server: PostgresServer, statement: str) -> None:
+    engine: Engine = create_engine(server.url(), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def _system_user() -> str | None:
+    return "postgres" if os.geteuid() == 0 else None
+
+
+def _run(*command: str) -> None:
+    """As the server's user, in a session of its own: Ctrl-C is for the tests, which stop it in order."""
+    user = _system_user()
+    home = pwd.getpwnam(user).pw_dir if user else None
+    subprocess.run(command, check=True, user=user, cwd=home, stdout=subprocess.DEVNULL, start_new_session=True)

@@ -1,0 +1,36 @@
+"""A session's stream without the peer's own handling of it: what tests send and read there by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from auth.errors import UnreachableError
+from auth.identity import DeviceKey
+from peer.protocol import control_pb2
+from peer.session_stream import Greeting, SessionStream
+from tests.control_plane import QUICK, Heard, Member
+
+
+async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
+    """A raw, welcomed session stream."""
+    call = member.client.open_session()
+    stream = SessionStream(call, member.outbox, lambda: None, member.heard.handlers(), QUICK)
+    signer = key or member.credentials.device_key
+    await stream.greet(Greeting("test", signer, member.credentials.token_jwt, "", ""))
+    return call
+
+
+async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
+    """The next message of a kind."""
+    while (message := await asyncio.wait_for(call.read(), 20)).WhichOneof("body") != kind:
+        continue
+    return message
+
+
+async def drained(call: Any) -> None:
+    """Read a stream to its end; raises why the coordinator ended it."""
+    reader = SessionStream(call, None, lambda: None, Heard().handlers(), QUICK)  # type: ignore[arg-type]
+    while await asyncio.wait_for(reader._read(), 20) is not None:
+        continue
+    raise UnreachableError("the stream ended in order")

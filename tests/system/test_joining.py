@@ -1,0 +1,68 @@
+"""Many join at once: nobody's donor gives more than it can, and a checkpoint spares it.
+
+Each test starts several processes that import torch and hivemind; that is why it may take half a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.manifests import newest_verified
+from tests.system.test_recovery import NAMES, Site
+from tests.system.test_swarm import SwarmFactory
+
+UPLOAD_RATE = 80_000.0  # bytes a second: the small state takes some seconds
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[SwarmFactory]:
+    """An empty swarm."""
+    factory = SwarmFactory(tmp_path)
+    yield factory
+    factory.close()
+
+
+def test_a_donor_serves_a_few_and_the_others_come_back(swarm: SwarmFactory) -> None:
+    """Of one member's four devices two are served at once; the others ask again and get the same state."""
+    keeper = swarm.start_keeper(upload_rate=UPLOAD_RATE)
+    joiners = [
+        swarm.start(f"joiner-{n}", "trainer", member="ada", microbatches_per_step=0, asks_again=True) for n in range(4)
+    ]
+    joined = [joiner.joined() for joiner in joiners]
+    assert all(said["downloaded"] for said in joined)
+    assert max(said["asked"] for said in joined) > 1
+    keeper.stop()
+    assert keeper.wait_for(lambda said: said["event"] == "left")["turned_away"] > 0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A fresh run."""
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def test_who_joins_a_run_that_waits_takes_the_checkpoint_over_the_web(site: Site) -> None:
+    """After a restart nobody asks the keeper for its state, and training goes on from it."""
+    commands = [site.serve(), *(site.join(name, first=True) for name in NAMES)]
+    site.wait_for_step(3)
+    site.start("pause", "coordinator", "pause", str(site.run.path)).process.wait(60)
+    for command in reversed(commands):
+        command.terminate()
+    reached = newest_verified(site.run.checkpoints_dir)
+    assert reached is not None
+
+    site.serve()
+    for name in NAMES:
+        (site.base / f"{name}.log").unlink()
+        site.join(name, first=False)
+    took = f"Took the run's state after step {reached.manifest.step} from its checkpoint."
+    site.wait_until(lambda: all(took in (site.base / f"{name}.log").read_text() for name in NAMES))
+    site.start("resume", "coordinator", "resume", str(site.run.path)).process.wait(60)
+    site.wait_for_step(reached.manifest.step + 1)
+    site.assert_ledger_is_right()
+    assert not any((site.base / name / "data" / "checkpoint").exists() for name in NAMES)

@@ -1,0 +1,43 @@
+"""A swarm in two parts, which find each other again.
+
+It starts a coordinator, its keeper and two volunteers, each of which imports torch, and the coordinator a second time;
+that is why it takes over a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.ports import free_ports
+from coordinator.presence import read_swarm_status
+from tests.small_run import HOST
+from tests.system.test_recovery import NAMES, Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A fresh run."""
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:
+    """It listens somewhere else, and knows nobody: their sessions tell them, and training goes on."""
+    serve = site.serve()
+    volunteers = [site.join(name, first=True) for name in NAMES]
+    site.wait_for_step(2)
+    serve.terminate()
+    settings = site.run.path / "settings.yaml"
+    old_port, (new_port,) = site.run.settings.swarm_port, free_ports(HOST, 1)
+    settings.write_text(settings.read_text().replace(f"swarm_port: {old_port}", f"swarm_port: {new_port}"))
+
+    site.serve()
+    reached = site.ledger.last_step()
+    site.wait_until(lambda: (status := read_swarm_status(site.sessions)) is not None and status.peers == len(NAMES))
+    site.wait_until(lambda: any(row.step > reached and row.devices == len(NAMES) for row in site.ledger.steps()))
+    assert all(volunteer.process.poll() is None for volunteer in volunteers)
+    site.assert_ledger_is_right()

@@ -1,0 +1,41 @@
+"""The benchmark of the control plane: a real service, a small crowd, and figures that cannot flatter."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks._crowd import Plan, Tally, prepare
+from benchmarks.control_plane import check_ledger, figures_of, measure, new_run, quantile
+
+PLAN = Plan(every_s=0.3, spread_s=0.3, steps=2)
+COUNT = 3
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_each_report_of_a_crowd_is_acknowledged(one_by_one: bool) -> None:
+    """By the product's service and by its baseline alike; the ledger is compared with it at the end."""
+    outcome = measure(COUNT, PLAN, dashboards=1, one_by_one=one_by_one)
+    assert (outcome.sessions, outcome.tally.lost) == (COUNT, 0)
+    assert (len(outcome.tally.answers_s), outcome.tally.refused) == (COUNT * PLAN.steps, 0)
+    rows = {row.name: row for row in figures_of(COUNT, outcome, outcome)}
+    assert rows["3 sessions: accepted and kept"].ratio == 1.0
+    assert rows["3 sessions: a report's answer, p99"].value > 0
+
+
+def test_reports_that_are_not_counted_are_no_figure(tmp_path: Path) -> None:
+    """What was acknowledged and is missing in the ledger ends the benchmark."""
+    with new_run(tmp_path) as run:
+        assert len({volunteer.number for volunteer in prepare(run, COUNT)}) == COUNT
+        check_ledger(run, Tally())
+        with pytest.raises(RuntimeError, match="1 of 1 reports were accepted, and 0 are counted"):
+            check_ledger(run, Tally(sent=1, answers_s=[0.1]))
+
+
+def test_a_quantile_lies_between_its_neighbours() -> None:
+    """The median of three is the second; of nothing there is none."""
+    assert quantile([3.0, 1.0, 2.0], 50) == 2.0
+    assert quantile([5.0], 99) == 5.0
+    assert math.isnan(quantile([], 50))

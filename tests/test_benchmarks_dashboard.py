@@ -1,0 +1,74 @@
+"""What the dashboard's benchmark counts is what the server and the browser did."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks._viewers import watching
+from benchmarks._visit import visit
+from benchmarks.dashboard import ask, listener_of
+from tests.served_page import FakeRun, PageServer, fake_run
+
+VIEWERS = 40  # more than one address may be
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    """A run with a few steps."""
+    with fake_run(tmp_path) as made:
+        made.add_member("ada")
+        for step in (1, 2, 3):
+            made.add_step(step, 5.0)
+        yield made
+
+
+@pytest.fixture
+def server(run: FakeRun) -> Iterator[PageServer]:
+    """Its dashboard."""
+    made = PageServer(run)
+    yield made
+    made.close()
+
+
+def test_viewers_get_what_is_new(server: PageServer, run: FakeRun) -> None:
+    """Each from an address of its own; all of them hear of a step."""
+    with watching("127.0.0.1", server.port, VIEWERS) as crowd:
+        began = crowd.events
+        run.add_step(4, 4.0)
+        while crowd.events < began + VIEWERS:
+            time.sleep(0.05)
+        assert crowd.listening == VIEWERS
+
+
+def test_a_visit_is_measured(server: PageServer) -> None:
+    """A real browser paints before it has its chart; what it loads is counted, Plotly apart and once."""
+    seen = visit(server.url, 0.1)
+    assert 0 < seen.first_paint_s < seen.chart_s
+    assert 10_000 < seen.own_bytes < 250 * 1024
+    assert seen.plotly_bytes > 1_000_000
+
+
+def test_answers_are_asked_for_and_refusals_noticed(server: PageServer) -> None:
+    """The time of an answer counts; a refusal is none."""
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    seconds, content = ask(line, "/healthz")
+    assert seconds > 0
+    assert content == b'{"status":"ok"}'
+    with pytest.raises(RuntimeError, match="404"):
+        ask(line, "/nowhere")
+    line.close()
+
+
+def test_the_service_is_found_by_its_port(server: PageServer) -> None:
+    """It is the process that listens there."""
+    here = psutil.Process()
+    assert listener_of(here, server.port).pid == os.getpid()
+    with pytest.raises(RuntimeError, match="listens on 1"):
+        listener_of(here, 1)

@@ -1,0 +1,263 @@
+"""Two services over one PostgreSQL behave as one: whatever one is told, the peers and pages at the other hear."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from auth.errors import QuarantinedError, RequestError, RevokedError
+from auth.identity import DeviceKey, challenge_bytes
+from coordinator.directory import RunDirectory, Settings
+from coordinator.news import listening
+from coordinator.presence import close_session, open_session, touch_session
+from coordinator.quarantine import quarantine_device
+from coordinator.replicas import FORGOTTEN_S, ended_elsewhere, forget_relays_of_the_gone, offer_relay, relays
+from coordinator.run_services import open_run_services
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device
+from coordinator.store.models import Member as MemberRow
+from coordinator.store.news import Topic
+from coordinator.store.replica_models import RelayOffer
+from coordinator.web.live import LiveSnapshot
+from coordinator.web.snapshot import Snapshot, take_snapshot
+from peer.protocol import control_pb2
+from peer.protocol.errors import error_from_rpc
+from peer.run_config import RunConfig
+from tests.control_plane import (
+    Member,
+    SteppedClock,
+    TestCoordinator,
+    a_report,
+    connected,
+    joined,
+    start_server,
+    write_status,
+)
+from tests.postgres import new_database
+from tests.raw_sessions import drained, greeted
+from tests.receipts import keeper_confirms
+from tests.stores import Kind, empty_store
+from tests.waiting import eventually
+
+NOW = 1_800_000_000.0
+LONG_S = 3600.0
+PAUSED: dict[str, Any] = {"step": 0, "own_samples": 0, "samples_per_second": 0.0, "state": "paused"}
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    """A database that knows a member with two devices."""
+    with empty_store(tmp_path, store_kind) as store:
+        with store.begin() as session:
+            ada = MemberRow(name="Ada", created_at=0.0)
+            session.add_all(
+                Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
+                for number, name in enumerate(("laptop", "desktop"))
+            )
+        yield store
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Two services of one run."""
+
+    first: TestCoordinator
+    second: TestCoordinator
+
+
+@asynccontextmanager
+async def replica(directory: RunDirectory) -> AsyncIterator[TestCoordinator]:
+    """A service with its own connections to the run's database."""
+    clock = SteppedClock()
+    with open_run_services(directory, clock) as services:
+        async with listening(services.sessions.engine, services.bell):
+            coordinator = TestCoordinator(directory, services, await start_server(directory, services, 0), clock)
+            try:
+                yield coordinator
+            finally:
+                await coordinator.server.stop()
+
+
+@asynccontextmanager
+async def two_replicas(path: Path) -> AsyncIterator[Replicas]:
+    """Served for the time of the block."""
+    with new_database() as address:
+        config = RunConfig.from_mapping({"run": {"name": "test"}})
+        directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1", database_url=address))
+        async with replica(directory) as first, replica(directory) as second:
+            yield Replicas(first, second)
+
+
+async def ended_with(member: Member) -> BaseException | None:
+    """How the member's own session came to its end."""
+    assert member.running is not None
+    await asyncio.wait({member.running}, timeout=60)
+    return member.running.exception()
+
+
+async def test_a_challenge_of_one_is_answered_at_the_other_once(tmp_path: Path) -> None:
+    """A balancer may send each call elsewhere; what was answered here is answered everywhere."""
+    async with (
+        two_replicas(tmp_path) as run,
+        connected(run.first) as first,
+        connected(run.second) as second,
+    ):
+        key = DeviceKey.load_or_create(tmp_path / "key")
+        nonce = (await first.greet()).nonce
+        request = control_pb2.JoinRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=key.sign(challenge_bytes("join", "test", nonce, key.public_key)),
+            invite_code=run.first.invite("Ada"),
+        )
+        assert (await second._stub.Join(request)).member == "Ada"
+        for client in (first, second):
+            with pytest.raises(RequestError, match="answered already"):
+                await refused(client._stub.Join(request))
+
+
+async def refused(call: Any) -> None:
+    """Raise what a raw call was refused with, as our own error."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+
+
+async def test_a_device_that_comes_back_elsewhere_is_here_once(tmp_path: Path) -> None:
+    """Its old session ends at the replica that holds it, with the same words as if it were the same."""
+    async with two_replicas(tmp_path) as run, joined(run.first, tmp_path) as ada, connected(run.second) as client:
+        old = await greeted(ada)
+        ada.client, at_first = client, ada.client
+        new = await greeted(ada)
+        with pytest.raises(RequestError, match="twice"):
+            await drained(old)
+        new.cancel()
+        ada.client = at_first
+
+
+async def test_who_is_shut_out_at_one_is_sent_away_by_the_other(tmp_path: Path) -> None:
+    """A revocation and a quarantine reach sessions open elsewhere, and the list reaches everybody."""
+    async with (
+        two_replicas(tmp_path) as run,
+        joined(run.first, tmp_path) as ada,
+        joined(run.second, tmp_path, "Bob") as bob,
+        joined(run.second, tmp_path, "Eve") as eve,
+    ):
+        for member in (ada, bob, eve):
+            member.start()
+            await eventually(lambda member=member: bool(member.heard.standings))
+        before = len(ada.heard.revocations)
+        services = run.first.services
+        services.membership.revoke("Bob", "sends garbage")
+        assert isinstance(await ended_with(bob), RevokedError)
+        device = eve.credentials.access_token(time.time()).device_id
+        quarantine_device(services.sessions, "Eve", device, "tests", "os:grace", services.clock())
+        assert isinstance(await ended_with(eve), QuarantinedError)
+        await eventually(lambda: len(ada.heard.revocations) >= before + 1)
+
+
+async def test_a_report_to_one_moves_the_standing_at_the_other(tmp_path: Path) -> None:
+    """Everybody's rank is among all, wherever they report."""
+    async with (
+        two_replicas(tmp_path) as run,
+        joined(run.first, tmp_path) as ada,
+        joined(run.second, tmp_path, "Bob") as bob,
+    ):
+        write_status(run.first, "/ip4/127.0.0.1/tcp/1/p2p/Qm")
+        ada.start()
+        bob.start()
+        await eventually(lambda: bool(ada.heard.standings and bob.heard.standings))
+        bob.outbox.put(a_report(1), era=0, completed_at=time.time())
+        await eventually(lambda: len(bob.outbox) == 0)
+        services = run.second.services
+        keeper_confirms(services.sessions, services.membership, services.ledger, "test", 1)
+        await eventually(lambda: (ada.heard.standings[-1].rank, bob.heard.standings[-1].rank) == (2, 1))
+
+
+async def test_a_joiner_at_one_hears_of_relays_at_the_other(tmp_path: Path) -> None:
+    """All volunteers are one swarm."""
+    async with (
+        two_replicas(tmp_path) as run,
+        joined(run.first, tmp_path) as ada,
+        connected(run.second) as client,
+    ):
+        address = f"/ip4/127.0.0.1/tcp/4001/p2p/{ada.credentials.device_key.peer_id}"
+        presence = control_pb2.Presence(state="training", relay_addresses=[address])
+        ada.presence = presence
+        ada.start()
+        services = run.second.services
+        await eventually(lambda: relays(services.sessions, services.clock()) == [address])
+        reply = await client.join(DeviceKey.load_or_create(tmp_path / "key"), run.second.invite("Bob"))
+        assert list(reply.relays) == [address]
+
+
+async def test_pages_at_both_show_at_once_what_the_keeper_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hear of it: without, they would look again after an hour."""
+    monkeypatch.setattr("coordinator.web.live.REFRESH_S", LONG_S)
+    async with two_replicas(tmp_path) as run:
+        pages = [live_page(coordinator) for coordinator in (run.first, run.second)]
+        async with pages[0].refreshing(), pages[1].refreshing():
+            write_status(run.first, "/ip4/127.0.0.1/tcp/1/p2p/Qm")
+            await eventually(lambda: all(page.current.swarm is not None for page in pages))
+
+
+def live_page(coordinator: TestCoordinator) -> LiveSnapshot:
+    def take(before: Snapshot | None) -> Snapshot:
+        return take_snapshot(coordinator.services, before)
+
+    return LiveSnapshot(take, coordinator.services.bell.ear(Topic.PROGRESS))
+
+
+def test_a_relay_is_offered_while_its_device_is_here(sessions: Sessions) -> None:
+    """Taken back, gone silent or gone, it is named no longer; and its address is not kept."""
+    stays = {name: open_session(sessions, name, "", "", NOW) for name in ("laptop", "desktop")}
+    for name, stay in stays.items():
+        offer_relay(sessions, stay, f"/{name}")
+    assert sorted(relays(sessions, NOW)) == ["/desktop", "/laptop"]
+    offer_relay(sessions, stays["laptop"], "")
+    assert relays(sessions, NOW) == ["/desktop"]
+    offer_relay(sessions, stays["laptop"], "/laptop")
+    close_session(sessions, stays["desktop"], NOW + 1)
+    assert relays(sessions, NOW + 1) == ["/laptop"]
+    assert relays(sessions, NOW + 60) == []
+
+
+def test_what_a_killed_replica_has_left_is_forgotten(sessions: Sessions) -> None:
+    """The address of a device that is silent for minutes goes; of one that was silent for a moment it stays."""
+    stays = {name: open_session(sessions, name, "", "", NOW) for name in ("laptop", "desktop")}
+    for name, stay in stays.items():
+        offer_relay(sessions, stay, f"/{name}")
+    touch_session(sessions, stays["laptop"], **PAUSED, now=NOW + 60)
+    forget_relays_of_the_gone(sessions, NOW + FORGOTTEN_S)
+    for stay in stays.values():
+        touch_session(sessions, stay, **PAUSED, now=NOW + FORGOTTEN_S)
+    assert relays(sessions, NOW + FORGOTTEN_S) == ["/laptop"]
+
+
+def test_a_device_that_comes_back_has_left_its_offer(sessions: Sessions) -> None:
+    """It says again whether it relays."""
+    offer_relay(sessions, open_session(sessions, "laptop", "", "", NOW), "/laptop")
+    open_session(sessions, "laptop", "", "", NOW + 1)
+    with sessions() as session:
+        assert session.query(RelayOffer).count() == 0
+
+
+def test_sessions_that_another_replaced_are_found(sessions: Sessions) -> None:
+    """Of any number of open ones."""
+    first, other = open_session(sessions, "laptop", "", "", NOW), open_session(sessions, "desktop", "", "", NOW)
+    many = [f"{number:032x}" for number in range(1200)]
+    assert ended_elsewhere(sessions, [first, *many, other]) == set()
+    second = open_session(sessions, "laptop", "", "", NOW + 1)
+    assert ended_elsewhere(sessions, [*many, first, second, other]) == {first}
+    assert ended_elsewhere(sessions, []) == set()

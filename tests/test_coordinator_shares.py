@@ -1,0 +1,140 @@
+"""What each day came to: the sums that stand beside the reports are those over the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select, text
+
+from coordinator.ledger import Ledger
+from coordinator.shares import day_of, rebuild
+from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.models import Base, DailyShare
+from tests.clocks import Clock
+from tests.receipts import receipt_by
+from tests.stores import Kind, empty_store
+from tests.test_coordinator_ledger import CONFIG, add_members, report
+
+DAY = 86_400.0
+Share = tuple[str, int, int, int, int, int, int, float]
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as sessions:
+        add_members(sessions)
+        yield sessions
+
+
+@pytest.fixture
+def ledger(sessions: Sessions) -> Ledger:
+    return Ledger(sessions, CONFIG, Clock(now=10 * DAY))
+
+
+def shares(sessions: Sessions) -> list[Share]:
+    """Device, day, reports, claimed, counted, pending, undone, elapsed."""
+    with sessions() as session:
+        found = session.scalars(select(DailyShare).order_by(DailyShare.device_id, DailyShare.day))
+        rows = [(r.device_id, r.day, r.reports, r.claimed, r.counted, r.pending, r.undone, r.elapsed_s) for r in found]
+    return [row for row in rows if any(row[2:])]
+
+
+def test_a_report_is_pending_until_a_receipt_confirms_it(ledger: Ledger, sessions: Sessions) -> None:
+    """Then what is confirmed counts; what is denied was claimed only."""
+    ledger.record("ada-1", None, 1, 0, report(1, samples=30, elapsed_s=4.0), 9.5 * DAY)
+    assert shares(sessions) == [("ada-1", 9, 1, 30, 0, 30, 0, 4.0)]
+    ledger.take_receipt("keeper-1", 1, receipt_by("keeper-1", 1, {"ada-1": 20}, run=CONFIG.run.name))
+    assert shares(sessions) == [("ada-1", 9, 1, 30, 20, 0, 0, 4.0)]
+
+
+def test_undone_steps_count_nowhere(ledger: Ledger, sessions: Sessions) -> None:
+    """A return to a checkpoint takes what was counted and what was pending, at once and for reports still to come."""
+    for seq in (1, 2):
+        ledger.record("ada-1", None, seq, 0, report(seq, samples=30, elapsed_s=4.0), 9.5 * DAY)
+    ledger.take_receipt("keeper-1", 2, receipt_by("keeper-1", 2, {"ada-1": 30}, run=CONFIG.run.name))
+    ledger.roll_back(1)
+    assert shares(sessions) == [("ada-1", 9, 1, 30, 0, 30, 30, 4.0)]
+    ledger.record("ada-2", None, 1, 0, report(2, samples=7), 9.5 * DAY)
+    assert shares(sessions)[1] == ("ada-2", 9, 0, 0, 0, 0, 7, 0.0)
+
+
+Act = tuple[str, int, int, str]
+_acts = st.lists(
+    st.tuples(
+        st.sampled_from(["ada-1", "ada-2", "bob-1"]),
+        st.integers(1, 3),
+        st.integers(0, 50),
+        st.sampled_from(["report", "receipt", "return"]),
+    ),
+    max_size=12,
+)
+
+
+@given(_acts)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_sums_are_always_those_over_the_reports(
+    ledger: Ledger, sessions: Sessions, acts: list[tuple[str, int, int, str]]
+) -> None:
+    """Whatever is reported, confirmed and undone in any order, adding everything up anew changes nothing."""
+    with sessions.begin() as session:
+        for table in reversed(Base.metadata.sorted_tables):
+            if table.name not in {"members", "devices"}:
+                session.execute(delete(table))
+    for seq, (device, step, samples, act) in enumerate(acts, start=1):
+        era = ledger.current_era()
+        if act == "report":
+            ledger.record(device, None, seq, era, report(step, samples=samples, elapsed_s=2.0), (8 + step / 2) * DAY)
+        elif act == "receipt":
+            receipt = receipt_by("keeper-1", step, {device: max(1, samples)}, era=era, run=CONFIG.run.name)
+            ledger.take_receipt("keeper-1", step, receipt)
+        else:
+            ledger.roll_back(step)
+    kept = shares(sessions)
+    with sessions.begin() as session:
+        rebuild(session)
+    assert shares(sessions) == kept
+
+
+def test_days_begin_at_midnight_utc() -> None:
+    """The last instant of a day is not the next day's."""
+    assert [day_of(at) for at in (0.0, DAY - 0.001, DAY)] == [0, 0, 1]
+
+
+def test_an_older_databases_reports_are_added_up(tmp_path: Path) -> None:
+    """A run that began before there were sums has those of its days, and what it lost, after its migration."""
+    engine = open_engine(f"sqlite:///{tmp_path}/old.db")
+    migrate(engine, "0016")
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO members (id, name, created_at, revoked_reason) VALUES (1, 'Ada', 0, '')"))
+        connection.execute(
+            text(
+                "INSERT INTO devices (id, member_id, number, peer_id, public_key, role, created_at) "
+                "VALUES ('ada-1', 1, 0, 'Qm', 'key', 'trainer', 0)"
+            )
+        )
+        insert = text(
+            "INSERT INTO reports (device_id, seq, era, step, samples, counted, group_size, averaging_s, "
+            "samples_per_second, lost_samples, lost_reason, data_wait_s, elapsed_s, averaged_bytes, completed_at, "
+            "received_at, superseded) VALUES ('ada-1', :seq, 0, :seq, 10, :counted, 2, 1, 1, :lost, :why, 1, 3, 5, "
+            ":at, :at, :undone)"
+        )
+        for seq, counted, lost, why, at, undone in (
+            (1, 8, 4, "out of sync", 2.9 * DAY, 0),
+            (2, None, 0, "", 2.95 * DAY, 0),
+            (3, 9, 2, "sunspots", 3.0 * DAY, 1),
+        ):
+            values = {"seq": seq, "counted": counted, "lost": lost, "why": why, "at": at, "undone": undone}
+            connection.execute(insert, values)
+    migrate(engine)
+    assert shares(Sessions(engine)) == [
+        ("ada-1", 2, 2, 20, 8, 10, 0, 6.0),
+        ("ada-1", 3, 0, 0, 0, 0, 10, 0.0),
+    ]
+    with engine.connect() as connection:
+        lost = connection.execute(text("SELECT day, cause, samples, times, last_step FROM lost_samples ORDER BY day"))
+        assert lost.all() == [(2, "out of sync", 4, 1, 1), (3, "other", 2, 1, 3)]
+    engine.dispose()
