@@ -32,7 +32,7 @@ from coordinator.ledger import Ledger
 from coordinator.logs import tell_step
 from coordinator.manifests import newest_verified
 from coordinator.membership import Membership
-from coordinator.presence import write_swarm_status
+from coordinator.presence import tell_keeper_addresses, write_swarm_status
 from coordinator.probe import make_probes
 from coordinator.rewinding import set_aside_undone
 from coordinator.split_watch import SplitWatch
@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits for the keeper so long at most
 STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
+SURVIVORS_TOLD_S = 60.0  # and so long where the keeper has moved: their sessions, opened anew, tell them where it is
 SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
 TOKEN_RENEWAL_SHARE = 2 / 3
 
@@ -106,10 +107,11 @@ class Keeper:
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
         """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost."""
+        has_moved = tell_keeper_addresses(self.sessions, self.swarm.addresses)
         recorded = self.ledger.last_step()
         resumed_at = self.swarm.step
         began = self.clock()
-        least = SURVIVORS_WAIT_S if recorded or resumed_at else 0.0
+        least = (SURVIVORS_TOLD_S if has_moved else SURVIVORS_WAIT_S) if recorded or resumed_at else 0.0
         while self.swarm.step == resumed_at and not should_stop():
             if self.clock() >= began + (SURVIVORS_STATE_S if self.swarm.is_behind else least):
                 break

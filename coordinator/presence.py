@@ -222,6 +222,16 @@ def write_swarm_status(
         tell(session, Topic.PROGRESS)
 
 
+def tell_keeper_addresses(sessions: Sessions, addresses: Sequence[str]) -> bool:
+    """Where the keeper is reached, ahead of its first view of the swarm; whether it was elsewhere before."""
+    with sessions.begin() as session:
+        row = session.get(SwarmStatus, _STATUS_ROW)
+        if row is None:
+            return False
+        before, row.addresses = json.loads(row.addresses), json.dumps(list(addresses))
+        return set(before) != set(addresses)
+
+
 def read_swarm_status(sessions: Sessions) -> SwarmView | None:
     """The keeper's last view of the swarm; None before its first."""
     with sessions() as session:

@@ -95,8 +95,16 @@ class SwarmCourse:
     """Follows the records from moment to moment; what it remembers is what makes a claim unlikely."""
 
     def __init__(
-        self, *, is_keeper: bool, silent_after_s: float, first_step_s: float, least_share: float, suspicions: Suspicions
+        self,
+        *,
+        own_id: str,
+        is_keeper: bool,
+        silent_after_s: float,
+        first_step_s: float,
+        least_share: float,
+        suspicions: Suspicions,
     ) -> None:
+        self._own_id = own_id
         self._is_keeper = is_keeper
         self._watch = BeaconWatch(silent_after_s)
         self._first_step_s = first_step_s  # a step is taken to last so long before anybody knows
@@ -182,7 +190,9 @@ class SwarmCourse:
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
-        """Raise a suspicion against a peer that is known by its record."""
+        """Raise a suspicion against another peer, one that is known by its record."""
+        if peer_id == self._own_id:
+            return
         peer = self._peers.get(peer_id)
         member, device = (peer.member, peer.device_id) if peer is not None else ("a member", "unknown")
         self._suspicions.raise_against(Suspicion(peer_id, member, device, kind, step, detail))
@@ -229,8 +239,14 @@ class SwarmCourse:
                 del self._sketches[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
-        """What cannot be, even where this peer sees the others late or a step takes long."""
-        horizon = step + STEPS_AHEAD + int(self.age_s(now) * STEPS_PER_SECOND)
+        """What cannot be, even where this peer sees the others late or a step takes long.
+
+        A keeper that comes back with an older state holds everybody to its step until it has taken theirs: who has
+        been further itself knows that the others can have been.
+        """
+        own = self._peers.get(self._own_id)
+        reached = step if own is None else max(step, own.record.step)
+        horizon = reached + STEPS_AHEAD + int(self.age_s(now) * STEPS_PER_SECOND)
         for peer in trainers:
             if peer.record.step > horizon:
                 self.suspect(peer.peer_id, "step", step, f"claims step {peer.record.step}")

@@ -158,7 +158,9 @@ def describe(event: DisplayEvent) -> str | None:
         case Stopped():
             return f"Left the swarm in order: {event.reason}."
         case Connected():
-            return None if event.up else "The coordinator does not answer; training goes on, reports are kept."
+            if event.up:
+                return "The coordinator answers again."
+            return "The coordinator does not answer; training goes on, reports are kept."
         case Standing():
             return None
         case GuestEvent():
@@ -205,6 +207,7 @@ class LineDisplay:
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at = float("-inf")
+        self._is_away = False  # the coordinator, since it was there
 
     def show(self, event: DisplayEvent) -> None:
         """Print the event's line, if it has one."""
@@ -215,8 +218,15 @@ class LineDisplay:
         if self._as_json:
             facts = {name: value for name, value in asdict(event).items() if name not in UNTOLD}
             print(json.dumps({"event": type(event).__name__} | facts), file=self._stream, flush=True)
-        elif (line := describe(event)) is not None:
+        elif self._is_news(event) and (line := describe(event)) is not None:
             print(line, file=self._stream, flush=True)
+
+    def _is_news(self, event: DisplayEvent) -> bool:
+        """That the coordinator answers for the first time is none."""
+        if not isinstance(event, Connected):
+            return True
+        was_away, self._is_away = self._is_away, not event.up
+        return was_away != self._is_away
 
     def close(self) -> None:
         """Nothing to undo."""

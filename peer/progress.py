@@ -55,6 +55,7 @@ class StepTracker(ProgressTracker):
         self.local_progress: LocalTrainingProgress
         self.era = 0  # how often the run had returned to a checkpoint when this peer's state was taken
         self.course = SwarmCourse(
+            own_id=dht.peer_id.to_base58(),
             is_keeper=role == "keeper",
             silent_after_s=metadata_expiration / 2,  # the keeper publishes twice as often, and oftener
             first_step_s=metadata_expiration,

@@ -137,10 +137,12 @@ class Scene:
     """A peer's course of which a test moves the time, and the suspicions that it raises."""
 
     is_keeper: bool = False
+    own_id: str = "observer-0"
     raised: list[Suspicion] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.course = SwarmCourse(
+            own_id=self.own_id,
             is_keeper=self.is_keeper,
             silent_after_s=10.0,
             first_step_s=20.0,
@@ -225,6 +227,24 @@ def test_endless_samples_are_cut_and_named() -> None:
     )
     assert view.samples == 12 + TARGET // 2
     assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-3", "samples")]
+
+
+def test_a_keeper_with_an_older_state_makes_nobody_suspicious() -> None:
+    """Who has come further without the keeper knows that others have, too; what nobody can have reached is named."""
+    scene = Scene(own_id="trainer-0")
+    known = peers(record(step=18), record(step=18), record(step=10**9))
+    assert scene.look([*known, keeper(2)]).step == 3
+    assert [raised.member for raised in scene.raised] == ["trainer-2"]
+
+
+def test_no_peer_suspects_itself() -> None:
+    """Its samples may have been lost on the way to the group."""
+    scene = Scene(own_id="trainer-0")
+    for step in (3, 4, 5):
+        own, other = record(step, samples=20, time=float(step)), record(step, samples=12)
+        scene.look([*peers(own, other), keeper(step, time=float(step))], float(step))
+        scene.course.round_ended(step, {"trainer-0": 4.0, "trainer-1": 12.0}, short=True)
+    assert scene.raised == []
 
 
 def test_a_fast_device_is_not_suspected_while_rounds_fail() -> None:

@@ -85,7 +85,17 @@ def test_lines_say_what_matters() -> None:
     assert line is not None
     for part in ("Step 4", "60 of 104", "7.250", "8 samples lost", "out of sync"):
         assert part in line
-    assert describe(Connected(True)) is None
+
+
+def test_that_the_coordinator_is_away_and_back_is_said_once_each() -> None:
+    """Its first answer is no news."""
+    stream = io.StringIO()
+    display = LineDisplay(stream, as_json=False, clock=lambda: 0.0)
+    for up in (True, False, False, True, True):
+        display.show(Connected(up))
+    away, back = stream.getvalue().splitlines()
+    assert away == "The coordinator does not answer; training goes on, reports are kept."
+    assert back == "The coordinator answers again."
 
 
 def test_progress_lines_are_rare() -> None:

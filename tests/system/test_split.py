@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from coordinator.ports import free_ports
 from coordinator.presence import read_swarm_status
+from coordinator.store.models import Refusal
 from tests.small_run import HOST
 from tests.system.test_recovery import NAMES, Site
 
@@ -26,7 +28,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:
-    """It listens somewhere else, and knows nobody: their sessions tell them, and training goes on."""
+    """It listens somewhere else, and knows nobody: their sessions tell them, and nothing that they did is undone."""
     serve = site.serve()
     volunteers = [site.join(name, first=True) for name in NAMES]
     site.wait_for_step(2)
@@ -39,5 +41,8 @@ def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:
     reached = site.ledger.last_step()
     site.wait_until(lambda: (status := read_swarm_status(site.sessions)) is not None and status.peers == len(NAMES))
     site.wait_until(lambda: any(row.step > reached and row.devices == len(NAMES) for row in site.ledger.steps()))
+    assert site.ledger.current_era() == 0
+    with site.sessions() as session:  # while the keeper had its old state, they were far ahead of it
+        assert session.scalars(select(Refusal.reason)).all() == []
     assert all(volunteer.process.poll() is None for volunteer in volunteers)
     site.assert_ledger_is_right()
