@@ -25,6 +25,10 @@ from peer.phases import PhaseFacts
 REFRESHES_PER_SECOND = 4
 UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
 PROGRESS_LINE_EVERY_S = 30.0
+CONNECTED = {
+    True: "The coordinator answers again.",
+    False: "The coordinator does not answer; training goes on, reports are kept.",
+}
 
 
 @dataclass(frozen=True)
@@ -158,9 +162,7 @@ def describe(event: DisplayEvent) -> str | None:
         case Stopped():
             return f"Left the swarm in order: {event.reason}."
         case Connected():
-            if event.up:
-                return "The coordinator answers again."
-            return "The coordinator does not answer; training goes on, reports are kept."
+            return CONNECTED[event.up]
         case Standing():
             return None
         case GuestEvent():
@@ -207,7 +209,7 @@ class LineDisplay:
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at = float("-inf")
-        self._is_away = False  # the coordinator, since it was there
+        self._connection = Connected(up=True)  # as it was told last
 
     def show(self, event: DisplayEvent) -> None:
         """Print the event's line, if it has one."""
@@ -225,8 +227,8 @@ class LineDisplay:
         """That the coordinator answers for the first time is none."""
         if not isinstance(event, Connected):
             return True
-        was_away, self._is_away = self._is_away, not event.up
-        return was_away != self._is_away
+        before, self._connection = self._connection, event
+        return event != before
 
     def close(self) -> None:
         """Nothing to undo."""

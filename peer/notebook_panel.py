@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TextIO
 
-from peer.display import DisplayEvent, PanelState, Standing, batch_line, describe, megabytes, reduce_state
+from peer.display import Connected, DisplayEvent, PanelState, Standing, batch_line, describe, megabytes, reduce_state
 from peer.loss_curve import LossCurve, draw_loss
 from peer.messages import Progress, StepReport
 
@@ -44,11 +44,12 @@ class NotebookState:
 
 def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> NotebookState:
     """The state after an event at `now` (Unix seconds)."""
+    known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
         step = event.step + 1 if isinstance(event, Progress) else event.step  # progress is towards the next one
         state = replace(state, curve=state.curve.with_point(step, event.loss))
-    text = _worth_telling(event)
+    text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))
 
 

@@ -143,12 +143,14 @@ def test_notices_are_few_and_not_repeated() -> None:
 
 def test_losses_and_an_absent_coordinator_are_told() -> None:
     """What goes wrong is said in words, in the panel and among the notices; ordinary steps are no notice."""
-    state = after(REPORT, replace(REPORT, lost_samples=8, lost_reason="out of sync"), Connected(False))
+    state = after(Connected(True), REPORT, replace(REPORT, lost_samples=8, lost_reason="out of sync"), Connected(False))
     text = as_text(state)
     assert "8 samples lost (out of sync)" in text
     assert "Lost before they could be averaged: 8 samples." in text
     assert "The coordinator does not answer" in text
     assert len(state.told) == 2
+    back = after(Connected(True), Connected(False), Connected(True))
+    assert [told.text for told in back.told][1:] == ["The coordinator answers again."]
 
 
 def test_lines_are_panels_and_not_too_many() -> None:
