@@ -50,7 +50,7 @@ class WatchedAverager(SwarmGradientAverager):
         """How many rounds there are in memory."""
         answer: MPFuture[int] = MPFuture()
         self._outer_pipe.send(("_count_rounds", [], {"answer": answer}))
-        return answer.result()
+        return int(answer.result())
 
     async def _count_rounds(self, answer: MPFuture[int]) -> None:
         answer.set_result(sum(type(thing) is ExactAllReduce for thing in gc.get_objects()))
@@ -95,7 +95,7 @@ def open_doors() -> None:
     async def admitted(_directory: PeerDirectory, peers: Collection[PeerID], _roles: Collection[str]) -> set[PeerID]:
         return set(peers)
 
-    PeerDirectory.admitted = admitted  # type: ignore[method-assign]
+    PeerDirectory.admitted = admitted  # type: ignore[method-assign,assignment]
     swarm_auth.while_admitted = lambda _directory, _peer_id, _roles, messages: messages  # type: ignore[assignment]
 
 

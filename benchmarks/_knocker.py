@@ -40,16 +40,21 @@ PAUSE_S = 0.1
 RECORD_LIFE_S = 300.0
 
 
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
 def main(run: str, directory: str, keeper: str, *others: str) -> None:
     """Join, then knock until told to stop."""
     use_hivemind_log_handler("nowhere")
     torch.set_num_threads(1)
     # what it is shown or has itself it never doubts, whatever the time
-    SwarmAuthorizer.is_token_valid = lambda _self, _token: True  # type: ignore[method-assign]
+    SwarmAuthorizer.is_token_valid = lambda _self, _token: True  # type: ignore[method-assign,assignment]
     credentials = Credentials(Path(directory))
     dht = start_dht(run, credentials, [keeper], Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",)))
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     peers = [PeerID.from_base58(peer) for peer in (keeper.rsplit("/p2p/", 1)[1], *others)]
     asyncio.run(_knock_on(dht, run, credentials, peers, stop))
     dht.shutdown()

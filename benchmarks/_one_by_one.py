@@ -48,7 +48,7 @@ async def _take_presence(conversation: Any, message: Any) -> None:
 def main(directory: str) -> None:
     """Serve until SIGTERM."""
     log_to_stderr("service", LogStyle())
-    session_stream.Batches = OneByOne  # type: ignore[assignment,misc]
+    session_stream.Batches = OneByOne  # type: ignore[assignment,attr-defined]
     session_stream._Conversation._take_presence = _take_presence  # type: ignore[method-assign,assignment]
     serve(RunDirectory.open(Path(directory)), lambda: print("ready", flush=True))
 

@@ -41,7 +41,7 @@ class RecordedStep:
 
 def loss_at(step: int, steps: int, rng: random.Random) -> float:
     """A masked language model's loss: fast at first, slowly for long, up a little where sequences become longer."""
-    course = 1.9 + 4.6 * (1 + step / 250) ** -0.42 + 4.4 * math.exp(-step / 180)
+    course = 1.9 + 4.6 * math.pow(1 + step / 250, -0.42) + 4.4 * math.exp(-step / 180)
     since = step - int(PHASE_AT * steps)
     bump = 0.35 * math.exp(-since / 250) - 0.08 if since >= 0 else 0.0
     spike = 0.8 * math.exp(-((step % 3700) - 900) / 25) if 0 <= (step % 3700) - 900 < 120 and step > 3000 else 0.0

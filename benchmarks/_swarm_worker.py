@@ -23,6 +23,7 @@ from benchmarks._trainer_variant import SPECIAL, random_batch
 from benchmarks.trainer_swarm import Plan, demo_config
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
+from peer.lost_causes import Lost
 from peer.messages import Progress, StepReport
 from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups
@@ -107,7 +108,7 @@ def train_in_swarm(plan: Plan) -> list[Taken]:
     swarm.download_state()
     taken: list[Taken] = []
 
-    def note(message: Progress | StepReport) -> None:
+    def note(message: Progress | StepReport | Lost) -> None:
         if isinstance(message, StepReport):
             taken.append(Taken(time.perf_counter(), message.samples, message.averaging_s))
 

@@ -147,7 +147,7 @@ def _wait_for_port(port: int) -> None:
     """The web port is the last that the service opens."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not any(
-        each.status == psutil.CONN_LISTEN and each.laddr[1] == port for each in psutil.net_connections("tcp")
+        each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,) for each in psutil.net_connections("tcp")
     ):
         if time.monotonic() > deadline:
             raise RuntimeError("the service did not start")

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from benchmarks.compression import FULL, small_run
+from benchmarks.compression import FULL, Changes, small_run
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch, open_batches
@@ -98,7 +98,7 @@ def measure(text: Text, steps: int, liars: Sequence[int], attacks: Sequence[str]
 
 def read_text(directory: Path, steps: int) -> Text:
     """As many batches as there are gradients, and the held-out samples."""
-    changes = {
+    changes: Changes = {
         "data": {"microbatch_size": MICROBATCH},
         "optimizer": {"learning_rate": 0.1},  # the demo's is for batches six times as large
         "schedule": {"warmup_steps": steps // 10, "total_steps": steps},
@@ -166,7 +166,7 @@ class Combiner:
             of_round.set_up(senders, keepers, list(containers[0]._input_parts_by_peer[0]), 0.0)
             averages = [of_round.combine(number, part) for number, part in enumerate(given)]
         self.seconds += time.process_time() - began
-        joined = torch.cat(averages).split([tensor.numel() for tensor in brought[0]])
+        joined = torch.split(torch.cat(averages), [tensor.numel() for tensor in brought[0]])
         tensors = [flat.view_as(tensor).clone() for flat, tensor in zip(joined, brought[0], strict=True)]
         if self._guard is not None:
             self._guard.accepted(b"", tensors)
