@@ -168,7 +168,6 @@ def publish_checkpoint(run: OpenRun) -> StoredCheckpoint:
     record_checkpoint(
         run.sessions,
         step=STEP,
-        path=str(stored.path),
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,
         now=now,

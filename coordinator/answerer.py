@@ -20,7 +20,6 @@ from sqlalchemy import select
 
 from auth.errors import ManyhandsError, StorageError
 from coordinator.directory import RunDirectory
-from coordinator.presence import CheckpointRow, checkpoint_row
 from coordinator.questions import (
     QuestionRow,
     forget_old_questions,
@@ -84,26 +83,26 @@ class Answerer:
             self.tidied_at = now
 
     def _answer(self, question: QuestionRow) -> None:
-        checkpoint = self._checkpoint(question)
+        self._require_kept(question)
         if self.filler is None:
             from coordinator.blank_filler import BlankFiller  # torch, which an idle process need not hold
 
             self.filler = BlankFiller(self.directory)
-        answer = self.filler.fill(Path(checkpoint.path), question.manifest_sha256, question.text)
+        folder = self.directory.checkpoint_dir(question.step)
+        answer = self.filler.fill(folder, question.manifest_sha256, question.text)
         record_answer(self.sessions, question.id, answer, self.clock())
 
-    def _checkpoint(self, question: QuestionRow) -> CheckpointRow:
-        """The checkpoint that was asked, if it may be published; raises `StorageError` if it is gone."""
-        wanted = select(Checkpoint).where(
+    def _require_kept(self, question: QuestionRow) -> None:
+        """Raise `StorageError` if the checkpoint that was asked is gone, or may no longer be published."""
+        wanted = select(Checkpoint.step).where(
             Checkpoint.step == question.step,
             Checkpoint.manifest_sha256 == question.manifest_sha256,
             Checkpoint.withheld == "",
         )
         with self.sessions() as session:
-            row = session.scalar(wanted)
-        if row is None:
+            step = session.scalar(wanted)
+        if step is None:
             raise StorageError(f"The checkpoint of step {question.step} is no longer kept: ask a newer one.")
-        return checkpoint_row(row)
 
 
 def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answerer:

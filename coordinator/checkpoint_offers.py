@@ -6,7 +6,7 @@ from pathlib import Path
 
 from auth.errors import StorageError
 from coordinator.manifests import verify
-from coordinator.presence import CheckpointRow, checkpoints, read_swarm_status
+from coordinator.presence import checkpoints, read_swarm_status
 from coordinator.run_services import RunServices
 from peer.checkpoint_offer import STATE_FILES
 from peer.protocol import control_pb2
@@ -19,17 +19,17 @@ def offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
     if status is None or newest is None:
         return control_pb2.CheckpointReply()
     try:
-        files = _state_files(newest)
+        files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
     except (StorageError, KeyError):  # removed just now, or of another kind of optimizer's
         return control_pb2.CheckpointReply()
     address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
     return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)
 
 
-def _state_files(row: CheckpointRow) -> list[control_pb2.RunFile]:
-    stored = verify(Path(row.path), files=())
-    if stored.manifest_sha256 != row.manifest_sha256:
-        raise StorageError(f"{row.path}: another checkpoint of that step has taken its place.")
+def _state_files(folder: Path, manifest_sha256: str) -> list[control_pb2.RunFile]:
+    stored = verify(folder, files=())
+    if stored.manifest_sha256 != manifest_sha256:
+        raise StorageError(f"{folder.name}: another checkpoint of that step has taken its place.")
     entries = ((name, stored.manifest.files[name]) for name in STATE_FILES)
     return [
         control_pb2.RunFile(name=name, size_bytes=entry.size_bytes, sha256=bytes.fromhex(entry.sha256))

@@ -186,7 +186,6 @@ class Checkpointing:
         record_checkpoint(
             self.sessions,
             step=stored.manifest.step,
-            path=str(stored.path),
             size_bytes=stored.size_bytes,
             manifest_sha256=stored.manifest_sha256,
             now=self.clock(),

@@ -360,7 +360,7 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
         "peers": None if swarm is None else swarm.peers,
         "samples_per_second": None if swarm is None else swarm.samples_per_second,
         "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
-        "checkpoint": newest[0].path if newest else None,
+        "checkpoint": str(run.directory.checkpoint_dir(newest[0].step)) if newest else None,
         **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},
         "join_link": str(run.directory.join_link),
     }

@@ -154,7 +154,7 @@ class Demo:
             [row for row in validations(self._run.sessions) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
             time.monotonic() - self._began,
-            Path(newest[0].path) if newest else None,
+            self._run.directory.checkpoint_dir(newest[0].step) if newest else None,
         )
 
     def _start_peer(self, name: str) -> CommandProcess:

@@ -34,6 +34,7 @@ from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_cert
 from auth.join_link import Address, JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.authority_key import load_authority
+from coordinator.manifests import checkpoint_name
 from coordinator.place_settings import PlaceSettings
 from coordinator.sinks.settings import Sinks
 from coordinator.store.engine import migrate, open_engine
@@ -209,6 +210,10 @@ class RunDirectory:
     def checkpoints_dir(self) -> Path:
         """One directory per checkpoint."""
         return self.path / "checkpoints"
+
+    def checkpoint_dir(self, step: int) -> Path:
+        """Where the checkpoint of this step lies, if it is kept."""
+        return self.checkpoints_dir / checkpoint_name(step)
 
     @property
     def validation_dir(self) -> Path:

@@ -62,7 +62,7 @@ def _find(path: Path) -> tuple[Path, Path | None]:
         with open_run(path) as run:
             for row in checkpoints(run.sessions):
                 if not row.withheld:
-                    return Path(row.path), path.absolute()
+                    return run.directory.checkpoint_dir(row.step), path.absolute()
         raise ConfigError(f"{path} has no checkpoint that may be published: name one (in {path / 'checkpoints'}).")
     run_dir = path.absolute().parent.parent
     return path.absolute(), run_dir if (run_dir / "settings.yaml").is_file() else None

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import BigInteger
 
 from auth.errors import ConfigError, WorkerError
+from coordinator.manifests import checkpoint_name
 from coordinator.presence import checkpoints, read_swarm_status
 from coordinator.store.engine import Sessions
 
@@ -114,7 +115,7 @@ def require_its_checkpoints(sessions: Sessions, checkpoints_dir: Path) -> None:
 
     Without them the run would begin anew here, and all later steps would be undone.
     """
-    recorded = [Path(row.path).name for row in checkpoints(sessions)]
+    recorded = [checkpoint_name(row.step) for row in checkpoints(sessions)]
     if recorded and not any((checkpoints_dir / name).is_dir() for name in recorded):
         raise ConfigError(
             f"None of the run's checkpoints (the newest is {recorded[0]}) is in {checkpoints_dir}: a keeper can take "

@@ -68,7 +68,6 @@ class CheckpointRow:
     """A verified checkpoint on disk."""
 
     step: int
-    path: str
     size_bytes: int
     manifest_sha256: str
     created_at: float
@@ -255,7 +254,6 @@ def record_checkpoint(
     sessions: Sessions,
     *,
     step: int,
-    path: str,
     size_bytes: int,
     manifest_sha256: str,
     now: float,
@@ -265,7 +263,6 @@ def record_checkpoint(
     """A checkpoint was written, and those of the steps `removed` were removed; `withheld`: why it is not published."""
     row = Checkpoint(
         step=step,
-        path=path,
         size_bytes=size_bytes,
         manifest_sha256=manifest_sha256,
         created_at=now,
@@ -292,7 +289,7 @@ def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
 
 def checkpoint_row(row: Checkpoint) -> CheckpointRow:
     """A recorded checkpoint, free of its session."""
-    return CheckpointRow(row.step, row.path, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
+    return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
 
 
 def _require_range(name: str, value: float, most: float) -> None:

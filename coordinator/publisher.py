@@ -81,7 +81,7 @@ class Publisher:
         It is kept until all places have it, over restarts too, and made anew when its card would say something else:
         who has asked meanwhile not to be named is not to stand in it.
         """
-        stored = verify(Path(checkpoint.path), files=())
+        stored = verify(self.directory.checkpoint_dir(checkpoint.step), files=())
         if stored.manifest_sha256 != checkpoint.manifest_sha256:
             raise StorageError(f"{stored.path.name}: another checkpoint of that step has taken its place.")
         folder, card = self.directory.publishing_dir / published_name(stored), self._card(stored)

@@ -8,18 +8,18 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, StorageError
 from auth.files import make_private_directory, new_directory, write_private
-from coordinator.backup import CHECKPOINTS, DATABASE, RUN, Backup, open_backup
+from coordinator.backup import DATABASE, RUN, Backup, open_backup
 from coordinator.backup_files import copy_file, sync_folder, sync_folders
 from coordinator.directory import RunDirectory, Settings
+from coordinator.manifests import checkpoint_name
+from coordinator.presence import checkpoints, forget_checkpoints
 from coordinator.store.copying import TableContent, contents, copy_rows, is_empty, sqlite_address
-from coordinator.store.engine import migrate, open_engine
-from coordinator.store.models import Checkpoint
+from coordinator.store.engine import Sessions, migrate, open_engine
 
 SETTINGS = "settings.yaml"
 
@@ -37,7 +37,7 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
         _copy_files(backup, aside)
         if new_settings is not None:
             write_private(aside / SETTINGS, new_settings.to_yaml().encode())
-        _restore_database(backup, RunDirectory(aside), target)
+        _restore_database(backup, RunDirectory(aside))
         sync_folders(aside)
     sync_folder(target.parent)
     return RunDirectory.open(target)
@@ -53,14 +53,14 @@ def _copy_files(backup: Backup, aside: Path) -> None:
         make_private_directory(folder)
 
 
-def _restore_database(backup: Backup, unfinished: RunDirectory, target: Path) -> None:
+def _restore_database(backup: Backup, unfinished: RunDirectory) -> None:
     """Bring the backup's database to this version's tables, aside, and from there to where the settings say."""
     staged = unfinished.path / "manyhands.db"
     if copy_file(backup.path / DATABASE, staged) != backup.manifest.database:
         raise StorageError(f"The database has changed while it was restored from {backup.path}.")
     source = open_engine(sqlite_address(staged))
     try:
-        _bring_up_to_date(source, backup.checkpoints, target / CHECKPOINTS)
+        _bring_up_to_date(source, backup.checkpoints)
         if unfinished.settings.database_url is not None:
             _fill(source, unfinished.settings.database_url)
     finally:
@@ -70,23 +70,15 @@ def _restore_database(backup: Backup, unfinished: RunDirectory, target: Path) ->
             path.unlink()
 
 
-def _bring_up_to_date(staged: Engine, there: list[str], folder: Path) -> None:
+def _bring_up_to_date(staged: Engine, there: list[str]) -> None:
+    """Give it this version's tables, and forget the checkpoints that are not in the backup."""
     try:
         migrate(staged)
-        _relocate_checkpoints(staged, there, folder)
+        sessions = Sessions(staged)
+        gone = [row.step for row in checkpoints(sessions) if checkpoint_name(row.step) not in there]
+        forget_checkpoints(sessions, gone)
     except DBAPIError as error:
         raise StorageError(f"The database cannot be written ({error.orig}): is the disk full?") from error
-
-
-def _relocate_checkpoints(engine: Engine, there: list[str], folder: Path) -> None:
-    """Checkpoints have moved with the run; those that are not in the backup are forgotten."""
-    with Session(engine) as session, session.begin():
-        for row in session.scalars(select(Checkpoint)).all():
-            name = Path(row.path).name
-            if name in there:
-                row.path = str(folder / name)
-            else:
-                session.execute(delete(Checkpoint).where(Checkpoint.step == row.step))
 
 
 def _fill(source: Engine, address: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from coordinator.answering import RefusalRecorder
 from coordinator.directory import RunDirectory
@@ -35,6 +36,7 @@ class RunServices:
     quarantine: Policy
     clock: Callable[[], float]
     telemetry: Telemetry
+    checkpoint_dir: Callable[[int], Path]  # where the checkpoint of a step lies on this machine
     web_address: str  # where the dashboard and the checkpoints are reached
     bell: Bell = field(default_factory=Bell)  # rings when another process has changed the store
 
@@ -74,6 +76,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             quarantine=directory.settings.quarantine_policy,
             clock=clock,
             telemetry=telemetry,
+            checkpoint_dir=directory.checkpoint_dir,
             web_address=directory.settings.web_address,
         )
     finally:

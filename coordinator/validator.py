@@ -99,7 +99,8 @@ class Validator:
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
         """Evaluate one checkpoint and store the result; false if it was told to stop before the end."""
         began_at = self.clock()
-        manifest = restore_verified(self.model, Path(checkpoint.path), checkpoint.manifest_sha256)
+        folder = self.directory.checkpoint_dir(checkpoint.step)
+        manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)
         result = evaluate(self.model, samples.samples, should_stop)
         if result is None:
             return False

@@ -93,7 +93,6 @@ class FakeRun:
         record_checkpoint(
             self.services.sessions,
             step=step,
-            path="checkpoints/step",
             size_bytes=6_300_000,
             manifest_sha256="ab" * 32,
             now=self.services.clock(),

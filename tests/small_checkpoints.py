@@ -48,11 +48,6 @@ def add_checkpoint(
         created_at=0.0,
     )
     record_checkpoint(
-        sessions,
-        step=step,
-        path=str(stored.path),
-        size_bytes=stored.size_bytes,
-        manifest_sha256=stored.manifest_sha256,
-        now=0.0,
+        sessions, step=step, size_bytes=stored.size_bytes, manifest_sha256=stored.manifest_sha256, now=0.0
     )
     return stored

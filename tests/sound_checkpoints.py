@@ -42,7 +42,6 @@ def record(sessions: Sessions, stored: StoredCheckpoint, withheld: str = "") -> 
     record_checkpoint(
         sessions,
         step=stored.manifest.step,
-        path=str(stored.path),
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,
         now=0.0,

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import text
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from auth.identity import DeviceKey
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import MIGRATIONS, Sessions, migrate, open_engine
 from tests.postgres import new_database
 from tests.waiting import wait_until
 
@@ -39,6 +41,15 @@ def empty_store(directory: Path, kind: Kind = "sqlite") -> Iterator[Sessions]:
             yield Sessions(engine)
         finally:
             engine.dispose()
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Give a database the tables of an older revision."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
 
 
 def let_others_wait(session: Session, count: int = 1) -> None:

@@ -66,9 +66,9 @@ def test_it_answers_as_plain_transformers_would(run: OpenRun, answerer: Answerer
     """The same tokens with the same probabilities, from the checkpoint that was asked and no other."""
     for step in (10, 5):
         row = settled(run, answerer, SENTENCE, step)
-        (stored,) = (each for each in checkpoints(run.sessions) if each.step == step)
-        tokenizer = AutoTokenizer.from_pretrained(stored.path)
-        model = AlbertForPreTraining.from_pretrained(stored.path, use_safetensors=True).eval()
+        folder = run.directory.checkpoint_dir(step)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AlbertForPreTraining.from_pretrained(folder, use_safetensors=True).eval()
         inputs = tokenizer(SENTENCE, return_tensors="pt")
         with torch.no_grad():
             logits = model(**inputs).prediction_logits[0]
@@ -94,9 +94,7 @@ def test_what_it_cannot_answer_it_says(run: OpenRun, answerer: Answerer) -> None
     row = settled(run, answerer, f"{'many hands ' * 25}[MASK]", 10)
     assert "this run's model reads 32" in row.reason
     identity = put(run, SENTENCE, 5, answerer.clock())
-    record_checkpoint(
-        run.sessions, step=5, path="gone", size_bytes=1, manifest_sha256="0" * 64, now=0.0, withheld="its loss rose"
-    )
+    record_checkpoint(run.sessions, step=5, size_bytes=1, manifest_sha256="0" * 64, now=0.0, withheld="its loss rose")
     assert answerer.answer_next()
     refused = find_question(run.sessions, identity, answerer.clock())
     assert refused is not None

@@ -16,19 +16,20 @@ from sqlalchemy import text
 from auth.errors import ConfigError, ManyhandsError, StorageError
 from auth.identity import DeviceKey
 from coordinator import restoring
-from coordinator.backup import Backup, back_up, open_backup
+from coordinator.backup import DATABASE, Backup, back_up, open_backup
+from coordinator.backup import MANIFEST as BACKUP_MANIFEST
 from coordinator.backup_files import DATABASE_FILES
 from coordinator.directory import RunDirectory, Settings
-from coordinator.manifests import MANIFEST, FileEntry, Manifest, file_entry
+from coordinator.manifests import MANIFEST, FileEntry, Manifest, file_entry, verify
 from coordinator.presence import checkpoints, record_checkpoint
 from coordinator.restoring import restore
 from coordinator.runs import OpenRun, open_run
-from coordinator.store.copying import contents, copy_rows
+from coordinator.store.copying import contents, copy_rows, file_contents, sqlite_address
 from coordinator.store.engine import migrate, open_engine
 from coordinator.store.models import Member
 from peer.run_config import Run, RunConfig
 from tests.postgres import new_database
-from tests.stores import Kind, database_address
+from tests.stores import Kind, database_address, downgrade
 from tests.test_coordinator_cli import call
 
 CONFIG = RunConfig(run=Run(name="demo"))
@@ -66,14 +67,14 @@ def join(run: OpenRun, keys: Path, name: str) -> str:
 
 def add_checkpoint(run: OpenRun, step: int) -> Path:
     """Write and record a small one."""
-    folder = run.directory.checkpoints_dir / f"step-{step:08d}"
+    folder = run.directory.checkpoint_dir(step)
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"weights" * step)
     files: dict[str, FileEntry] = {"model.safetensors": file_entry(folder / "model.safetensors")}
     manifest = Manifest(format_version=1, run="demo", step=step, era=0, created_at=NOW, probe_loss=None, files=files)
     (folder / MANIFEST).write_text(manifest.model_dump_json())
     sha256 = file_entry(folder / MANIFEST).sha256
-    record_checkpoint(run.sessions, step=step, path=str(folder), size_bytes=1, manifest_sha256=sha256, now=NOW)
+    record_checkpoint(run.sessions, step=step, size_bytes=1, manifest_sha256=sha256, now=NOW)
     return folder
 
 
@@ -99,8 +100,8 @@ def test_a_restored_run_goes_on_where_it_was(run: RunDirectory, tmp_path: Path, 
             assert opened.membership.check(token).member == "Bob"
             join(opened, tmp_path, "Eve")
             rows = checkpoints(opened.sessions)
-        assert [Path(row.path) for row in rows] == [restored.checkpoints_dir / f"step-{n:08d}" for n in (10, 5)]
-        assert all((Path(row.path) / MANIFEST).is_file() for row in rows)
+        assert [row.step for row in rows] == [10, 5]
+        assert all((restored.checkpoint_dir(row.step) / MANIFEST).is_file() for row in rows)
 
 
 def test_nobody_else_can_read_a_backup_or_what_comes_of_it(backup: Backup, tmp_path: Path) -> None:
@@ -166,6 +167,22 @@ def test_a_backup_without_checkpoints_restores_to_none(run: RunDirectory, tmp_pa
     assert list(restored.checkpoints_dir.iterdir()) == []
     with open_run(restored.path) as opened:
         assert checkpoints(opened.sessions) == []
+
+
+def test_an_older_versions_backup_restores_with_its_checkpoints(backup: Backup, tmp_path: Path) -> None:
+    """Its database says where they lay; now they lie where the run was restored to."""
+    engine = open_engine(sqlite_address(backup.path / DATABASE))
+    downgrade(engine, "0023")
+    engine.dispose()
+    older = {"database": file_entry(backup.path / DATABASE), "tables": file_contents(backup.path / DATABASE)}
+    (backup.path / BACKUP_MANIFEST).write_text(backup.manifest.model_copy(update=older).model_dump_json())
+    (tmp_path / "settings.yaml").write_text("")
+    restored = restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
+    with open_run(restored.path) as opened:
+        rows = checkpoints(opened.sessions)
+    assert [row.step for row in rows] == [10, 5]
+    for row in rows:
+        assert verify(restored.checkpoint_dir(row.step)).manifest_sha256 == row.manifest_sha256
 
 
 def test_nothing_is_overwritten(run: RunDirectory, backup: Backup, tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def add_checkpoint(coordinator: TestCoordinator, step: int, withheld: str = "") 
     record_checkpoint(
         coordinator.services.sessions,
         step=step,
-        path=str(stored.path),
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,
         now=0.0,

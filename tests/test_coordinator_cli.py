@@ -218,7 +218,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
             addresses=(),
             now=NOW,
         )
-        record_checkpoint(run.sessions, step=1, path="/c/step-1", size_bytes=5, manifest_sha256="0" * 64, now=NOW)
+        record_checkpoint(run.sessions, step=1, size_bytes=5, manifest_sha256="0" * 64, now=NOW)
     status = json.loads(call("status", run_dir, "--json").output)
     expected = {
         "run": "small",
@@ -230,7 +230,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
         "peers": 2,
     }
     assert expected.items() <= status.items()
-    assert status["checkpoint"] == "/c/step-1"
+    assert status["checkpoint"] == f"{run_dir}/checkpoints/step-00000001"
     assert status["validation_loss"] is None
     with open_run(run_dir) as run:
         for step in (1, 2):
@@ -239,7 +239,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
     measures = [status[f"validation_{name}"] for name in ("step", "loss", "accuracy", "sop_accuracy")]
     assert measures == [2, 6.5, 0.125, 0.75]
     assert status["validation_perplexity"] == pytest.approx(math.exp(6.0))
-    assert "/c/step-1" in call("status", run_dir).output
+    assert f"{run_dir}/checkpoints/step-00000001" in call("status", run_dir).output
 
 
 def test_status_of_a_new_run_has_no_numbers_yet(run_dir: Path) -> None:

@@ -164,7 +164,7 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
         keeper_confirms(run.sessions, run.membership, run.ledger, run.directory.config.run.name, step)
     demo.follow(steps=2)
     demo.stop()
-    record_checkpoint(machine.run.sessions, step=2, path="/c/2", size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+    record_checkpoint(machine.run.sessions, step=2, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
     for step, mlm_loss in ((2, 7.0), (1, 8.0)):  # the newest first
         record_validation(machine.run.sessions, validation_row(step, mlm_loss))
     assert [line for line in told if line.startswith("step")] == [
@@ -183,7 +183,7 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
         "samples_by_member": {"ada": 40, "grace": 32},
         "data_wait_share": 0.25,
         "validation": {"first": validation_row(1, 8.0).facts, "last": validation_row(2, 7.0).facts},
-        "checkpoint": "/c/2",
+        "checkpoint": str(machine.run.directory.checkpoint_dir(2)),
     }
 
 

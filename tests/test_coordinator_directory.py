@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import stat
+import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import inspect
 
 from auth.errors import ConfigError, StorageError
 from auth.identity import certificate_fingerprint
 from auth.join_link import JoinLink
 from coordinator.directory import RunDirectory, Settings
+from coordinator.run_services import open_run_services
+from coordinator.runs import open_run
 from coordinator.store.engine import open_engine
+from coordinator.web.app import WebState, create_app
 from peer.run_config import Run, RunConfig
+from tests.small_checkpoints import add_checkpoint
+from tests.small_run import make_small_run
+from tests.test_coordinator_cli import call
 
 CONFIG = RunConfig(run=Run(name="demo"))
 
@@ -93,6 +104,22 @@ def test_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(StorageError):
         RunDirectory.create(tmp_path / "file" / "run", CONFIG, Settings())
+
+
+def test_a_run_that_was_moved_has_its_checkpoints(tmp_path: Path) -> None:
+    """They lie where the run lies: `status` says so, and the dashboard gives them to whoever downloads them."""
+    with open_run(make_small_run(tmp_path).path) as run:
+        stored = add_checkpoint(run.directory, run.sessions, 5)
+    moved = tmp_path / "elsewhere"
+    shutil.move(run.directory.path, moved)
+    directory, there = RunDirectory.open(moved), moved / "checkpoints" / "step-00000005"
+    assert json.loads(call("status", moved, "--json").output)["checkpoint"] == str(there)
+    with (
+        open_run_services(directory, time.time) as services,
+        TestClient(create_app(WebState(directory, services))) as client,
+    ):
+        answer = client.get("/api/v1/checkpoints/5/model.safetensors")
+    assert sha256(answer.content).hexdigest() == stored.manifest.files["model.safetensors"].sha256
 
 
 def test_opening_no_run_says_how_to_make_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -130,14 +131,8 @@ def test_from_elsewhere_it_fetches_reports_and_keeps_what_is_not_taken(services:
 def test_what_the_manifest_does_not_prove_is_not_evaluated(services: RunServices, tmp_path: Path) -> None:
     """A file that was changed on the way to the evaluator is refused, and the next thing is done."""
     run = fake(services, tmp_path)
-    record_checkpoint(
-        services.sessions,
-        step=6,
-        path=str(run.directory.checkpoints_dir / "step-00000005"),
-        size_bytes=1,
-        manifest_sha256=NEW,
-        now=0.0,
-    )
+    shutil.copytree(run.directory.checkpoint_dir(5), run.directory.checkpoint_dir(6))
+    record_checkpoint(services.sessions, step=6, size_bytes=1, manifest_sha256=NEW, now=0.0)
     page = PageServer(run)
     try:
         source = RemoteRun(page.url, tmp_path / "elsewhere")

@@ -41,9 +41,7 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
 
 def checkpoint(sessions: Sessions, step: int, manifest: str = FIRST, withheld: str = "") -> None:
     """The keeper records a checkpoint."""
-    record_checkpoint(
-        sessions, step=step, path="/c", size_bytes=1, manifest_sha256=manifest, now=0.0, withheld=withheld
-    )
+    record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256=manifest, now=0.0, withheld=withheld)
 
 
 def row(step: int, manifest: str = FIRST, value: float = 0.5, at: float = 100.0) -> EvaluationRow:

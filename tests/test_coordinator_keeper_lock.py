@@ -172,5 +172,4 @@ def test_who_takes_over_must_be_known_to_the_volunteers(tmp_path: Path) -> None:
 
 
 def _record(sessions: Sessions, step: int) -> None:
-    path = f"/elsewhere/checkpoints/step-{step:08d}"
-    record_checkpoint(sessions, step=step, path=path, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+    record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256="0" * 64, now=0.0)

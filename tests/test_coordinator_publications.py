@@ -43,11 +43,10 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
 
 def checkpoint(sessions: Sessions, step: int, withheld: str = "") -> CheckpointRow:
     """A recorded checkpoint of this step."""
-    row = CheckpointRow(step, f"/run/{step}", 1, f"{step:064d}", 0.0, withheld)
+    row = CheckpointRow(step, 1, f"{step:064d}", 0.0, withheld)
     record_checkpoint(
         sessions,
         step=step,
-        path=row.path,
         size_bytes=1,
         manifest_sha256=row.manifest_sha256,
         now=0.0,

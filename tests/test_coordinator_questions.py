@@ -25,8 +25,8 @@ from coordinator.questions import (
 from coordinator.store.engine import Sessions
 from tests.stores import Kind, empty_store
 
-CHECKPOINT = CheckpointRow(5, "somewhere", 1, "ab" * 32, 0.0)
-LATER = CheckpointRow(9, "elsewhere", 1, "cd" * 32, 0.0)
+CHECKPOINT = CheckpointRow(5, 1, "ab" * 32, 0.0)
+LATER = CheckpointRow(9, 1, "cd" * 32, 0.0)
 ANSWER = ((Candidate("light", 0.5), Candidate("কাজ", 0.25)),)
 
 

@@ -18,7 +18,7 @@ TASKS = [Task.model_validate(NER), Task.model_validate(FILL)]
 
 def kept(*steps: int, withheld: int = 0) -> list[CheckpointRow]:
     """Checkpoints of these steps."""
-    return [CheckpointRow(step, "/c", 1, str(step) * 64, 0.0, "bad" if step == withheld else "") for step in steps]
+    return [CheckpointRow(step, 1, str(step) * 64, 0.0, "bad" if step == withheld else "") for step in steps]
 
 
 def measured(step: int, loss: float | None, set_sha256: str = "a") -> ValidationRow:

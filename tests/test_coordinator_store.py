@@ -17,12 +17,13 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, StorageError
+from coordinator.presence import CheckpointRow, checkpoints
 from coordinator.store.engine import Sessions, migrate, open_engine, patience
 from coordinator.store.models import Base, Member, Revocation, Step
 from coordinator.validations import record_validation
 from tests.postgres import PASSWORD, new_database, shared_server
 from tests.served_page import validation_row
-from tests.stores import Kind, database_address
+from tests.stores import Kind, database_address, downgrade
 
 WRITERS, WRITES = 3, 20
 
@@ -107,6 +108,33 @@ def test_an_older_database_gets_the_table_of_validations(empty: str) -> None:
     with sessions() as session:
         assert session.scalars(select(Step.step)).all() == [7]
     engine.dispose()
+
+
+def test_where_checkpoints_lie_is_stored_no_more(empty: str) -> None:
+    """Nothing else is lost of them; an older version's database gets the names of their folders again."""
+    engine = open_engine(empty)
+    migrate(engine, "0023")
+    before = columns_of_checkpoints(engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO checkpoints (step, path, size_bytes, manifest_sha256, created_at, withheld) "
+                "VALUES (12, '/old/run/checkpoints/step-00000012', 9, 'ab', 3.0, 'its loss rose')"
+            )
+        )
+    migrate(engine)
+    assert checkpoints(Sessions(engine)) == [CheckpointRow(12, 9, "ab", 3.0, "its loss rose")]
+    downgrade(engine, "0023")
+    assert columns_of_checkpoints(engine) == before
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT step, path, size_bytes, withheld FROM checkpoints")).all()
+    assert rows == [(12, "step-00000012", 9, "its loss rose")]
+    engine.dispose()
+
+
+def columns_of_checkpoints(engine: Engine) -> dict[str, tuple[bool, object]]:
+    """Whether each may be null, and its default."""
+    return {each["name"]: (each["nullable"], each["default"]) for each in inspect(engine).get_columns("checkpoints")}
 
 
 def test_migrating_twice_changes_nothing(engine: Engine) -> None:

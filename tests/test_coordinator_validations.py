@@ -27,7 +27,7 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
 
 def checkpoint(sessions: Sessions, step: int, manifest_sha256: str = FIRST) -> None:
     """The keeper records a checkpoint."""
-    record_checkpoint(sessions, step=step, path="/c", size_bytes=1, manifest_sha256=manifest_sha256, now=0.0)
+    record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256=manifest_sha256, now=0.0)
 
 
 def test_what_is_recorded_is_read_in_order(sessions: Sessions) -> None:

@@ -128,7 +128,7 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(
     elif damage == "removed":
         shutil.rmtree(stored.path)
     else:
-        record_checkpoint(run.sessions, step=2, path=str(stored.path), size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+        record_checkpoint(run.sessions, step=2, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
     assert validator.evaluate_newest(never)
     assert not validator.evaluate_newest(never)
     assert steps(run) == [1]

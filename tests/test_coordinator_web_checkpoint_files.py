@@ -55,7 +55,6 @@ def record(run: FakeRun, stored: StoredCheckpoint, withheld: str = "") -> None:
     record_checkpoint(
         run.services.sessions,
         step=STEP,
-        path=str(stored.path),
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,
         now=0.0,

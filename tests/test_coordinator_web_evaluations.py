@@ -36,7 +36,7 @@ def services(tmp_path: Path, clock: Clock) -> Iterator[RunServices]:
         directory = made.directory
     set_tasks(directory.path, [NER, FILL])
     with open_run_services(RunDirectory.open(directory.path), clock) as opened:
-        record_checkpoint(opened.sessions, step=3, path="/c", size_bytes=1, manifest_sha256=MANIFEST, now=0.0)
+        record_checkpoint(opened.sessions, step=3, size_bytes=1, manifest_sha256=MANIFEST, now=0.0)
         yield opened
 
 

@@ -110,7 +110,7 @@ def test_checkpoints_tell_age_gate_and_what_waits_for_the_validator(run: FakeRun
     run.add_checkpoint(3)
     clock.now += 100
     record_checkpoint(
-        run.services.sessions, step=6, path="x", size_bytes=9, manifest_sha256="cd" * 32, now=clock(), withheld="NaN"
+        run.services.sessions, step=6, size_bytes=9, manifest_sha256="cd" * 32, now=clock(), withheld="NaN"
     )
     found = scrape(run)
     assert found["manyhands_checkpoint_withheld",] == 1

@@ -35,9 +35,7 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
     set_tasks(directory.path, [NER, FILL])
     with open_run_services(RunDirectory.open(directory.path), time.time) as services:
         for step in (5, 10, 15):
-            record_checkpoint(
-                services.sessions, step=step, path="/c", size_bytes=1, manifest_sha256=digest(step), now=0.0
-            )
+            record_checkpoint(services.sessions, step=step, size_bytes=1, manifest_sha256=digest(step), now=0.0)
         yield FakeRun(RunDirectory.open(directory.path), services, {})
 
 

@@ -51,10 +51,9 @@ class LocalRun:
     @contextmanager
     def checkpoint(self, waiting: Waiting) -> Iterator[Path]:
         """Its files, linked aside: the keeper may remove the checkpoint meanwhile. Raises `StorageError`."""
-        found = [row for row in published_checkpoints(self._sessions) if row.manifest_sha256 == waiting.manifest_sha256]
-        if not found:
+        if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._sessions)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
-        stored = verify(Path(found[0].path), files=())
+        stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
         if stored.manifest_sha256 != waiting.manifest_sha256:
             raise StorageError(f"Another checkpoint of step {waiting.step} has taken its place.")
         folder = self.place / EVALUATING / stored.path.name

@@ -61,7 +61,7 @@ def make_release(
     row, choice = choose(
         wanted.rule, checkpoints(run.sessions), validations(run.sessions), evaluations(run.sessions), tasks
     )
-    stored = verify(Path(row.path))
+    stored = verify(run.directory.checkpoint_dir(row.step))
     with new_directory(out) as folder:
         tuned = _tune(run, folder, stored, wanted, wanted_models, clock, run_plan)
         terms = run.directory.settings.model_license or ""

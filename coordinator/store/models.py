@@ -245,7 +245,6 @@ class Checkpoint(Base):
     __tablename__ = "checkpoints"
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    path: Mapped[str] = mapped_column(Text)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)

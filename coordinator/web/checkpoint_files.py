@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from auth.errors import StorageError
 from coordinator.manifests import MANIFEST, verify
 from coordinator.presence import CheckpointRow
+from coordinator.run_services import RunServices
 from coordinator.web.live import LiveSnapshot
 
 router = APIRouter(prefix="/api/v1/checkpoints")
@@ -29,23 +30,25 @@ async def checkpoint_file(request: Request, step: int, name: str) -> Response:
     row = next((row for row in live.current.checkpoints if row.step == step and not row.withheld), None)
     if row is None:
         raise HTTPException(404, f"There is no published checkpoint of step {step}.")
-    etag = f'"{await asyncio.to_thread(_digest, row, name)}"'
+    services: RunServices = request.app.state.services
+    folder = services.checkpoint_dir(step)
+    etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
     headers = {"ETag": etag, "Cache-Control": "no-cache"}  # a step undone and taken again has other files
     if etag in _tags(request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
-    path = Path(row.path) / name
+    path = folder / name
     try:
         return FileResponse(path, headers=headers, filename=name, stat_result=await asyncio.to_thread(path.stat))
     except OSError as error:  # removed just now
         raise HTTPException(404, f"The checkpoint of step {step} is no longer kept.") from error
 
 
-def _digest(row: CheckpointRow, name: str) -> str:
+def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
     """The SHA-256 that the manifest gives for this file; raises `HTTPException` where it names none."""
     if name == MANIFEST:
         return row.manifest_sha256
     try:
-        stored = verify(Path(row.path), files=())
+        stored = verify(folder, files=())
     except StorageError as error:
         raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
     if name not in stored.manifest.files or stored.manifest_sha256 != row.manifest_sha256:
