@@ -19,7 +19,7 @@ from tests import part_mains
 from tests.waiting import is_gone, wait_until
 
 TEXT = LogStyle()
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def train_two_steps(served: RunDirectory, directory: Path) -> None:
         wait_until(lambda: len(ledger.steps()) >= 2)
     finally:
         volunteer.terminate()
-        volunteer.wait(timeout=60)
+        volunteer.wait(timeout=180)
 
 
 async def test_a_run_without_data_is_said_to_have_none(

@@ -22,7 +22,7 @@ from tests import worker_mains
 from tests.control_plane import TestCoordinator, serving
 from tests.waiting import eventually
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 class Recorder:

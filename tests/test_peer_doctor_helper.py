@@ -12,7 +12,7 @@ from peer.doctor.helper import Helper, HelperError, HelperMain
 from peer.doctor.questions import Device, Look
 from tests import doctor_mains
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 LOOK = Look("cpu", None)
 
 

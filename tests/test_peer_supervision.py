@@ -13,7 +13,7 @@ import pytest
 from peer.supervision import end_group, has_ended
 from tests.waiting import is_gone, wait_until
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 SLEEP = "import time; time.sleep(600)"
 # A child that leads its group and dies with its parent; it prints its own pid and that of a fork.
 CHILD = """

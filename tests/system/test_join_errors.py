@@ -32,7 +32,7 @@ from coordinator.ports import free_ports
 from coordinator.store.engine import Sessions, open_engine
 from tests.small_run import HOST, make_small_run
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 DAY_S = 86_400.0
 
 
