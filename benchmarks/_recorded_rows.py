@@ -287,7 +287,6 @@ def checkpoint_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
     for step in _saved(history)[-KEPT_CHECKPOINTS:]:
         yield {
             "step": step.step,
-            "path": f"checkpoints/step-{step.step:08}",
             "size_bytes": SIZE_BYTES + step.step,
             "manifest_sha256": _digest(step),
             "created_at": step.completed_at + 5.0,

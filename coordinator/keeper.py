@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits for the keeper so long at most
 STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
-SURVIVORS_TOLD_S = 60.0  # and so long where the keeper has moved: their sessions, opened anew, tell them where it is
+SURVIVORS_TOLD_S = 60.0  # and so long where steps would be undone: their sessions, opened anew, say where it is now
 SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
 TOKEN_RENEWAL_SHARE = 2 / 3
 
@@ -83,14 +83,7 @@ class Keeper:
         """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
         status_at = 0.0
         while not should_stop():
-            outcome = self.swarm.advance()
-            if outcome is not None:
-                self.checkpointing.state_is_own = outcome.averaged
-            if outcome is not None and outcome.averaged:
-                logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
-                self._file_receipt(outcome)
-                self.alarms.step_taken(outcome.era, outcome.step, self.swarm.sketch)
-                self.checkpointing.write_if_due()
+            self._advance()
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
                 self.lock.check()
@@ -106,20 +99,39 @@ class Keeper:
         self.swarm.leave()
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
-        """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost."""
-        has_moved = tell_keeper_addresses(self.sessions, self.swarm.addresses)
+        """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost.
+
+        While steps may have to be undone none is taken: whoever joins meanwhile has the old state, too.
+        """
+        tell_keeper_addresses(self.sessions, self.swarm.addresses)
         recorded = self.ledger.last_step()
         resumed_at = self.swarm.step
-        began = self.clock()
-        least = (SURVIVORS_TOLD_S if has_moved else SURVIVORS_WAIT_S) if recorded or resumed_at else 0.0
-        while self.swarm.step == resumed_at and not should_stop():
-            if self.clock() >= began + (SURVIVORS_STATE_S if self.swarm.is_behind else least):
-                break
-            self.swarm.advance()
+        may_undo, are_found = recorded > resumed_at, False
+        until = self.clock()
+        if recorded or resumed_at:
+            until += SURVIVORS_TOLD_S if may_undo else SURVIVORS_WAIT_S
+        while self.swarm.step == resumed_at and self.clock() < until and not should_stop():
+            if self.swarm.is_behind and not are_found:
+                are_found, until = True, self.clock() + SURVIVORS_STATE_S
+            if self.swarm.is_behind or not may_undo:
+                self._advance()
             time.sleep(POLL_S)
         if recorded > self.swarm.step and not should_stop():
+            self.lock.check()
             logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
             self.swarm.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
+
+    def _advance(self) -> None:
+        """Take the next step with the trainers, or catch up with them, and do what follows from a step."""
+        outcome = self.swarm.advance()
+        if outcome is None:
+            return
+        self.checkpointing.state_is_own = outcome.averaged
+        if outcome.averaged:
+            logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
+            self._file_receipt(outcome)
+            self.alarms.step_taken(outcome.era, outcome.step, self.swarm.sketch)
+            self.checkpointing.write_if_due()
 
     def _steer(self) -> None:
         """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""

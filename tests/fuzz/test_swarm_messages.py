@@ -81,6 +81,7 @@ def test_records_that_the_dht_gives(data: st.DataObject) -> None:
     found = read_records(records, lambda jwt: token if jwt == "jwt" else None)
     assert found[0].record.step == 3
     course = SwarmCourse(
+        own_id=data.draw(st.sampled_from(["Qm1", "other"])),
         is_keeper=data.draw(st.booleans()),
         silent_after_s=60.0,
         first_step_s=120.0,

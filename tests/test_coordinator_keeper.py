@@ -1,0 +1,147 @@
+"""What a keeper that comes back does about steps that were taken without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
+from coordinator.presence import read_swarm_status, write_swarm_status
+from coordinator.store.engine import Sessions
+from peer.swarm import StepOutcome
+from tests.stores import empty_store
+
+MOVED = "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
+
+
+@dataclass
+class Scene:
+    """A keeper whose swarm, ledger and lock are made up; each look at the clock is a second later."""
+
+    sessions: Sessions
+    recorded: int  # the last step that the ledger knows
+    step: int = 2  # of the keeper's state
+    found_at_s: float = float("inf")  # when survivors come into view
+    takes_s: float = 5.0  # how long they need to agree on a state
+    now: float = 0.0
+    done: list[str] = field(default_factory=list)
+    addresses: tuple[str, ...] = (MOVED,)
+    state_is_own: bool = True
+    told: tuple[str, ...] = ()  # what the sessions could tell when the keeper looked for survivors
+
+    def clock(self) -> float:
+        """Unix seconds."""
+        self.now += 1.0
+        return self.now
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether survivors are in view."""
+        status = read_swarm_status(self.sessions)
+        self.told = () if status is None else status.addresses
+        return self.now >= self.found_at_s and self.step < self.recorded
+
+    def advance(self) -> StepOutcome | None:
+        """Take the survivors' state as soon as they agree; with nobody ahead, average a step."""
+        self.done.append("advanced")
+        if self.is_behind and self.now < self.found_at_s + self.takes_s:
+            return None
+        averaged = not self.is_behind
+        self.step = self.step + 1 if averaged else self.recorded
+        return StepOutcome(self.step, 0, averaged, 2, 64, 0.1, receipt="a receipt" if averaged else "")
+
+    def restore(self, step: int, era: int) -> None:
+        """The swarm's."""
+        self.done.append(f"restored {step} in era {era}")
+
+    def last_step(self) -> int:
+        """The ledger's."""
+        return self.recorded
+
+    def roll_back(self, step: int) -> int:
+        """The ledger's."""
+        self.done.append(f"undone after {step}")
+        return 1
+
+    def check(self) -> None:
+        """The lock's."""
+        self.done.append("still the only one")
+
+    def take_receipt(self, _device_id: str, step: int, receipt: str) -> None:
+        """The ledger's."""
+        self.done.append(f"{receipt} of step {step}")
+
+    def access_token(self, _now: float) -> Any:
+        """The credentials'."""
+        return self
+
+    device_id = "keeper"
+    sketch = ()
+
+    def step_taken(self, *_facts: object) -> None:
+        """The alarms'."""
+
+    def write_if_due(self) -> None:
+        """The checkpoints'."""
+
+    def resume(self) -> None:
+        """What a keeper does first."""
+        names = ("directory", "config", "model", "membership", "suspicions", "split")
+        parts: dict[str, Any] = dict.fromkeys(names)
+        of_scene = ("swarm", "ledger", "credentials", "checkpointing", "alarms", "lock")
+        parts |= dict.fromkeys(of_scene, self)
+        Keeper(**parts, sessions=self.sessions, clock=self.clock).resume_ledger(lambda: False)
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Sessions]:
+    """A run's database with what the keeper before has seen, elsewhere."""
+    with empty_store(tmp_path, "sqlite") as sessions:
+        write_swarm_status(
+            sessions,
+            step=2,
+            samples_accumulated=0,
+            target_batch_size=64,
+            peers=2,
+            samples_per_second=1.0,
+            eta_s=None,
+            addresses=("/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper",),
+            now=0.0,
+        )
+        yield sessions
+
+
+def test_survivors_are_told_where_it_is_and_nothing_is_undone(sessions: Sessions) -> None:
+    """Found late, they get all the time to agree on a state that they have who are found at once."""
+    scene = Scene(sessions, recorded=18, found_at_s=SURVIVORS_TOLD_S - 5, takes_s=SURVIVORS_STATE_S - 10)
+    scene.resume()
+    assert scene.told == (MOVED,)
+    assert scene.step == 18
+    assert not scene.state_is_own
+    assert set(scene.done) == {"advanced"}
+
+
+def test_without_survivors_the_steps_after_its_checkpoint_are_undone(sessions: Sessions) -> None:
+    """Not before sessions that were opened anew can have told anybody; it takes no step meanwhile."""
+    scene = Scene(sessions, recorded=18)
+    scene.resume()
+    assert scene.now >= SURVIVORS_TOLD_S
+    assert scene.done == ["still the only one", "undone after 2", "restored 2 in era 1"]
+
+
+def test_with_nothing_to_undo_it_trains_with_whoever_is_there(sessions: Sessions) -> None:
+    """The step counts like any other."""
+    scene = Scene(sessions, recorded=2)
+    scene.resume()
+    assert scene.done == ["advanced", "a receipt of step 3"]
+
+
+def test_a_new_run_waits_for_nobody(sessions: Sessions) -> None:
+    """There can be no survivors."""
+    scene = Scene(sessions, recorded=0, step=0)
+    scene.resume()
+    assert scene.done == []
