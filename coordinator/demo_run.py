@@ -45,21 +45,27 @@ class DemoPlan:
 
 
 def prepare_run(plan: DemoPlan) -> RunDirectory:
-    """Make the run, or take up the one in the directory, on ports that are free now."""
-    settings = choose_settings(plan.web_port)
+    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are."""
     if not (plan.directory / "run.yaml").is_file():
-        return create_run(plan.directory, plan.config, settings)
+        return create_run(plan.directory, plan.config, choose_settings(plan.web_port))
+    before = RunDirectory.open(plan.directory).settings
+    settings = choose_settings(plan.web_port, before.control_port, before.swarm_port)
     write_private(plan.directory / "settings.yaml", settings.to_yaml().encode())
     return RunDirectory.open(plan.directory)
 
 
-def choose_settings(web_port: int | None) -> Settings:
-    """Serve to this machine only; a port that was asked for must be free, the others are found."""
+def choose_settings(web_port: int | None, *wished: int) -> Settings:
+    """Serve to this machine only; a web port that was asked for must be free, the others are found.
+
+    `wished`: the control plane's and the swarm's, if they are free.
+    """
     control_port, swarm_port, any_port = free_ports(HOST, 3)
     if web_port is not None:
         check_ports([Listener(HOST, web_port, "the dashboard", "--port")])
     else:
         web_port = WEB_PORT if is_free(HOST, WEB_PORT) else any_port
+    if wished and all(port != web_port and is_free(HOST, port) for port in wished):
+        control_port, swarm_port = wished
     return make_settings(
         public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
     )

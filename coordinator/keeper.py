@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits for the keeper so long at most
 STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
-SURVIVORS_TOLD_S = 60.0  # and so long where steps would be undone: their sessions, opened anew, say where it is now
+SURVIVORS_TOLD_S = 60.0  # and so long to hear of it by sessions opened anew: where it has moved, or would undo steps
 SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
 TOKEN_RENEWAL_SHARE = 2 / 3
 
@@ -103,13 +103,13 @@ class Keeper:
 
         While steps may have to be undone none is taken: whoever joins meanwhile has the old state, too.
         """
-        tell_keeper_addresses(self.sessions, self.swarm.addresses)
+        has_moved = tell_keeper_addresses(self.sessions, self.swarm.addresses)
         recorded = self.ledger.last_step()
         resumed_at = self.swarm.step
         may_undo, are_found = recorded > resumed_at, False
         until = self.clock()
         if recorded or resumed_at:
-            until += SURVIVORS_TOLD_S if may_undo else SURVIVORS_WAIT_S
+            until += SURVIVORS_TOLD_S if may_undo or has_moved else SURVIVORS_WAIT_S
         while self.swarm.step == resumed_at and self.clock() < until and not should_stop():
             if self.swarm.is_behind and not are_found:
                 are_found, until = True, self.clock() + SURVIVORS_STATE_S

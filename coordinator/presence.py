@@ -221,12 +221,14 @@ def write_swarm_status(
         tell(session, Topic.PROGRESS)
 
 
-def tell_keeper_addresses(sessions: Sessions, addresses: Sequence[str]) -> None:
-    """Where a keeper that has come back is reached, ahead of its first view of the swarm."""
+def tell_keeper_addresses(sessions: Sessions, addresses: Sequence[str]) -> bool:
+    """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
     with sessions.begin() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
-        if row is not None:
-            row.addresses = json.dumps(list(addresses))
+        if row is None:
+            return False
+        before, row.addresses = json.loads(row.addresses), json.dumps(list(addresses))
+        return set(before) != set(addresses)
 
 
 def read_swarm_status(sessions: Sessions) -> SwarmView | None:

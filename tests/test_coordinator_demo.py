@@ -270,8 +270,20 @@ def test_existing_run_is_continued_on_free_ports(tmp_path: Path) -> None:
     with socket.create_server((HOST, before.settings.control_port)):
         after = prepare_run(DemoPlan(before.path, other, web_port=None))
         assert after.settings.control_port != before.settings.control_port
+    again = prepare_run(DemoPlan(before.path, other, web_port=after.settings.swarm_port))
+    chosen = {again.settings.swarm_port, again.settings.control_port, again.settings.web_port}
+    assert again.settings.web_port == after.settings.swarm_port
+    assert len(chosen) == 3
     assert after.config.run.name == "small"
     assert after.join_link.fingerprint == before.join_link.fingerprint
+
+
+def test_existing_run_keeps_ports_that_are_free(tmp_path: Path) -> None:
+    """Its join link stays good, and nobody has to look for the keeper."""
+    before = make_small_run(tmp_path)
+    after = prepare_run(DemoPlan(before.path, before.config, web_port=None))
+    assert str(after.join_link) == str(before.join_link)
+    assert after.settings.swarm_port == before.settings.swarm_port
 
 
 def test_port_that_was_asked_for_must_be_free() -> None:

@@ -25,8 +25,10 @@ class Scene:
     sessions: Sessions
     recorded: int  # the last step that the ledger knows
     step: int = 2  # of the keeper's state
+    reached: int = 18  # by survivors, if there are any
     found_at_s: float = float("inf")  # when survivors come into view
     takes_s: float = 5.0  # how long they need to agree on a state
+    stands_still: bool = False  # nobody else trains with the keeper
     now: float = 0.0
     done: list[str] = field(default_factory=list)
     addresses: tuple[str, ...] = (MOVED,)
@@ -43,15 +45,17 @@ class Scene:
         """Whether survivors are in view."""
         status = read_swarm_status(self.sessions)
         self.told = () if status is None else status.addresses
-        return self.now >= self.found_at_s and self.step < self.recorded
+        return self.now >= self.found_at_s and self.step < self.reached
 
     def advance(self) -> StepOutcome | None:
         """Take the survivors' state as soon as they agree; with nobody ahead, average a step."""
         self.done.append("advanced")
+        if self.stands_still and not self.is_behind:
+            return None
         if self.is_behind and self.now < self.found_at_s + self.takes_s:
             return None
         averaged = not self.is_behind
-        self.step = self.step + 1 if averaged else self.recorded
+        self.step = self.step + 1 if averaged else self.reached
         return StepOutcome(self.step, 0, averaged, 2, 64, 0.1, receipt="a receipt" if averaged else "")
 
     def restore(self, step: int, era: int) -> None:
@@ -131,6 +135,13 @@ def test_without_survivors_the_steps_after_its_checkpoint_are_undone(sessions: S
     scene.resume()
     assert scene.now >= SURVIVORS_TOLD_S
     assert scene.done == ["still the only one", "undone after 2", "restored 2 in era 1"]
+
+
+def test_where_it_has_moved_it_waits_for_whose_reports_have_yet_to_come(sessions: Sessions) -> None:
+    """What it says of the swarm before it knows how far that is would make their reports implausible."""
+    scene = Scene(sessions, recorded=2, found_at_s=SURVIVORS_TOLD_S - 5, stands_still=True)
+    scene.resume()
+    assert scene.step == 18
 
 
 def test_with_nothing_to_undo_it_trains_with_whoever_is_there(sessions: Sessions) -> None:

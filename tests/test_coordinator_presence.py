@@ -142,14 +142,16 @@ def test_swarm_status_is_the_keepers_last_word(sessions: Sessions) -> None:
 
 
 def test_a_keeper_that_comes_back_says_where_it_is(sessions: Sessions) -> None:
-    """What it saw of the swarm before, and when, stays as it was; one that never saw anything has nothing to mend."""
-    moved = "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
-    tell_keeper_addresses(sessions, [moved])
+    """And knows whether that is news; what it saw of the swarm before, and when, stays as it was."""
+    old, new = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper", "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
+    assert not tell_keeper_addresses(sessions, [old])  # nobody ever saw another
     assert read_swarm_status(sessions) is None
     write_status(sessions, step=2)
-    tell_keeper_addresses(sessions, [moved])
+    assert not tell_keeper_addresses(sessions, [old])
+    assert tell_keeper_addresses(sessions, [new, old])
+    assert not tell_keeper_addresses(sessions, [old, new])
     status = read_swarm_status(sessions)
-    assert (status.addresses, status.step, status.updated_at) == ((moved,), 2, NOW)
+    assert (status.addresses, status.step, status.updated_at) == ((old, new), 2, NOW)
 
 
 def test_checkpoints_are_listed_without_the_pruned(sessions: Sessions) -> None:
