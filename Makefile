@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first target that needs it creates:
+# Everything runs in .venv, which the first target that needs it creates; `make demo` installs no more than it needs:
 #   make demo     a whole run on this machine: coordinator, dashboard, two volunteers
 #   make test     all tests, in two processes, or WORKERS=... of them
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
@@ -10,6 +10,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO_STAMP := $(VENV)/installed-demo
 STAMP := $(VENV)/installed
 SOURCES := auth peer coordinator dashboards benchmarks tests manyhands.py
 ARGS ?=
@@ -27,12 +28,23 @@ help:
 install: $(STAMP)
 
 # Only a change of the dependencies installs again: the package itself is linked (-e), not copied.
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# The one package that pip must compile; tests that need it are skipped without it.
+KENLM = $(if $(and $(shell command -v c++),$(shell command -v cmake)),$(comma)kenlm)
+comma := ,
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[demo]'
 	touch $@
 
-demo: $(STAMP)
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev$(KENLM)]'
+	touch $(DEMO_STAMP) $@
+
+demo: $(DEMO_STAMP)
 	$(BIN)/manyhands demo $(ARGS)
 
 test: $(STAMP)

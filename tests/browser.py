@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-CHROMIUM = "/usr/bin/chromium"
+from tests.programs import require
+
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 SCREENSHOTS = Path(__file__).resolve().parent.parent / "build" / "screenshots"
 PATIENCE_MS = 60_000  # two cores may be busy with much else
@@ -26,8 +28,11 @@ WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]  # the tags of a
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """The browser."""
+    require("chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=ARGUMENTS, timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
 

@@ -13,6 +13,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from coordinator.pace import Pace
+from tests.programs import missing
 
 SYSTEM, SECURITY = "tests/system/", "tests/security/"  # they start swarms
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
@@ -33,6 +34,14 @@ def pytest_configure() -> None:
     os.environ.setdefault("MANYHANDS_DATA_FOLDERS", tempfile.gettempdir())  # where tests' runs have their text
     settings.register_profile("manyhands", deadline=None)  # a busy machine is no failure
     settings.load_profile("manyhands")
+
+
+def pytest_report_header() -> str:
+    """Name what is not installed and what installs it."""
+    names, packages = missing()
+    if not names:
+        return "programs: everything that tests drive is installed"
+    return f"programs: tests of {'; '.join(names)} are skipped. To run them: apt-get install {' '.join(packages)}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

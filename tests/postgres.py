@@ -21,8 +21,8 @@ from sqlalchemy import URL, Engine, create_engine, text
 
 from coordinator.ports import free_ports
 from coordinator.store.engine import migrate, open_engine
+from tests.programs import POSTGRESQL, require
 
-BINARIES = Path("/usr/lib/postgresql")
 HOST, USER, TEMPLATE = "127.0.0.1", "manyhands", "migrated"
 PASSWORD = "a secret of this test"
 START_TIMEOUT_S = "120"
@@ -37,9 +37,8 @@ SETTINGS = (
 
 def binary(name: str) -> str:
     """One of the newest installed server's programs."""
-    found = sorted(BINARIES.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    assert found, f"install PostgreSQL: there is no {BINARIES}/*/bin/{name}"
-    return str(found[-1])
+    require("postgresql")
+    return str(max(POSTGRESQL.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3])))
 
 
 class PostgresServer:

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
 
+from tests.programs import require_root
+
 FILLER = "filler"
 
 
 @contextmanager
 def small_disk(path: Path, size_bytes: int) -> Iterator[None]:
     """Mount an empty disk of this size over the folder until the end of the block."""
+    require_root()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
     subprocess.run(mount, check=True)
     try:

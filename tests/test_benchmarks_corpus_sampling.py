@@ -14,6 +14,7 @@ from peer.config.sampling import Scorer
 from peer.corpus_sampling import train_scorer
 from peer.data.scoring import open_scorer
 from peer.data.whole_corpus import sources_of
+from tests.programs import require_kenlm
 
 
 def test_both_ways_find_the_same_perplexities_and_the_path_keeps_its_share(tmp_path: Path) -> None:
@@ -35,6 +36,7 @@ def test_both_ways_find_the_same_perplexities_and_the_path_keeps_its_share(tmp_p
 
 def test_the_made_up_model_tells_documents_apart(tmp_path: Path) -> None:
     """A model that finds all alike would look up no context, and leave nothing to sample by."""
+    require_kenlm()
     documents = list(made_up_documents(400, np.random.default_rng(0)))
     write_arpa(documents[:200], tmp_path / "model.arpa")
     scorer = open_scorer(Scorer(kind="kenlm", model=str(tmp_path / "model.arpa")), None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import pytest_report_header
+from tests.programs import require
 
 SUITE = """
 import pytest
@@ -43,6 +47,16 @@ def test_skips_and_xfails_fail_only_where_forbidden(tmp_path: Path, forbid: str,
     result = run_suite(tmp_path, SUITE, forbid)
     assert summary in result.stdout
     assert result.returncode == code
+
+
+def test_what_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a missing program is skipped with what installs it, and the suite's first line names all of them."""
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(pytest.skip.Exception, match="promtool not installed: apt-get install prometheus"):
+        require("promtool")
+    assert re.fullmatch(
+        r"programs: tests of .*Chromium; .* are skipped\. .* apt-get install .*chromium .*", pytest_report_header()
+    )
 
 
 def test_a_skipped_module_fails_where_forbidden(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from coordinator.web import WebState, create_app
 from tests.metric_names import ALERTS, DASHBOARDS, GRAFANA, expressions, names_given, names_used
+from tests.programs import require
 from tests.served_page import fake_run
 
 UNIT_TESTS = Path(__file__).parent / "prometheus_alerts.yml"
@@ -19,6 +20,7 @@ UNIT_TESTS = Path(__file__).parent / "prometheus_alerts.yml"
 
 def promtool(*arguments: object) -> str:
     """What promtool says; fails the test with it where it complains."""
+    require("promtool")
     result = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -74,6 +76,7 @@ def test_rules_and_panels_ask_for_metrics_that_there_are(tmp_path: Path) -> None
 
 def test_scrape_follows_prometheus_conventions(tmp_path: Path) -> None:
     """promtool's linter finds nothing in names, units and help texts."""
+    require("promtool")
     with fake_run(tmp_path) as run, TestClient(create_app(WebState(run.directory, run.services))) as client:
         run.add_member("ada")
         run.add_step(1, 9.0)

@@ -78,6 +78,7 @@ def test_wheel_installs_the_command_and_its_licence(wheel: zipfile.ZipFile) -> N
         "trackio",
         "evaluate",
         "tpu",
+        "demo",
         "dev",
     }
     assert f"{info}/licenses/LICENSE" in wheel.namelist()

@@ -18,6 +18,7 @@ from peer.compile_choice import CompileMode, Stay
 from peer.data.batches import Batch
 from peer.models import build_model
 from peer.run_config import RunConfig
+from tests.programs import require
 from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 
 EXACT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -72,6 +73,7 @@ def assert_same_gradients(found: torch.nn.Module, expected: torch.nn.Module) -> 
 
 def test_really_compiled_layers_train_alike(tmp_path: Path) -> None:
     """Inductor's code gives the gradients that the plain layers give."""
+    require("compiler")
     config = tiny_config(num_hidden_layers=1, **EXACT)  # one variant, as a C++ compiler takes its time
     plain, model = tiny_model(config), tiny_model(config)
     expected, backend = TorchBackend(config, plain), TorchBackend(config, model)

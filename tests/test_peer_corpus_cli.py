@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from peer.data.document_writer import DocumentWriter
 from peer.data.perplexity_sampling import decide, probabilities
 from peer.data.scoring import open_scorer
 from tests.many_scripts import BENGALI, ENGLISH
+from tests.programs import require, require_kenlm
 from tests.small_scorers import write_arpa
 
 DOCUMENTS = 400
@@ -112,9 +112,10 @@ def test_a_given_model_scores(corpus: Path, tmp_path: Path) -> None:
     assert facts["sampling"]["scorer"] == {"kind": "kenlm", "model": str(arpa), "text": "words"}
 
 
-@pytest.mark.skipif(shutil.which("lmplz") is None, reason="KenLM's lmplz is not installed")
 def test_a_model_is_trained_on_clean_text(corpus: Path, tmp_path: Path) -> None:
     """By KenLM's own program; the model lies beside what it chose."""
+    require_kenlm()
+    require("lmplz")
     facts = read(str(corpus), "--out", str(tmp_path / "out"), "--target", "0.5", "--clean", str(corpus), "--order", "3")
     assert facts["sampling"]["scorer"]["model"] == str(tmp_path / "out" / "model.arpa")
     assert (tmp_path / "out" / "model.arpa").is_file()

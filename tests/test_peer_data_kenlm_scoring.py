@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from auth.errors import ConfigError
 from peer.data import kenlm_scoring
 from peer.data.kenlm_scoring import KenlmScorer, train_kenlm, words_of
+from tests.programs import require, require_kenlm
 from tests.small_scorers import write_arpa
 
 
@@ -44,6 +44,7 @@ def test_words_are_normalized_alike_when_they_come_again(monkeypatch: pytest.Mon
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     """A file that is not there, and one of something else."""
+    require_kenlm()
     with pytest.raises(ConfigError, match="There is no KenLM model at"):
         KenlmScorer(tmp_path / "none", "raw")
     (tmp_path / "text").write_text("A text.")
@@ -64,9 +65,10 @@ def test_a_program_that_fails_is_quoted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(shutil.which("lmplz") is None, reason="KenLM's lmplz is not installed")
 def test_a_trained_model_prefers_what_it_was_trained_on(tmp_path: Path) -> None:
     """And leaves nothing but itself."""
+    require_kenlm()
+    require("lmplz")
     texts = [f"the {noun} sees the {other} ." for noun in ("cat", "dog", "bird") for other in ("tree", "house")]
     train_kenlm(texts * 20, tmp_path / "model.arpa", order=3)
     good, bad = KenlmScorer(tmp_path / "model.arpa", "words").perplexities(["The cat sees the tree.", "Tree the the."])
