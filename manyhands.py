@@ -73,6 +73,7 @@ def main() -> None:
     """Entry point of the `manyhands` script and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
     from auth.errors import ManyhandsError  # only after the check: `auth` might be a stranger's
+    from peer.software import how_to_add
 
     completing = "_MANYHANDS_COMPLETE" in os.environ
     try:
@@ -84,15 +85,17 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
             raise  # ours: a mistake of this program, not of its installation
         sys.stderr.write(
-            f"manyhands: this command needs `{error.name}`, which is not installed: "
-            "pip install 'manyhands[coordinator]' installs the operator's side.\n"
+            f"manyhands: this command needs `{error.name}`, which is not installed; for the operator's side "
+            f"{how_to_add('coordinator')}.\n"
         )
         sys.exit(1)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        sys.stdout.write(f"manyhands {version('manyhands')}\n")
+        from peer.software import DISTRIBUTION  # after `check_packages`
+
+        sys.stdout.write(f"manyhands {version(DISTRIBUTION)}\n")
         raise typer.Exit
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from auth.errors import ConfigError
 from peer.data.perplexity_tally import PerplexityTally
+from peer.software import how_to_add
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def _draw(tally: PerplexityTally, title: str) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
-            "Drawing needs the package matplotlib, which is not installed: pip install 'manyhands[corpus]'."
+            f"Drawing needs the package matplotlib, which is not installed: {how_to_add('corpus')}."
         ) from error
     figure = Figure(figsize=(10, 7), layout="constrained")
     FigureCanvasSVG(figure)

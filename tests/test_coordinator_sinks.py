@@ -367,7 +367,7 @@ def test_a_mistake_in_the_settings_is_named(tmp_path: Path, sinks: dict[str, obj
 def test_a_sink_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one sentence, when the run is to be served."""
     monkeypatch.setattr("coordinator.sinks.settings.find_spec", lambda _name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'manyhands\[trackio\]'"):
+    with pytest.raises(ConfigError, match=r"pip .* install .*\[trackio\]'"):
         Sinks.model_validate({"trackio": {"project": "p"}}).require_installed()
 
 

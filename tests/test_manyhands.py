@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import manyhands
 from auth.errors import ConfigError
+from peer.software import DISTRIBUTION
 
 HEAVY = ("torch", "hivemind", "transformers", "grpc", "sqlalchemy", "fastapi", "pydantic")
 
@@ -38,7 +39,7 @@ def test_overview_names_every_command_and_loads_none() -> None:
 
 def test_version_is_the_distributions() -> None:
     """`--version` prints what pip knows of the installation."""
-    assert run("--version").stdout == f"manyhands {version('manyhands')}\n"
+    assert run("--version").stdout == f"manyhands {version(DISTRIBUTION)}\n"
 
 
 @pytest.mark.parametrize("name", sorted(manyhands.COMMANDS))
@@ -93,4 +94,4 @@ def test_missing_extra_says_what_to_install() -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert "manyhands[coordinator]" in result.stderr
+    assert "[coordinator]" in result.stderr

@@ -9,6 +9,7 @@ import pytest
 from auth.errors import ConfigError, VersionError
 from peer.guest.versions import require_understood, software_version, update_notice
 from peer.run_config import RunConfig
+from peer.software import DISTRIBUTION
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_a_newer_version_is_told_and_nothing_else(theirs: str, ours: str, told: 
 
 def test_this_program_knows_its_version() -> None:
     """The one that is installed."""
-    assert software_version() == version("manyhands")
+    assert software_version() == version(DISTRIBUTION)
 
 
 def test_a_run_that_needs_the_newer_version_says_so() -> None:

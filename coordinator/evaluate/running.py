@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from auth.errors import ConfigError, ManyhandsError, WorkerError
 from coordinator.evaluate.plan import Plan
 from coordinator.evaluate.results import TaskResult
+from peer.software import how_to_add
 from peer.supervision import die_with_parent, lead_own_group
 
 POLL_S = 0.2
@@ -66,4 +67,4 @@ def _main(plan: Plan, parent_pid: int, answer: Connection) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in EXTRA:
             raise
-        answer.send(ConfigError(f"Evaluation needs `{error.name}`: pip install 'manyhands[evaluate]' installs it."))
+        answer.send(ConfigError(f"Evaluation needs `{error.name}`: {how_to_add('evaluate')}."))

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from auth.errors import ConfigError
 from auth.openid.provider import SafeUrl
+from peer.software import how_to_add
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
@@ -69,4 +70,4 @@ class Sinks(_Section):
         """Raise `ConfigError` for the first sink whose package is not there."""
         for name in self.names:
             if find_spec(name) is None:
-                raise ConfigError(f"`sinks.{name}` needs its package: pip install 'manyhands[{name}]'.")
+                raise ConfigError(f"`sinks.{name}` needs its package: {how_to_add(name)}.")

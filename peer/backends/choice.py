@@ -19,6 +19,7 @@ from peer.devices import JAX_DEVICES
 from peer.hardware import pick_precision, torch_devices
 from peer.precision import Wanted
 from peer.run_config import RunConfig
+from peer.software import how_to_add
 
 StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
 
@@ -32,7 +33,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
         return partial(_start_torch, torch_devices(device), precision, config, model)
     layout_of(model.config, sentence_order=False)
     if importlib.util.find_spec("jax") is None:
-        raise ConfigError(f"`--device {device}` needs JAX: run `pip install 'manyhands[tpu]'` and start again.")
+        raise ConfigError(f"`--device {device}` needs JAX: {how_to_add('tpu')}, and start again.")
     if precision == "fp16":
         raise ConfigError("`--precision fp16` is for GPUs with PyTorch: JAX computes in bf16 or fp32.")
     return partial(_start_jax, device, precision, config, model)
@@ -66,6 +67,6 @@ def _jax_devices(jax: Any, device: str) -> list[Any]:
     except RuntimeError as error:
         raise ConfigError(
             f"`--device {device}`: JAX can use no such device here ({error}); another program may hold it, "
-            "or `manyhands[tpu]` is not installed. `--device auto` takes what there is."
+            "or the extra `tpu` is not installed. `--device auto` takes what there is."
         ) from error
     return found

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from auth.errors import ConfigError
 from peer.config.sampling import Duplicates
 from peer.data.hashing import document_hash
+from peer.software import how_to_add
 
 Mask = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
@@ -83,7 +84,7 @@ class NearDuplicates:
             from datasketch import MinHash, MinHashLSH
         except ImportError as error:
             raise ConfigError(
-                "Near duplicates need the package datasketch, which is not installed: pip install 'manyhands[corpus]'."
+                f"Near duplicates need the package datasketch, which is not installed: {how_to_add('corpus')}."
             ) from error
         self._limit = max(1, remembered // 2)
         self._new_minhash: Callable[[], Any] = MinHash(PERMUTATIONS, seed=1, hashfunc=int).copy

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auth.errors import ConfigError
+from peer.software import how_to_add
 
 REMEMBERED_WORDS = 500_000
 LONGEST_REMEMBERED = 40  # characters
@@ -29,7 +30,7 @@ class KenlmScorer:
             import kenlm
         except ImportError as error:
             raise ConfigError(
-                "A KenLM model needs the package kenlm, which is not installed: pip install 'manyhands[kenlm]'."
+                f"A KenLM model needs the package kenlm, which is not installed: {how_to_add('kenlm')}."
             ) from error
         if not path.is_file():
             raise ConfigError(f"There is no KenLM model at {path}: check the path.")

@@ -16,6 +16,7 @@ from tokenizers.models import Model
 from tokenizers.normalizers import Normalizer
 
 from auth.errors import ConfigError
+from peer.software import how_to_add
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2  # sentencepiece's numbers of its algorithms
@@ -28,7 +29,7 @@ def import_sentencepiece() -> ModuleType:
         import sentencepiece
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "sentencepiece models need the package `sentencepiece`: pip install 'manyhands[corpus]' installs it."
+            f"sentencepiece models need the package `sentencepiece`: {how_to_add('corpus')}."
         ) from error
     return sentencepiece
 

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from auth.errors import ConfigError, VersionError
 from peer.run_config import RunConfig
+from peer.software import DISTRIBUTION
 
 MAX_SHOWN_CHARS = 32
 
@@ -20,7 +21,7 @@ MAX_SHOWN_CHARS = 32
 def software_version() -> str:
     """This program's version, as both ends tell each other."""
     try:
-        return version("manyhands")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "unknown"
 

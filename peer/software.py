@@ -1,0 +1,42 @@
+"""Which distribution this software is, where it was installed from, and the command that adds an optional part to it.
+
+No package index has it under a name of ours: it is installed from a checkout, or from the run that brings it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+DISTRIBUTION = "manyhands-swarm"  # the command and the packages have other names
+CONSTRAINTS = Path(__file__).parent / "constraints.txt"  # the exact versions, in an installation as in a checkout
+
+
+def how_to_add(extra: str) -> str:
+    """How to add an optional part to this very installation, for the end of an error's sentence."""
+    try:
+        origin = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    return command_to_add(extra, origin)
+
+
+def command_to_add(extra: str, direct_url_json: str | None) -> str:
+    """The same, from the record of the installation's origin that installers leave (PEP 610)."""
+    origin = json.loads(direct_url_json or "{}")
+    address = str(origin.get("url", ""))
+    place = Path(url2pathname(urlsplit(address).path))
+    if not address or (address.startswith("file:") and not place.exists()):
+        return f"install this software again, with its extra `{extra}`"
+    if origin.get("dir_info", {}).get("editable"):
+        wanted = ["--editable", f"{place}[{extra}]"]
+    else:
+        digest = origin.get("archive_info", {}).get("hashes", {}).get("sha256")
+        wanted = [f"{DISTRIBUTION}[{extra}] @ {address}" + (f"#sha256={digest}" if digest else "")]
+    words = ["pip", "--python", sys.executable, "install", "-c", str(CONSTRAINTS), *wanted]
+    return f"run {shlex.join(words)}"
