@@ -16,6 +16,7 @@ from coordinator.logins import Logins
 from coordinator.membership import Membership
 from coordinator.news import Bell
 from coordinator.run_files import RunFile, list_run_files
+from coordinator.software import Software, own_software
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.strikes import Policy
 from coordinator.telemetry import Telemetry
@@ -38,7 +39,13 @@ class RunServices:
     telemetry: Telemetry
     checkpoint_dir: Callable[[int], Path]  # where the checkpoint of a step lies on this machine
     web_address: str  # where the dashboard and the checkpoints are reached
+    software: Software  # which the run brings its volunteers
     bell: Bell = field(default_factory=Bell)  # rings when another process has changed the store
+
+    @property
+    def software_address(self) -> str:
+        """Where volunteers get the run's own software, with its digest."""
+        return self.software.address(self.web_address)
 
     @property
     def authority_public(self) -> bytes:
@@ -78,6 +85,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             telemetry=telemetry,
             checkpoint_dir=directory.checkpoint_dir,
             web_address=directory.settings.web_address,
+            software=own_software(),
         )
     finally:
         engine.dispose()

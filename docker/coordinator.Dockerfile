@@ -25,6 +25,8 @@ COPY auth auth
 COPY peer peer
 COPY coordinator coordinator
 COPY dashboards dashboards
+# The page about taking part offers it; dashboards/ has a link to it.
+COPY notebooks/join.ipynb notebooks/
 RUN python3 -m pip --python /opt/manyhands/bin/python install --no-cache-dir --no-deps -c constraints.txt .
 # Tests of others, and what one compiles against: an eighth of it all.
 RUN find /opt/manyhands/lib -regextype egrep \

@@ -27,6 +27,7 @@ COPY peer peer
 # Without the operator's dependencies its commands only say what they need; the start-up check wants all packages.
 COPY coordinator coordinator
 COPY dashboards dashboards
+COPY notebooks/join.ipynb notebooks/
 RUN python3 -m pip --python /opt/manyhands/bin/python install --no-cache-dir --no-deps -c constraints.txt .
 # Tests of others, and what one compiles against: an eighth of it all.
 RUN find /opt/manyhands/lib -regextype egrep \

@@ -17,6 +17,18 @@ DISTRIBUTION = "manyhands-swarm"  # the command and the packages have other name
 CONSTRAINTS = Path(__file__).parent / "constraints.txt"  # the exact versions, in an installation as in a checkout
 
 
+INSTALLER = "peer/installer"  # in the wheel
+FOLDER = "manyhands"  # where it makes its environment, unless told otherwise
+
+
+def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
+    """Fetch a wheel whose address ends in its digest; check it, and only then have it install itself."""
+    place, _, digest = address.partition("#sha256=")
+    name = place.rpartition("/")[2]
+    run = f"python3 {name}/{INSTALLER}" + ("" if folder == FOLDER else f" {shlex.quote(folder)}")
+    return f"curl -fsSLO {place}", f"echo '{digest}  {name}' | sha256sum -c && {run}"
+
+
 def how_to_add(extra: str) -> str:
     """How to add an optional part to this very installation, for the end of an error's sentence."""
     try:

@@ -35,6 +35,7 @@ from coordinator.web import (
     pages,
     participants_api,
     sharing,
+    software,
     trials,
     views,
 )
@@ -94,6 +95,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.sessions = services.sessions
     app.state.join_link = str(state.directory.join_link)
     app.state.notebook_url = state.directory.settings.notebook_url
+    app.state.software = software.software_files(services.software, services.web_address, app.state.join_link)
     app.state.authority = lambda: state.directory.authority
     app.state.checkpoints_dir = state.directory.checkpoints_dir
     app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)
@@ -105,6 +107,7 @@ def create_app(state: WebState) -> FastAPI:
     app.include_router(participants_api.router)
     app.include_router(join_api.router)
     app.include_router(checkpoint_files.router)
+    app.include_router(software.router)
     app.include_router(moments_api.router)
     app.state.moments = AnswerCache(moments_api.KEPT_CHUNKS)
     app.include_router(sharing.router)

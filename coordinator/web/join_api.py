@@ -11,9 +11,12 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.joining import MAX_CODE_CHARS, InviteState, invite_facts, notebooks_of
+from coordinator.run_services import RunServices
+from coordinator.software import NOTEBOOK_NAME
 from coordinator.web.answers import encode
 from coordinator.web.api import cached, live_of
 from coordinator.web.snapshot import Snapshot
+from peer.software import install_commands
 
 MEASURED_STEPS = 20
 router = APIRouter(prefix="/api/v1", tags=["people"])
@@ -24,6 +27,16 @@ class NotebookLinks(BaseModel):
 
     colab: str
     kaggle: str
+
+
+class SoftwareLinks(BaseModel):
+    """The software that the run brings: addresses that end in `#sha256=` and the digest of what is there."""
+
+    version: str
+    wheel: str
+    constraints: str
+    install: list[str]  # commands that fetch the wheel, check it, and install it in a folder of its own
+    notebook: str  # the notebook's address; it asks neither for the software nor for the join link
 
 
 class LoginLink(BaseModel):
@@ -48,6 +61,7 @@ class Joining(BaseModel):
     run: str
     join_link: str
     command: str
+    software: SoftwareLinks
     notebooks: NotebookLinks | None
     logins: list[LoginLink]
     needs: Needs
@@ -94,6 +108,7 @@ def joining_of(state: Any, snapshot: Snapshot) -> Joining:
         run=config.run.name,
         join_link=link,
         command=f"manyhands join '{link}'",
+        software=software_links(services),
         notebooks=None if notebooks is None else NotebookLinks(colab=notebooks.colab, kaggle=notebooks.kaggle),
         logins=[LoginLink(name=name, title=title) for name, title in services.logins.titles.items()],
         needs=Needs(
@@ -102,6 +117,17 @@ def joining_of(state: Any, snapshot: Snapshot) -> Joining:
             sequence_length=config.data.sequence_length,
             target_batch_size=config.averaging.target_batch_size,
         ),
+    )
+
+
+def software_links(services: RunServices) -> SoftwareLinks:
+    """Where the run's software is."""
+    return SoftwareLinks(
+        version=services.software.version,
+        wheel=services.software_address,
+        constraints=services.software.constraints_address(services.web_address),
+        install=list(install_commands(services.software_address)),
+        notebook=f"{services.web_address}/software/{NOTEBOOK_NAME}",
     )
 
 

@@ -28,9 +28,7 @@ def import_sentencepiece() -> ModuleType:
     try:
         import sentencepiece
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"sentencepiece models need the package `sentencepiece`: {how_to_add('corpus')}."
-        ) from error
+        raise ConfigError(f"sentencepiece models need the package `sentencepiece`: {how_to_add('corpus')}.") from error
     return sentencepiece
 
 

@@ -1,0 +1,100 @@
+"""Installs the wheel that it lies in, in an environment of its own: `python3 WHEEL/peer/installer [FOLDER]`.
+
+Python runs a folder of a zip file as it stands. So a person who has checked the wheel's digest needs nothing else of
+ours, and gets the exact versions that the wheel names. Only the standard library of the machine's Python is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+import venv
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+CONSTRAINTS = "peer/constraints.txt"  # in the wheel
+PROBE_S = 60
+FIRST_PIP_WITH_PYTHON = (22, 3)  # that installs into another environment
+FOREIGN_PATHS = ("PYTHONPATH", "PYTHONHOME")  # what lies there would count as installed
+
+
+def main(wheel: Path, arguments: Sequence[str]) -> None:
+    """Make the environment, or bring it up to date."""
+    parser = argparse.ArgumentParser(prog=f"python3 {wheel.name}/peer/installer", description="Installs manyhands.")
+    parser.add_argument("folder", nargs="?", default="manyhands", type=Path, help="of the environment (manyhands)")
+    parser.add_argument("--extra", action="append", default=[], help="an optional part, such as tpu; repeatable")
+    options = parser.parse_args(arguments)
+    folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # a symlink stays what it is
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, symlinks=True)  # without a pip of its own, which some hosts (Colab, Debian) cannot make
+    kept = Path(shutil.copy(wheel, folder))  # an optional part may be added later
+    with zipfile.ZipFile(kept) as archive:
+        (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
+    install = [*installer_for(python), "--quiet", "-c", str(folder / "constraints.txt")]
+    if not has_nvidia_driver() and sys.platform == "linux":
+        install_cpu_torch(install)
+    wanted = f"{kept}[{','.join(options.extra)}]" if options.extra else str(kept)
+    if run([*install, wanted]) or run([*install, "--force-reinstall", "--no-deps", str(kept)]):
+        sys.exit("The installation did not succeed: see above, mend it, and run the same command again.")
+    sys.stdout.write(f"Installed; the command is {options.folder / 'bin' / 'manyhands'}\n")
+
+
+def installer_for(python: Path) -> list[str]:
+    """What installs into the environment: uv where there is one, this Python's pip, else a pip for the environment."""
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--python", str(python)]
+    try:
+        ours = tuple(int(part) for part in version("pip").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        ours = (0,)
+    if ours >= FIRST_PIP_WITH_PYTHON:
+        return [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    if run([str(python), "-m", "ensurepip", "--upgrade"]):
+        sys.exit("This Python has no pip: install python3-venv (or uv), and run the same command again.")
+    return [str(python), "-m", "pip", "install"]
+
+
+def has_nvidia_driver() -> bool:
+    """Whether there is a GPU for PyTorch's CUDA build."""
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=PROBE_S, check=False).returncode == 0  # noqa: S607
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def install_cpu_torch(install: Sequence[str]) -> None:
+    """Take PyTorch's CPU build, where it can be reached: PyPI's brings gigabytes of CUDA libraries."""
+    try:
+        urllib.request.urlopen(f"{CPU_TORCH}/torch/", timeout=PROBE_S).close()  # noqa: S310
+        failed = run([*install, "--no-deps", "--index-url", CPU_TORCH, "torch"]) != 0
+    except OSError:
+        failed = True
+    if failed:
+        sys.stdout.write(f"{CPU_TORCH} did not answer: PyTorch comes from the package index, perhaps with CUDA.\n")
+        sys.stdout.flush()
+
+
+def run(command: Sequence[str]) -> int:
+    """A command's exit status; it sees nothing that is meant for manyhands alone, such as an invite code."""
+    return subprocess.run(command, env=without_ours(os.environ), check=False).returncode  # noqa: S603
+
+
+def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment for programs of others."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("MANYHANDS_") and name not in FOREIGN_PATHS
+    }
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parents[2], sys.argv[1:])
