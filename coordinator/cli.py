@@ -30,7 +30,7 @@ from coordinator.doctor import examine
 from coordinator.erasure import erase as erase_member
 from coordinator.evaluator_cli import evaluator, evaluators
 from coordinator.invites import ROLE_RANKS
-from coordinator.joining import invite_page
+from coordinator.joining import Invitation
 from coordinator.logs import LogFormat
 from coordinator.naming_cli import credits_of, display_name, hide_name_of
 from coordinator.presence import checkpoints, online_sessions, read_swarm_status
@@ -38,6 +38,7 @@ from coordinator.publications import newest_at
 from coordinator.rewind_cli import rewind
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.serve import serve_run
+from coordinator.software import own_software
 from coordinator.steer_cli import announce, change, pause, resume, stop
 from coordinator.validations import validations
 from peer.doctor.display import open_display
@@ -123,24 +124,27 @@ def invite(
     devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
     as_json: bool = JSON,
 ) -> None:
-    """Invite a volunteer: prints one-use codes, which are stored nowhere, and the commands that use them."""
+    """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
     detail = f"{role}, {devices} code(s), {days:g} days"
     with open_run(directory) as run, run.audit.act("invite", name, detail):
         codes = run.membership.invite(name, role=role, days=days, devices=devices)
         link = str(run.directory.join_link)
         address = run.directory.settings.web_address
-    command = "assist" if role == "auxiliary" else "join"
-    invites = [
-        {"code": code, "command": f"manyhands {command} '{link}' --invite {code}", "page": invite_page(address, code)}
-        for code in codes
-    ]
+    software = own_software().address(address)
+    invitations = [Invitation.of(code, role, link, address, software) for code in codes]
     if as_json:
-        say_json({"member": name, "role": role, "days": days, "join_link": link, "invites": invites})
+        invites = [asdict(invitation) for invitation in invitations]
+        known = {"member": name, "role": role, "days": days, "join_link": link, "software": software}
+        say_json({**known, "invites": invites})
         return
-    for entry in invites:
-        say(f"Invite code: {entry['code']}")
-        say(entry["command"])
-        say(f"Or, for the person to open: {entry['page']}")
+    say(f"The run's software, which a notebook asks for: {software}")
+    for invitation in invitations:
+        say(f"Invite code: {invitation.code}")
+        say(f"For the person to open: {invitation.page}")
+        say("Or, to install the software and join, in one line:")
+        say(invitation.one_line)
+        say("Where it is installed:")
+        say(invitation.command)
 
 
 app.command("allow", epilog="Example: manyhands coordinator allow my-run hf:alice")(allow)

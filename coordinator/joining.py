@@ -12,6 +12,7 @@ from auth.providers import hash_invite_code
 from coordinator.display_names import public_name
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Invite, Naming
+from peer.software import FOLDER, install_commands
 
 InviteState = Literal["open", "used", "expired", "revoked", "unknown"]
 MAX_CODE_CHARS = 64
@@ -67,6 +68,18 @@ def _state(invite: Invite, now: float) -> InviteState:
     return "expired" if now >= invite.expires_at else "open"
 
 
-def invite_page(web_address: str, code: str) -> str:
-    """The address that an operator hands to one person: the code stands behind the #, which browsers send to nobody."""
-    return f"{web_address.rstrip('/')}/join#invite={quote(code)}"
+@dataclass(frozen=True)
+class Invitation:
+    """What an operator hands to one person, for one machine."""
+
+    code: str
+    command: str  # where the run's software is installed
+    one_line: str  # installs the software, and then joins
+    page: str  # the code stands behind the #, which browsers send to nobody
+
+    @classmethod
+    def of(cls, code: str, role: str, join_link: str, web_address: str, software: str) -> Invitation:
+        """`software` is the address of the run's wheel, with its digest."""
+        command = f"manyhands {'assist' if role == 'auxiliary' else 'join'} '{join_link}' --invite {code}"
+        one_line = " && ".join((*install_commands(software), f"{FOLDER}/bin/{command}"))
+        return cls(code, command, one_line, f"{web_address}/join#invite={quote(code)}")

@@ -17,11 +17,13 @@ from coordinator.cli import app
 from coordinator.directory import RunDirectory
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import open_run
+from coordinator.software import own_software
 from coordinator.strikes import Policy
 from coordinator.suspicions import Claim, hear
 from coordinator.validations import record_validation
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
+from peer.software import install_commands
 from tests.receipts import keeper_confirms
 from tests.served_page import validation_row
 from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
@@ -127,10 +129,14 @@ def test_invite_prints_codes_that_admit_once_each(run_dir: Path, tmp_path: Path)
 
 
 def test_invite_for_people_shows_the_same_command(run_dir: Path) -> None:
-    """Without --json the line to send to the volunteer stands by itself."""
+    """Without --json each line to copy stands by itself; the last is the command, which compose.yaml's demo takes."""
     lines = call("invite", run_dir, "ada").output.splitlines()
-    assert lines[1].startswith("manyhands join 'manyhands://")
-    assert lines[1].endswith(lines[0].removeprefix("Invite code: "))
+    software = lines[0].removeprefix("The run's software, which a notebook asks for: ")
+    code = lines[1].removeprefix("Invite code: ")
+    assert software == own_software().address(RunDirectory.open(run_dir).settings.web_address)
+    assert lines[-1].startswith("manyhands join 'manyhands://")
+    assert lines[-1].endswith(f" --invite {code}")
+    assert " && ".join((*install_commands(software), f"manyhands/bin/{lines[-1]}")) in lines
 
 
 def test_members_lists_what_everybody_gave(run_dir: Path, tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from coordinator.display_names import choose_name
+from coordinator.joining import Invitation
 from coordinator.losses import count_losses
 from coordinator.presence import open_session, touch_session
 from coordinator.store.models import Device
+from peer.software import install_commands
 from tests.browser import PATIENCE_MS, SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.receipts import key_of
 from tests.served_page import FakeRun, PageServer, fake_run
@@ -196,6 +198,9 @@ def test_an_invited_person_sees_the_own_command(
     page.goto(f"{server.url}join#invite={code}")
     command = page.locator("#invited-command")
     expect(command).to_contain_text(f"manyhands join '{run.directory.join_link}' --invite {code}", timeout=PATIENCE_MS)
+    link, services = str(run.directory.join_link), run.services
+    said = Invitation.of(code, "trainer", link, services.web_address, services.software_address)
+    expect(command).to_have_text(said.one_line)
     expect(page.locator("#invited-text")).to_contain_text(HOSTILE + "2")
     assert page.locator("#invited img").count() == 0
     assert not any(code in url.split("#")[0] for url in asked)
@@ -219,6 +224,11 @@ def test_without_an_invite_the_page_says_how_to_join(page: Page, server: PageSer
     page.goto(f"{server.url}join")
     expect(page.locator("#command")).to_contain_text(f"manyhands join '{run.directory.join_link}'")
     expect(page.locator("#invited")).to_be_hidden()
+    expect(page.locator("#software")).to_have_text(run.services.software_address)
+    expect(page.locator("#install")).to_have_text("\n".join(install_commands(run.services.software_address)))
+    with page.expect_download() as download:
+        page.locator("#notebook").click()
+    assert download.value.suggested_filename == "join.ipynb"
     expect(page.locator("#colab")).to_have_count(0)
     expect(page.locator("#state-size, #step-time").first).to_be_attached()
 

@@ -6,26 +6,41 @@ It takes about a minute: a real coordinator with its keeper starts, and real wor
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
+import subprocess
+import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.request import urlopen
 
+import nbformat
 import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from uv import find_uv_bin
 
 from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
 from coordinator.presence import online_sessions
+from coordinator.software import own_software
+from peer.software import CONSTRAINTS
 from tests.live_notebooks import TIMEOUT_S, open_notebook, outputs, printed, served_run, sessions_of, shown
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 OURS = ("MANYHANDS_", "COLAB_", "KAGGLE_")
+HOST = dict(os.environ)  # before a test changes it
+PATIENCE_S = 900  # a hundred packages, which may have to be downloaded
+WHEEL = "manyhands_swarm-0-py3-none-any.whl"
 STAND_IN = """
 import os, sys
 print(sys.prefix, *sys.argv[1:], end=f", invite of {len(os.environ['MANYHANDS_INVITE'])} letters")
@@ -47,7 +62,7 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))  # where the device is kept, if nothing else is said
-    monkeypatch.setenv("MANYHANDS_INSTALL", "none")
+    monkeypatch.setenv("MANYHANDS_SOFTWARE", "none")
 
 
 def invite(run: RunDirectory, name: str) -> str:
@@ -67,7 +82,7 @@ def prepare(run: RunDirectory, code: str, monkeypatch: pytest.MonkeyPatch) -> No
 async def run_cell(client: NotebookClient, true: Callable[[], object], *, interrupts: int = 1) -> None:
     """Execute the cell and interrupt it, as the notebook's button does, once something has happened."""
     running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
-    await eventually(lambda: running.done() or true())
+    await eventually(lambda: running.done() or true(), PATIENCE_S)
     assert client.km is not None
     for _ in range(interrupts):
         await client.km.interrupt_kernel()
@@ -156,22 +171,126 @@ async def test_a_wrong_invite_is_one_sentence(
     assert "wrong-wrong" not in str(client.nb)
 
 
-async def test_cell_installs_into_an_environment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it joins with was installed beside the host's packages, not among them, and got link and invite."""
-    wheel = tmp_path / "manyhands-0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("manyhands.py", STAND_IN)
-        archive.writestr("manyhands-0.dist-info/METADATA", "Metadata-Version: 2.1\nName: manyhands\nVersion: 0\n")
-        archive.writestr(
-            "manyhands-0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("manyhands-0.dist-info/RECORD", "")
-    monkeypatch.setenv("MANYHANDS_INSTALL", str(wheel))
-    client = open_notebook("join.ipynb", tmp_path, typed=("a link", "a code"))
+STAND_IN_INSTALLER = """
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv[1], "bin")
+folder.mkdir(parents=True)
+(folder / "python").write_text('#!/bin/sh\\necho "$0 $@, invite of ${#MANYHANDS_INVITE} letters"')
+(folder / "python").chmod(0o755)
+print("installing with", sys.argv[2:], "and", [name for name in os.environ if name.startswith("MANYHANDS")])
+"""
+
+
+@pytest.fixture
+def stand_in_wheel(tmp_path: Path) -> Iterator[str]:
+    """The address, without its digest, of a wheel that installs a command which shows how it was called."""
+    served = tmp_path / "served"
+    served.mkdir()
+    with zipfile.ZipFile(served / WHEEL, "w") as archive:
+        archive.writestr("peer/installer/__main__.py", STAND_IN_INSTALLER)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/{WHEEL}"
+        server.shutdown()
+        serving.join()
+
+
+async def test_cell_installs_into_an_environment_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in_wheel: str
+) -> None:
+    """The wheel of the address installs itself beside the host's packages; only what it brings gets the invite."""
+    digest = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
+    monkeypatch.delenv("MANYHANDS_SOFTWARE")
+    monkeypatch.setenv("MANYHANDS_INVITE", "a code")
+    monkeypatch.setenv("MANYHANDS_EXTRA", "tpu")
+    client = open_notebook("join.ipynb", tmp_path, typed=(f"{stand_in_wheel}#sha256={digest}", "a link"))
     await client.async_execute()
     text = printed(client)
-    assert f"{tmp_path / '.manyhands-venv'} join a link --log-format notebook, invite of 6 letters" in text
+    assert "installing with ['--extra=tpu'] and []" in text
+    command = f"{tmp_path / '.manyhands-venv'}/bin/python -I -m manyhands"
+    assert f"{command} join a link --log-format notebook, invite of 6 letters" in text
     assert "a code" not in text
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("{wheel}#sha256=" + "0" * 64, "is not the software that its digest names"),
+        ("{wheel}", "ends with #sha256="),
+        ("{wheel}.gone#sha256=" + "0" * 64, "did not answer"),
+        ("manyhands", "ends with #sha256="),
+    ],
+)
+async def test_software_without_its_digest_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in_wheel: str, address: str, said: str
+) -> None:
+    """The cell ends with one sentence, and nothing was installed."""
+    monkeypatch.setenv("MANYHANDS_SOFTWARE", address.format(wheel=stand_in_wheel))
+    client = open_notebook("join.ipynb", tmp_path, typed=("a link", "a code"))
+    with pytest.raises(CellExecutionError, match=said):
+        await client.async_execute()
+    assert "installing with" not in printed(client)
+    assert not (tmp_path / ".manyhands-venv").exists()
+
+
+@pytest.fixture
+def fresh_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a kernel in an environment that has never seen this software, and has no checkout in its paths."""
+    uv = find_uv_bin()
+    cache = subprocess.run([uv, "cache", "dir"], env=HOST, check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("UV_CACHE_DIR", cache)  # the home directory is another one
+    if "PIP_FIND_LINKS" in os.environ:
+        monkeypatch.setenv("UV_FIND_LINKS", ",".join(os.environ["PIP_FIND_LINKS"].split()))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("PATH", f"{Path(uv).parent}:{os.environ['PATH']}")
+    host = tmp_path / "host"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(host)], check=True, cwd=tmp_path)
+    install = [uv, "pip", "install", "--quiet", "--python", str(host / "bin" / "python"), "-c", str(CONSTRAINTS)]
+    subprocess.run([*install, "ipykernel"], check=True, cwd=tmp_path)
+    kernel = tmp_path / "jupyter" / "kernels" / "fresh"
+    kernel.mkdir(parents=True)
+    command = [str(host / "bin" / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (kernel / "kernel.json").write_text(json.dumps({"argv": command, "display_name": "fresh", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    return "fresh"
+
+
+async def test_a_machine_without_a_checkout_gets_all_from_the_run(
+    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_host: str
+) -> None:
+    """The notebook that the run serves asks for the invite alone, installs from the run, and its samples count."""
+    prepare(served, invite(served, "olga"), monkeypatch)
+    monkeypatch.delenv("MANYHANDS_SOFTWARE")
+    monkeypatch.delenv("MANYHANDS_LINK")
+    place = {"metadata": {"path": tmp_path}}
+    client = NotebookClient(served_notebook(served), timeout=PATIENCE_S, kernel_name=fresh_host, resources=place)
+    ledger = Ledger(sessions_of(served), served.config)
+
+    def counted() -> bool:
+        return any(row.member == "olga" and row.samples for row in ledger.contributions())
+
+    async with client.async_setup_kernel():
+        await run_cell(client, counted)
+    assert printed(client).endswith("Thank you! Run the cell again to go on.\n")
+    path, version = what_is_installed(tmp_path / ".manyhands-venv")
+    assert path.is_relative_to(tmp_path)
+    assert version == own_software().version
+
+
+def served_notebook(run: RunDirectory) -> nbformat.NotebookNode:
+    """The notebook as the run offers it."""
+    with urlopen(f"{run.settings.web_address}/software/join.ipynb", timeout=TIMEOUT_S) as answer:  # noqa: S310
+        return nbformat.reads(answer.read().decode(), as_version=4)
+
+
+def what_is_installed(environment: Path) -> tuple[Path, str]:
+    """Where an environment has our packages from, and in which version."""
+    script = "import peer; from peer.guest.versions import software_version; print(peer.__file__, software_version())"
+    command = [environment / "bin" / "python", "-I", "-c", script]
+    said = subprocess.run(command, cwd=environment, check=True, capture_output=True, text=True).stdout.split()
+    return Path(said[0]), said[1]
 
 
 async def test_the_invite_is_typed_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

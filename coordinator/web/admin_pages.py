@@ -15,7 +15,7 @@ from auth.errors import ConfigError
 from coordinator.administration import Administration
 from coordinator.administrators import Login
 from coordinator.invites import ROLE_RANKS
-from coordinator.joining import invite_page
+from coordinator.joining import Invitation
 from coordinator.web.admin_login import (
     LoginDesk,
     clear_cookie,
@@ -100,10 +100,10 @@ async def invite(request: Request, login: Who, form: Form) -> Response:
         code = await asyncio.to_thread(run.invite, name, role, number(form.get("days", "")))
     except ConfigError as error:
         return await _members(request, login, 400, error=str(error))
-    link, verb = request.app.state.join_link, "assist" if role == "auxiliary" else "join"
-    command = f"manyhands {verb} '{link}' --invite {code}"
-    page = invite_page(request.app.state.web_address, code)
-    return await _members(request, login, code=code, invited=name, command=command, page=page)
+    services = request.app.state.services
+    link, software = request.app.state.join_link, services.software_address
+    invitation = Invitation.of(code, role, link, services.web_address, software)
+    return await _members(request, login, invited=name, invitation=invitation)
 
 
 @router.post("/revoke")
@@ -219,7 +219,7 @@ async def _quarantines(request: Request, login: Login, status: int = 200, **valu
 
 async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     found = await asyncio.to_thread(administration(request, login).members)
-    values = {"code": "", "invited": "", "command": "", "page": ""} | values
+    values = {"invited": "", "invitation": None} | values
     return draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
 
 
