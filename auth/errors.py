@@ -17,6 +17,7 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── VersionError               12   peer and coordinator speak different versions
     ├── PortTakenError             13   a port to listen on is taken
     ├── StorageError               14   disk full, or a file cannot be written or verified
+    │   └── DatabaseError          31   ... the run's database, which is missing, empty or damaged
     ├── ClockError                 15   the two clocks differ too much
     ├── SwarmError                 16   the swarm cannot be reached or its daemon does not start
     ├── TokenError                 17   an access token is invalid
@@ -137,6 +138,13 @@ class StorageError(ManyhandsError):
 
     code = "storage"
     exit_code = 14
+
+
+class DatabaseError(StorageError):
+    """A run's database is missing, empty or damaged, so that the run must be restored."""
+
+    code = "database"
+    exit_code = 31
 
 
 class ClockError(ManyhandsError):

@@ -23,10 +23,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from auth.errors import ConfigError, StorageError
 from auth.files import new_directory, write_private
 from coordinator.backup_files import check_file, copy_file, files_of, sync_folder, sync_folders
+from coordinator.database_owner import open_database
 from coordinator.directory import RunDirectory
 from coordinator.manifests import FileEntry, file_entry, verify
 from coordinator.store.copying import TableContent, file_contents, save_as_file
-from coordinator.store.engine import migrate, open_engine
 from peer.guest.versions import software_version
 
 MANIFEST, RUN, DATABASE = "backup.json", "run", "database.db"
@@ -120,13 +120,9 @@ def _read_manifest(path: Path) -> BackupManifest:
 
 def _save_database(directory: RunDirectory, target: Path) -> str:
     """Returns of which kind it was."""
-    engine = open_engine(directory.database_url)
-    try:
-        migrate(engine)
-        save_as_file(engine, target)
-        return engine.dialect.name
-    finally:
-        engine.dispose()
+    with open_database(directory) as sessions:
+        save_as_file(sessions.engine, target)
+        return sessions.engine.dialect.name
 
 
 def _copy_files(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:

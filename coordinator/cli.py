@@ -37,6 +37,7 @@ from coordinator.presence import checkpoints, online_sessions, read_swarm_status
 from coordinator.publications import newest_at
 from coordinator.rewind_cli import rewind
 from coordinator.runs import OpenRun, create_run, make_settings, open_run
+from coordinator.secret_text import read_secret
 from coordinator.serve import serve_run
 from coordinator.software import own_software
 from coordinator.steer_cli import announce, change, pause, resume, stop
@@ -74,6 +75,9 @@ def init(
     control_port: int = typer.Option(7443, help="Port of the control plane."),
     web_port: int = typer.Option(8080, help="Port of the dashboard."),
     swarm_port: int = typer.Option(31337, help="Port of the swarm."),
+    database_url_file: Path | None = typer.Option(
+        None, help="A file of mode 0600 with the URL of an empty PostgreSQL database; else SQLite in the directory."
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Make a new run: its keys, its settings, its database and its tokenizer."""
@@ -86,6 +90,7 @@ def init(
         control_port=control_port,
         web_port=web_port,
         swarm_port=swarm_port,
+        database_url=None if database_url_file is None else read_secret(database_url_file, "--database-url-file"),
     )
     run = create_run(directory, run_config, settings)
     if as_json:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sqlalchemy import func, select
-
 from auth.errors import ConfigError
 from auth.files import write_private
 from coordinator.device_cli import DIRECTORY
 from coordinator.directory import RunDirectory, Settings
 from coordinator.environment import (
-    DATABASE_URL,
     Wanted,
     changed_keys,
     read_environment,
@@ -24,8 +21,6 @@ from coordinator.environment import (
     settle,
 )
 from coordinator.runs import create_run
-from coordinator.store.engine import Sessions, migrate, open_engine
-from coordinator.store.models import DatabaseOwner, Member
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from peer.tables import say
 
@@ -45,8 +40,6 @@ def make(path: Path, wanted: Wanted) -> None:
     """Make the run, tokenizer included, or nothing."""
     config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
     settings = settle(Settings(), wanted)
-    if settings.database_url is not None:
-        _require_unused(settings.database_url, path)
     say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
     run = create_run(path, config, settings)
     say(f"The run is ready. Join link: {run.join_link}")
@@ -71,19 +64,3 @@ def _holds(run_file: Path, config: RunConfig) -> bool:
         return RunConfig.from_yaml(run_file) == config
     except ConfigError:
         return False  # nobody needs it any more: no reason not to serve
-
-
-def _require_unused(database_url: str, path: Path) -> None:
-    """A new run's keys fit none of the members of an old one."""
-    engine = open_engine(database_url)
-    try:
-        migrate(engine)
-        with Sessions(engine)() as session:
-            used = session.get(DatabaseOwner, 1) or session.scalar(select(func.count()).select_from(Member))
-    finally:
-        engine.dispose()
-    if used:
-        raise ConfigError(
-            f"The database holds a run already, and {path} holds none: restore that run's directory from a backup, "
-            f"or name an empty database (in {DATABASE_URL}, or by a new volume for the profile `postgres`)."
-        )

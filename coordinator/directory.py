@@ -34,10 +34,10 @@ from auth.identity import AuthorityKey, certificate_fingerprint, create_tls_cert
 from auth.join_link import Address, JoinLink
 from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.authority_key import load_authority
+from coordinator.database_owner import create_database
 from coordinator.manifests import checkpoint_name
 from coordinator.place_settings import PlaceSettings
 from coordinator.sinks.settings import Sinks
-from coordinator.store.engine import migrate, open_engine
 from coordinator.strikes import Policy
 from coordinator.webhook_settings import Webhooks
 from peer.run_config import RunConfig
@@ -154,15 +154,17 @@ class RunDirectory:
         settings: Settings,
         prepare: Callable[[RunDirectory], None] = _nothing_more,
     ) -> RunDirectory:
-        """Make a new run with new keys and an empty database; refuses a path where something is already.
+        """Make a new run with new keys and a database of its own; refuses a path where something is already.
 
         `prepare` adds what takes long or may fail, such as training the tokenizer. Everything is made in a directory
-        aside, which takes the run's name only when it is complete.
+        aside, which takes the run's name only when it is complete. The database comes last: a server's stays if the
+        run is not made after all.
         """
         with new_directory(path, 0o700, "choose another directory, or serve the run in it") as aside:
             unfinished = cls(aside)
             unfinished._fill(config, settings)
             prepare(unfinished)
+            create_database(unfinished)
         return cls(path.absolute())
 
     @classmethod
@@ -180,11 +182,6 @@ class RunDirectory:
         write_private(self.path / "settings.yaml", settings.to_yaml().encode())
         AuthorityKey.generate().save(self.keys_dir / "authority.key")
         create_tls_certificate(self.tls_key_path, self.tls_cert_path)
-        engine = open_engine(self.database_url)
-        try:
-            migrate(engine)
-        finally:
-            engine.dispose()
 
     @property
     def keys_dir(self) -> Path:

@@ -18,17 +18,18 @@ from typing import Any
 
 from cryptography import x509
 from sqlalchemy import ColumnElement, func, select, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from auth.errors import FingerprintError, ManyhandsError, UnfitError, UnreachableError
 from auth.join_link import JoinLink
 from coordinator.authority_key import handover_to
+from coordinator.database_owner import require_database
 from coordinator.descriptors import descriptors_needed, most_descriptors
 from coordinator.directory import RunDirectory
 from coordinator.ports import is_free
 from coordinator.secret_files import exposed
 from coordinator.serve import chosen_parts, listeners
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Sessions, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, Session
 from peer.doctor.display import Display
 from peer.doctor.findings import Finding, Outcome, Verdict, failed, ok, skipped, warning
@@ -105,11 +106,12 @@ def check_database(directory: RunDirectory, _now: float) -> Outcome:
     """It answers; a file of SQLite's is whole."""
     engine = open_engine(directory.database_url)
     try:
+        require_database(engine, directory)
         with engine.connect() as connection:
             sqlite = engine.dialect.name == "sqlite"
             verdict = str(connection.scalar(text("PRAGMA quick_check(1)" if sqlite else "SELECT 'ok'")))
-    except SQLAlchemyError as error:
-        return failed(f"The database does not answer ({type(error).__name__}).", "Check `database_url` and the server.")
+    except DBAPIError as error:
+        return failed(f"{trouble(error) or own_words(error)}", "")
     finally:
         engine.dispose()
     if verdict != "ok":

@@ -19,7 +19,7 @@ from coordinator.directory import RunDirectory, Settings
 from coordinator.manifests import checkpoint_name
 from coordinator.presence import checkpoints, forget_checkpoints
 from coordinator.store.copying import TableContent, contents, copy_rows, is_empty, sqlite_address
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions, migrate, open_engine, own_words
 
 SETTINGS = "settings.yaml"
 
@@ -83,7 +83,7 @@ def _bring_up_to_date(staged: Engine, there: list[str]) -> None:
 
 def _fill(source: Engine, address: str) -> None:
     """Copy all rows in one transaction, which is undone if they do not arrive as they were sent."""
-    engine = open_engine(address)
+    engine = open_engine(address, create=True)
     try:
         with source.connect() as reading:
             expected = contents(reading)
@@ -96,8 +96,9 @@ def _fill(source: Engine, address: str) -> None:
                             "The database that `database_url` names does not keep what is written to it."
                         )
     except DBAPIError as error:
-        sentence = " ".join(str(error.orig).split()).rstrip(".")[:300]
-        raise StorageError(f"The database that `database_url` names does not take the run: {sentence}.") from error
+        raise StorageError(
+            f"The database that `database_url` names does not take the run: {own_words(error)}."
+        ) from error
     finally:
         engine.dispose()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator.answering import RefusalRecorder
+from coordinator.database_owner import open_database
 from coordinator.directory import RunDirectory
 from coordinator.identity_providers import open_providers
 from coordinator.ledger import Ledger
@@ -17,7 +18,7 @@ from coordinator.membership import Membership
 from coordinator.news import Bell
 from coordinator.run_files import RunFile, list_run_files
 from coordinator.software import Software, own_software
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions
 from coordinator.strikes import Policy
 from coordinator.telemetry import Telemetry
 from peer.run_config import RunConfig
@@ -58,11 +59,9 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
     """Open a run's store, brought up to date, for the time of the block."""
     config = directory.config
     parties = open_providers(directory, clock, time.monotonic)
-    engine = open_engine(directory.database_url)
-    try:
-        migrate(engine)
-        sessions, telemetry = Sessions(engine), Telemetry()
-        telemetry.watch(engine)
+    with open_database(directory) as sessions:
+        telemetry = Telemetry()
+        telemetry.watch(sessions.engine)
         limits = config.membership
         membership = Membership(
             sessions,
@@ -87,5 +86,3 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             web_address=directory.settings.web_address,
             software=own_software(),
         )
-    finally:
-        engine.dispose()

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.audit import AuditLog, os_actor
-from coordinator.database_owner import claim_database
+from coordinator.database_owner import open_database, require_unused
 from coordinator.directory import RunDirectory, Settings
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
-from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.engine import Sessions, open_engine
 from peer.data.tokenizers import prepare_tokenizer
 from peer.run_config import RunConfig
 
@@ -53,7 +53,16 @@ def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values:
 
 
 def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
-    """Make a complete run, tokenizer included, or nothing."""
+    """Make a complete run, tokenizer included, or nothing.
+
+    A database that is in use is refused at once, not only after the tokenizer's training.
+    """
+    if settings.database_url is not None:
+        engine = open_engine(settings.database_url, create=True)
+        try:
+            require_unused(engine)
+        finally:
+            engine.dispose()
     return RunDirectory.create(
         path, config, settings, prepare=lambda run: prepare_tokenizer(run.config, run.tokenizer_dir)
     )
@@ -61,14 +70,10 @@ def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirector
 
 @contextmanager
 def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
-    """Open an existing run, its database brought to this version's tables; raises `ConfigError` where there is none."""
+    """Open an existing run; raises `ConfigError` where there is none, and what `open_database` raises."""
     directory = RunDirectory.open(path)
     config, limits = directory.config, directory.config.membership
-    engine = open_engine(directory.database_url)
-    try:
-        migrate(engine)
-        sessions = Sessions(engine)
-        claim_database(sessions, directory)
+    with open_database(directory) as sessions:
         yield OpenRun(
             directory=directory,
             sessions=sessions,
@@ -83,5 +88,3 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
             ledger=Ledger(sessions, config, clock),
             audit=AuditLog(sessions, os_actor(), clock),
         )
-    finally:
-        engine.dispose()

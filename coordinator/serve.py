@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from auth.errors import WorkerError
-from coordinator.database_owner import claim_database
+from coordinator.database_owner import open_database
 from coordinator.directory import RunDirectory, Settings
 from coordinator.handed_over import require_not_handed_over
 from coordinator.logs import LogFormat, LogStyle, log_to_stderr
@@ -21,7 +21,6 @@ from coordinator.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINK
 from coordinator.ports import Listener, check_ports
 from coordinator.secret_files import check_secrets
 from coordinator.stopping import StopRequest
-from coordinator.store.engine import Sessions, migrate, open_engine
 from peer.run_config import RunConfig
 from peer.tables import say
 
@@ -192,10 +191,8 @@ def serve_run(
     if SINKS in parts:
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
-    engine = open_engine(directory.database_url)
-    migrate(engine)  # before two processes would do it at once
-    claim_database(Sessions(engine), directory)
-    engine.dispose()
+    with open_database(directory):
+        pass  # brought up to date before two parts would do it at once
 
     def announce(part: Part) -> None:
         if part is SERVICE:

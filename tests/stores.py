@@ -35,7 +35,7 @@ def database_address(directory: Path, kind: Kind = "sqlite") -> Iterator[str]:
 def empty_store(directory: Path, kind: Kind = "sqlite") -> Iterator[Sessions]:
     """A new database with all tables, closed at the end of the block; of SQLite in `directory`."""
     with database_address(directory, kind) as address:
-        engine = open_engine(address)
+        engine = open_engine(address, create=True)
         try:
             migrate(engine)
             yield Sessions(engine)

@@ -24,6 +24,7 @@ from coordinator.validations import record_validation
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
 from peer.software import install_commands
+from tests.postgres import PASSWORD, new_database
 from tests.receipts import keeper_confirms
 from tests.served_page import validation_row
 from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
@@ -76,6 +77,20 @@ def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:
     assert str(run.join_link) in result.output
     assert load_tokenizer(run.tokenizer_dir).get_vocab_size() > 50
     assert str(tmp_path / "new") in result.output  # the next command can be pasted
+
+
+def test_init_makes_a_run_on_postgresql(tmp_path: Path) -> None:
+    """The database that a private file names is made this run's; its URL stands in settings.yaml alone."""
+    run_file, url_file = tmp_path / "run.yaml", tmp_path / "url"
+    run_file.write_text(small_config(tmp_path).to_yaml())
+    with new_database("template1") as address:
+        url_file.write_text(address)
+        url_file.chmod(0o600)
+        result = call("init", tmp_path / "new", "--config", run_file, "--database-url-file", url_file)
+        assert PASSWORD not in result.output
+        assert RunDirectory.open(tmp_path / "new").settings.database_url == address
+        assert not (tmp_path / "new" / "manyhands.db").exists()
+        assert call("members", tmp_path / "new").exit_code == 0
 
 
 def test_init_says_when_only_this_machine_can_join(tmp_path: Path) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, DatabaseError, ManyhandsError, StorageError
 from auth.identity import AuthorityKey, create_tls_certificate
+from coordinator.audit import audit_log
 from coordinator.cli import app
 from coordinator.database_owner import claim_database
-from coordinator.directory import RunDirectory
+from coordinator.directory import RunDirectory, Settings
 from coordinator.runs import open_run
+from coordinator.store.engine import migrate, open_engine
+from peer.run_config import RunConfig
+from tests.postgres import new_database
 from tests.small_run import make_small_run
-from tests.stores import Kind, empty_store
+from tests.stores import Kind, database_address, empty_store
+
+CONFIG = RunConfig.from_mapping({"run": {"name": "small"}})
 
 
 @pytest.fixture
@@ -78,6 +87,105 @@ def test_of_two_runs_at_once_one_gets_it(tmp_path: Path, store_kind: Kind) -> No
         errors = [claim.exception() for claim in claims]
     assert sorted(isinstance(error, ConfigError) for error in errors) == [False, True]
     assert errors.count(None) == 1
+
+
+def remove_database(run: RunDirectory) -> None:
+    for path in run.path.glob("manyhands.db*"):
+        path.unlink()
+
+
+def empty_database(run: RunDirectory) -> None:
+    remove_database(run)
+    (run.path / "manyhands.db").touch()
+
+
+def replace_database(run: RunDirectory) -> None:
+    """By one with all tables and no row, beside a checkpoint."""
+    remove_database(run)
+    engine = open_engine(run.database_url, create=True)
+    migrate(engine)
+    engine.dispose()
+    (run.checkpoints_dir / "step-00000005").mkdir()
+
+
+def damage_database(run: RunDirectory) -> None:
+    remove_database(run)
+    (run.path / "manyhands.db").write_bytes(b"no database at all" * 100)
+
+
+def truncate_database(run: RunDirectory) -> None:
+    with sqlite3.connect(run.path / "manyhands.db") as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    os.truncate(run.path / "manyhands.db", 100_000)
+
+
+COMMANDS = (["status"], ["members"], ["invite", "ada"], ["serve"], ["backup", "TARGET"], ["rotate-key"])
+
+
+@pytest.mark.parametrize(
+    "spoil", [remove_database, empty_database, replace_database, damage_database, truncate_database]
+)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_lost_database_is_not_replaced(
+    run: RunDirectory, tmp_path: Path, spoil: Callable[[RunDirectory], None], command: list[str]
+) -> None:
+    """Missing, empty or damaged: each command says so in one sentence, names `restore`, and makes none."""
+    spoil(run)
+    files = {path.name: path.read_bytes() for path in run.path.glob("manyhands.db")}
+    name, *rest = command
+    result = CliRunner().invoke(
+        app, [name, str(run.path), *(str(tmp_path / "target") if word == "TARGET" else word for word in rest)]
+    )
+    assert isinstance(result.exception, DatabaseError)
+    assert "`manyhands coordinator restore`" in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert {path.name: path.read_bytes() for path in run.path.glob("manyhands.db")} == files
+    assert not (tmp_path / "target").exists()
+
+
+def test_an_empty_postgresql_database_is_no_runs(run: RunDirectory) -> None:
+    """Settings that name a fresh one begin no second ledger; the sentence says how to begin anew."""
+    with new_database("template1") as address:
+        settings = run.settings.model_copy(update={"database_url": address})
+        (run.path / "settings.yaml").write_text(settings.to_yaml())
+        expected = r"`database_url` names is empty.*`manyhands coordinator restore`.*`manyhands coordinator init`"
+        with pytest.raises(DatabaseError, match=expected), open_run(run.path):
+            pass
+
+
+def test_a_run_of_an_older_version_is_opened(run: RunDirectory) -> None:
+    """Its `init` made all tables and left them to the first command; without a checkpoint nothing can be lost."""
+    replace_database(run)
+    (run.checkpoints_dir / "step-00000005").rmdir()
+    with open_run(run.path) as opened:
+        assert opened.membership.members() == []
+
+
+def test_a_new_run_owns_its_database(tmp_path: Path, store_kind: Kind) -> None:
+    """From its making on, so that no other takes it; of a run that fails while it is made no database is claimed."""
+    with database_address(tmp_path, store_kind) as address:
+        with pytest.raises(ManyhandsError, match="no such corpus"):
+            RunDirectory.create(tmp_path / "run", CONFIG, Settings(database_url=address), prepare=fail)
+        run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(database_url=address))
+        with pytest.raises(ConfigError, match="holds a run already"):
+            RunDirectory.create(tmp_path / "other", CONFIG, Settings(database_url=address))
+        assert not (tmp_path / "other").exists()
+        with open_run(run.path) as opened:
+            assert audit_log(opened.sessions, 10) == []
+
+
+def fail(_run: RunDirectory) -> None:
+    raise ManyhandsError("no such corpus")
+
+
+def test_a_file_that_may_not_be_opened_is_no_lost_one(run: RunDirectory) -> None:
+    """Its rights are to be mended, and nothing restored."""
+    database = run.path / "manyhands.db"
+    remove_database(run)
+    database.mkdir()
+    with pytest.raises(StorageError, match="unable to open database file") as caught, open_run(run.path):
+        pass
+    assert not isinstance(caught.value, DatabaseError)
 
 
 def replace_certificate(run: RunDirectory) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from auth.errors import ConfigError, UnfitError
+from auth.errors import ConfigError, DatabaseError, UnfitError
 from auth.identity import DeviceKey, create_tls_certificate
 from coordinator import doctor
 from coordinator.cli import app
@@ -107,6 +107,15 @@ def test_a_damaged_database_is_found(run: RunDirectory) -> None:
     """What is no database is told as such."""
     (run.path / "manyhands.db").write_bytes(b"no database at all" * 100)
     assert outcome(run, "database").verdict is Verdict.FAILED
+
+
+def test_a_missing_database_is_found_and_not_made(run: RunDirectory) -> None:
+    """The finding names what is gone and how it comes back."""
+    (run.path / "manyhands.db").unlink()
+    with pytest.raises(DatabaseError, match=r"manyhands\.db is missing.*restore"):
+        outcome(run, "database")
+    assert CliRunner().invoke(app, ["doctor", str(run.path)]).exception.__class__ is UnfitError
+    assert not (run.path / "manyhands.db").exists()
 
 
 def test_a_taken_port_is_named(run: RunDirectory) -> None:

@@ -106,7 +106,7 @@ def test_days_begin_at_midnight_utc() -> None:
 
 def test_an_older_databases_reports_are_added_up(tmp_path: Path) -> None:
     """A run that began before there were sums has those of its days, and what it lost, after its migration."""
-    engine = open_engine(f"sqlite:///{tmp_path}/old.db")
+    engine = open_engine(f"sqlite:///{tmp_path}/old.db", create=True)
     migrate(engine, "0016")
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO members (id, name, created_at, revoked_reason) VALUES (1, 'Ada', 0, '')"))

@@ -46,7 +46,7 @@ def address(tmp_path: Path, store_kind: Kind) -> Iterator[str]:
 
 @pytest.fixture
 def engine(address: str) -> Iterator[Engine]:
-    engine = open_engine(address)
+    engine = open_engine(address, create=True)
     migrate(engine)
     yield engine
     engine.dispose()
@@ -76,7 +76,7 @@ def test_migrations_make_the_models_tables(engine: Engine) -> None:
 
 def test_devices_of_an_older_database_are_numbered(empty: str) -> None:
     """Devices that joined before there were numbers get them in the order of their joining."""
-    engine = open_engine(empty)
+    engine = open_engine(empty, create=True)
     migrate(engine, "0001")
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO members (name, created_at, revoked_reason) VALUES ('Ada', 0, '')"))
@@ -97,7 +97,7 @@ def test_devices_of_an_older_database_are_numbered(empty: str) -> None:
 
 def test_an_older_database_gets_the_table_of_validations(empty: str) -> None:
     """A run that began before checkpoints were evaluated keeps its steps and can evaluate from now on."""
-    engine = open_engine(empty)
+    engine = open_engine(empty, create=True)
     migrate(engine, "0003")
     assert "validations" not in inspect(engine).get_table_names()
     sessions = Sessions(engine)
@@ -112,7 +112,7 @@ def test_an_older_database_gets_the_table_of_validations(empty: str) -> None:
 
 def test_where_checkpoints_lie_is_stored_no_more(empty: str) -> None:
     """Nothing else is lost of them; an older version's database gets the names of their folders again."""
-    engine = open_engine(empty)
+    engine = open_engine(empty, create=True)
     migrate(engine, "0023")
     before = columns_of_checkpoints(engine)
     with engine.begin() as connection:
@@ -148,7 +148,7 @@ def test_migrating_twice_changes_nothing(engine: Engine) -> None:
 
 def test_processes_that_migrate_at_once_wait_for_each_other(empty: str) -> None:
     """Service and keeper may both find an empty database."""
-    engines = [open_engine(empty) for _ in range(4)]
+    engines = [open_engine(empty, create=True) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(migrate, engines))
     assert "members" in inspect(engines[0]).get_table_names()
@@ -175,7 +175,7 @@ def test_bad_address_is_one_sentence_without_its_password(url: str) -> None:
 def test_unreachable_file_is_a_storage_error(tmp_path: Path) -> None:
     """A database in a directory that does not exist is one clear error."""
     with pytest.raises(StorageError, match="cannot be opened"):
-        migrate(open_engine(f"sqlite:///{tmp_path}/missing/manyhands.db"))
+        migrate(open_engine(f"sqlite:///{tmp_path}/missing/manyhands.db", create=True))
 
 
 def test_refused_password_is_a_storage_error_without_it() -> None:

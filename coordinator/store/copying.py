@@ -108,7 +108,7 @@ def _copy_pages(engine: Engine, path: Path) -> None:
 
 
 def _copy_tables(engine: Engine, path: Path) -> None:
-    target_engine = open_engine(sqlite_address(path))
+    target_engine = open_engine(sqlite_address(path), create=True)
     try:
         migrate(target_engine)
         with reading(engine) as source, target_engine.begin() as target:

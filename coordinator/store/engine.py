@@ -5,11 +5,14 @@ SQLAlchemy is used synchronously everywhere; the service calls it in threads.
 
 from __future__ import annotations
 
+import re
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from alembic import command
 from alembic.config import Config
@@ -19,7 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
-from auth.errors import ConfigError, StorageError
+from auth.errors import ConfigError, DatabaseError, StorageError
 from coordinator.store.locks import Lock, one_at_a_time
 
 BUSY_TIMEOUT_S = 30.0  # a migration on a slow disk is waited for
@@ -33,6 +36,39 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+_TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  # what databases say of their files
+    (re.compile(words), family, sentence)
+    for words, family, sentence in (
+        (
+            "is not a database|malformed|unsupported file format|invalid page in block",
+            DatabaseError,
+            "The run's database is damaged ({}): restore the run from a backup (`manyhands coordinator restore`).",
+        ),
+        (
+            "disk is full|No space left on device",
+            StorageError,
+            "The disk of the run's database is full ({}): free some space; what was stored before is intact.",
+        ),
+        (
+            "disk I/O error",
+            StorageError,
+            "The run's database cannot be read or written ({}): free some space where the disk is full and look into "
+            "the system's log; where the file is damaged, restore the run from a backup "
+            "(`manyhands coordinator restore`).",
+        ),
+        (
+            "unable to open database file|readonly database|permission denied",
+            StorageError,
+            "The run's database cannot be opened or written ({}): the user who serves the run must be its owner, and "
+            "its disk must not be mounted read-only.",
+        ),
+        (
+            "database is locked",
+            StorageError,
+            "The run's database is in use by another process ({}): try again when that has ended.",
+        ),
+    )
+)
 _MIGRATING = threading.Lock()
 _WRITES = "manyhands_writes"  # execution option: the transaction will write
 
@@ -86,8 +122,11 @@ def _is_conflict(error: DBAPIError) -> bool:
     return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in CONFLICTS
 
 
-def open_engine(url: str) -> Engine:
-    """The engine for a database address; raises `ConfigError` for one that cannot be understood."""
+def open_engine(url: str, *, create: bool = False) -> Engine:
+    """The engine for a database address; raises `ConfigError` for one that cannot be understood.
+
+    A file of SQLite's that is missing is made only with `create`: an empty one would pass for a run without a past.
+    """
     try:
         parsed = make_url(url)
         if parsed.drivername == "postgresql":
@@ -95,6 +134,8 @@ def open_engine(url: str) -> Engine:
         if parsed.get_backend_name() == "sqlite":
             engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
             _prepare_sqlite(engine)
+            if not create:
+                _refuse_to_create(engine)
             return engine
         return create_engine(parsed, pool_pre_ping=True, connect_args=patience(parsed))
     except (ArgumentError, ImportError) as error:  # the address may hold a password: it is not repeated here
@@ -124,6 +165,13 @@ def _prepare_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+def _refuse_to_create(engine: Engine) -> None:
+    @event.listens_for(engine, "do_connect")
+    def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+        if arguments[0] != ":memory:" and not options.get("uri"):
+            arguments[0], options["uri"] = f"file:{quote(arguments[0])}?mode=rw", True
+
+
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Bring the database to this version's tables, or to an older revision's.
 
@@ -138,12 +186,37 @@ def migrate(engine: Engine, revision: str = "head") -> None:
             command.upgrade(config, revision)
     except CommandError as error:
         raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
-    except OperationalError as error:
-        raise StorageError(f"The database cannot be opened: {_sentence(error)}.") from error
     except ProgrammingError as error:  # as a rule a right that this user lacks
-        raise StorageError(f"The database's tables cannot be made: {_sentence(error)}.") from error
+        raise StorageError(f"The database's tables cannot be made: {own_words(error)}.") from error
+    except DBAPIError as error:
+        raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
 
 
-def _sentence(error: DBAPIError) -> str:
+def trouble(error: BaseException | None) -> StorageError | None:
+    """The sentence for an operator, if the database's file, disk or server fails; None for a mistake of ours."""
+    if not isinstance(error, DBAPIError):
+        return None
+    words = own_words(error)
+    for form, family, sentence in _TROUBLE:
+        if form.search(words):
+            return family(sentence.format(words))
+    if isinstance(error.orig, sqlite3.Error) or not isinstance(error, OperationalError):
+        return None
+    return StorageError(f"The database cannot be opened ({words}): check `database_url` and the server.")
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """Raise in one sentence what fails in the block for a reason that the operator can mend."""
+    try:
+        yield
+    except DBAPIError as error:
+        found = trouble(error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def own_words(error: DBAPIError) -> str:
     """The database's own words, in one line."""
     return " ".join(str(error.orig).split()).rstrip(".")[:300]
