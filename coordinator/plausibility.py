@@ -1,4 +1,7 @@
-"""What a report may claim: a metric is finite, in range and for a plausible step, or it is refused."""
+"""What a report may claim: a metric is finite, in range and for a plausible step, or it is refused.
+
+A step beyond the keeper's is no wrong claim while its era lasts: the swarm may go on when the keeper stands still.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,11 @@ def step_horizon(known_step: int, known_for_s: float) -> int:
     return known_step + STEPS_AHEAD + int(max(0.0, known_for_s) * STEPS_PER_SECOND)
 
 
+def is_ahead(step: int, era: int, facts: Facts) -> bool:
+    """Whether the step is not known yet, and may be later: the report is for then."""
+    return era == facts.current_era and step > facts.horizon_step
+
+
 def implausibility(seq: int, era: int, completed_at: float, report: StepReport, facts: Facts) -> str | None:
     """Why a report cannot be true, in a few words; None if it can."""
     numbers = {field.name: getattr(report, field.name) for field in fields(report)} | {"completed_at": completed_at}
@@ -48,6 +56,8 @@ def implausibility(seq: int, era: int, completed_at: float, report: StepReport, 
             return f"`{name}` ({value:.6g}) is not between 0 and {most:.6g}"
     if report.step < 1:
         return "`step` counts from 1"
+    if era < facts.current_era and report.step > facts.horizon_step:
+        return f"step {report.step} was not reached in era {era}, which is over"
     if len(report.lost_reason) > MAX_REASON_CHARS or not report.lost_reason.isprintable():
         return f"`lost_reason` is not a text of up to {MAX_REASON_CHARS} characters"
     if facts.reported_already:
@@ -61,7 +71,6 @@ def _limits(facts: Facts) -> dict[str, float]:
     return {
         "seq": MAX_SEQ,
         "era": facts.current_era,
-        "step": facts.horizon_step,
         "samples": MAX_SHARE_OF_TARGET * target,
         "loss": MAX_LOSS,
         "mlm_loss": MAX_LOSS,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from coordinator.counting import count_step
 from coordinator.eras import current_era, last_counting_step
 from coordinator.losses import count_losses, count_refused
-from coordinator.plausibility import Facts, implausibility, step_horizon
+from coordinator.plausibility import Facts, implausibility, is_ahead, step_horizon
 from coordinator.receipts import take_receipt
 from coordinator.refusals import add_refusal
 from coordinator.shares import reports_came
@@ -52,14 +52,15 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a report counts; a refused one is not to be sent again."""
+    """Whether a report counts; a refused one is not to be sent again, unless it is only ahead of what is known."""
 
     accepted: bool
     reason: str = ""
+    ahead: bool = False
 
 
 def record_reports(session: Session, config: RunConfig, deliveries: Sequence[Delivery], now: float) -> list[Verdict]:
-    """Count reports, or refuse them and say why; one that comes again is accepted again and counted once."""
+    """Count reports, put them off or refuse them and say why; one that comes again is accepted again, counted once."""
     beside_others(session, Lock.ERA)
     all_for_oneself(session, Lock.COUNTING, {delivery.report.step for delivery in deliveries})
     intake = _Intake(session, config, deliveries, now)
@@ -99,6 +100,9 @@ class _Intake:
             return Verdict(accepted=True)
         report, facts = delivery.report, self._facts(delivery)
         reason = implausibility(delivery.seq, delivery.era, delivery.completed_at, report, facts)
+        if reason is None and is_ahead(report.step, delivery.era, facts):  # nothing is kept of it: it waits at the peer
+            known = f"step {report.step} is ahead of the keeper, which knows those up to {facts.horizon_step}"
+            return Verdict(accepted=False, reason=known, ahead=True)
         if reason is not None and not facts.reported_already:
             count_refused(
                 self._session, delivery.device_id, report.step, report.samples, facts.target_batch_size, self._now

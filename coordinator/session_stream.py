@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from dataclasses import asdict
 from typing import Any
 
 import grpc
@@ -185,18 +186,18 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Count a report, or refuse it for good; either way the peer need not send it again."""
+        """Count a report, refuse it for good, or have the peer send it again when its step may be known."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
             delivery = Delivery(token.device_id, self._session.id, message.seq, message.era, report, message.time)
             verdict = await self._reports.add(delivery)
-            accepted, reason = verdict.accepted, verdict.reason
         except RequestError as error:
             await services.refusals.record("report", error, token.device_id)
-            accepted, reason = False, str(error)
-        services.telemetry.reports.labels("accepted" if accepted else "refused").inc()
-        ack = control_pb2.ReportAck(seq=message.seq, accepted=accepted, reason=reason)
+            verdict = Verdict(accepted=False, reason=str(error))
+        label = "ahead" if verdict.ahead else "accepted" if verdict.accepted else "refused"
+        services.telemetry.reports.labels(label).inc()
+        ack = control_pb2.ReportAck(seq=message.seq, **asdict(verdict))
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_lost(self, message: control_pb2.Lost) -> None:

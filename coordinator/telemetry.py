@@ -56,7 +56,7 @@ class Telemetry:
         self.database_errors = Counter(
             "manyhands_database_errors", "Statements and connections that failed in this service.", registry=registry
         )
-        for verdict in ("accepted", "refused"):
+        for verdict in ("accepted", "ahead", "refused"):
             self.reports.labels(verdict)  # known from the first scrape on: else a first increase is not seen as one
 
     def watch(self, engine: Engine) -> None:

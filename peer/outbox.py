@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from auth.errors import StorageError
-from peer.lost_causes import Lost
+from peer.lost_causes import Lost, LostCause
 from peer.messages import StepReport
 
 CAPACITY = 100_000  # reports; at one step a minute this is more than two months
+MOST_WAIT_S = 7 * 86_400.0  # for its step to become known: so long is unconfirmed work pending at the coordinator, too
 LOST = "lost beside reports"  # the one key of such a row's body
 RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
 
@@ -52,7 +53,7 @@ class Outbox:
         capacity: int = CAPACITY,
         receipts_kept: int = RECEIPTS_KEPT,
     ) -> None:
-        self._path, self._capacity, self._receipts_kept = path, capacity, receipts_kept
+        self._path, self._clock, self._capacity, self._receipts_kept = path, clock, capacity, receipts_kept
         with self._reporting():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, isolation_level=None)
@@ -61,8 +62,14 @@ class Outbox:
             self._number_from(int(clock() * 1000))
 
     def put(self, report: StepReport, era: int, completed_at: float) -> int:
-        """Keep a report and return its number; the oldest goes where there is no room left."""
+        """Keep a report and return its number; the oldest goes where there is no room left.
+
+        Reports of this step and of later ones that wait are of a past that the device has left since, if their era is
+        the same: it has taken an earlier state, and does these steps again.
+        """
         with self._transaction() as database:
+            left = "SELECT seq FROM reports WHERE era = ? AND json_extract(body, '$.step') >= ?"
+            self._give_up(database.execute(left, (era, report.step)).fetchall(), LostCause.OUT_OF_SYNC)
             seq = self._add(era, completed_at, asdict(replace(report, receipt="")))
             if report.receipt:
                 database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
@@ -74,6 +81,28 @@ class Outbox:
         """Keep what no report can tell of, and return its number."""
         with self._transaction():
             return self._add(0, at, {LOST: asdict(lost)})
+
+    def keep(self, seq: int) -> bool:
+        """Let a report wait for its step to become known; False if it has waited too long, and is given up."""
+        with self._transaction() as database:
+            too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
+            given_up = database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
+            self._give_up(given_up, LostCause.REFUSED)
+        return not given_up
+
+    def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
+        """Put what these reports' samples are, now that no step has them, in the place of the reports."""
+        if not rows:
+            return
+        numbers = [seq for (seq,) in rows]
+        held = "SELECT json_extract(body, '$.step'), json_extract(body, '$.samples') FROM reports WHERE seq = ?"
+        steps, samples = zip(*(self._database.execute(held, (seq,)).fetchone() for seq in numbers), strict=True)
+        self._forget(numbers)
+        self._add(0, self._clock(), {LOST: asdict(Lost(min(steps), {cause.value: sum(samples)}))})
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for table in ("reports", "receipts"):
+            self._database.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in numbers])  # noqa: S608
 
     def _add(self, era: int, at: float, body: dict[str, Any]) -> int:
         row = (era, at, json.dumps(body))
@@ -98,9 +127,8 @@ class Outbox:
 
     def ack(self, seq: int) -> None:
         """Forget a report that the coordinator has taken, or refused for good."""
-        with self._transaction() as database:
-            for table in ("reports", "receipts"):
-                database.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608  our own text
+        with self._transaction():
+            self._forget([seq])
 
     def __len__(self) -> int:
         with self._reporting():

@@ -45,6 +45,7 @@ class SessionTiming:
     retry_most_s: float = 30.0
     farewell_s: float = 3.0  # for the last reports and the goodbye
     window_reports: int = 64  # sent and not yet acknowledged
+    ahead_again_s: float = 20.0  # the first report that is ahead of the keeper is sent again so often
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class SessionStream:
         self._handlers, self._timing = handlers, timing
         self._unacked: dict[int, int] = {}  # report number -> its step
         self._sent_up_to = 0
+        self._ahead_until: float | None = None  # by the loop's clock; None: nothing is known to be ahead of the keeper
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
 
@@ -162,11 +164,23 @@ class SessionStream:
         step = self._unacked.pop(ack.seq, None)
         if step is None:
             return
+        if ack.ahead and self._outbox.keep(ack.seq):
+            self._wait_for(step, ack)
+            return
+        self._ahead_until = None
         self._outbox.ack(ack.seq)
         if not ack.accepted:
             self._handlers.on_notice(
                 Notice("warning", f"The coordinator refused the report of step {step}: {ack.reason}")
             )
+
+    def _wait_for(self, step: int, ack: control_pb2.ReportAck) -> None:
+        """Go back to this report: it and what follows, which is of later steps, are for later."""
+        if self._ahead_until is None:
+            text = f"The report of step {step}, and those after it, wait for the keeper: {ack.reason}"
+            self._handlers.on_notice(Notice("info", text))
+        self._sent_up_to = min(self._sent_up_to, ack.seq - 1)
+        self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
         """Send until `stop`, then take leave; a line that breaks meanwhile ends this quietly, the listener says why."""
@@ -185,9 +199,13 @@ class SessionStream:
             return
 
     async def _send_reports(self) -> None:
-        room = self._timing.window_reports - len(self._unacked)
-        for entry in self._outbox.pending(room, after=self._sent_up_to):
-            self._sent_up_to = entry.seq
+        window = self._timing.window_reports
+        if self._ahead_until is not None:  # one is enough to ask whether the keeper has come so far
+            window = int(asyncio.get_running_loop().time() >= self._ahead_until)
+        entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
+        if entries:
+            self._sent_up_to = entries[-1].seq  # before the first is sent: an answer may go back behind it meanwhile
+        for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
                 self._outbox.ack(entry.seq)
                 continue

@@ -35,6 +35,7 @@ QUICK = SessionTiming(
     retry_first_s=0.05,
     retry_most_s=0.2,
     farewell_s=5.0,
+    ahead_again_s=0.02,
 )
 PRESENCE = control_pb2.Presence(step=4, own_samples=12, samples_per_second=3.5, state="training")
 TOKENIZER = b"pretend tokenizer " * 40_000  # more than one chunk
@@ -120,18 +121,18 @@ async def connected(coordinator: TestCoordinator, others: tuple[Address, ...] = 
         await client.close()
 
 
-def write_status(coordinator: TestCoordinator, keeper: str) -> None:
-    """As the keeper at this address does: after step 3, at 7.5 samples a second."""
+def write_status(coordinator: TestCoordinator, keeper: str, step: int = 3, fresh_for_s: float = 0.0) -> None:
+    """As the keeper at this address does, at 7.5 samples a second, and as if it did so again for a while."""
     write_swarm_status(
         coordinator.services.sessions,
-        step=3,
+        step=step,
         samples_accumulated=0,
         target_batch_size=4096,
         peers=1,
         samples_per_second=7.5,
         eta_s=None,
         addresses=[keeper],
-        now=coordinator.clock(),
+        now=coordinator.clock() + fresh_for_s,
     )
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from coordinator.ledger import Contribution, Ledger, StepRow, Verdict, data_wait_share
 from coordinator.presence import close_session, open_session, read_swarm_status, touch_session, write_swarm_status
 from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Device, Member, Refusal, Report
+from coordinator.store.share_models import LostSamples
 from coordinator.validations import record_validation, validations
 from peer.messages import StepReport
 from peer.run_config import RunConfig
@@ -147,11 +148,46 @@ def test_refused_report_is_counted_as_refused(ledger: Ledger, sessions: Sessions
     assert (refusal.kind, refusal.device_id, refusal.reason) == ("report", "bob-1", verdict.reason)
 
 
-def test_step_far_beyond_the_keeper_is_refused(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
-    """A step is believed up to two beyond the keeper's, however long the ledger has been silent."""
-    keeper_at(sessions, step=500, now=clock.now)
-    assert record(ledger, "ada-1", 502).accepted
-    assert not record(ledger, "ada-1", 503).accepted
+def test_a_step_ahead_of_the_keeper_waits_until_it_is_known(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """While the keeper stands still the swarm may go on: a report more than two steps ahead is for later."""
+    keeper_at(sessions, step=24, now=clock.now)
+    assert record(ledger, "ada-1", 26) == ACCEPTED
+    verdict = record(ledger, "ada-1", 27)
+    assert (verdict.accepted, verdict.ahead) == (False, True)
+    keeper_at(sessions, step=25, now=clock.now)
+    assert record(ledger, "ada-1", 27) == ACCEPTED
+    assert record(ledger, "ada-1", 27) == ACCEPTED
+    assert [(row.step, row.samples) for row in ledger.steps()] == [(26, 10), (27, 10)]
+
+
+def test_who_is_ahead_leaves_no_trace(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """Steps that nobody can have reached fill neither the ledger nor the records of refusals, however many come."""
+    keeper_at(sessions, step=24, now=clock.now)
+    assert all(record(ledger, "bob-1", 10**9 + step).ahead for step in range(5))
+    assert (ledger.steps(), ledger.last_step()) == ([], 0)
+    with sessions() as session:
+        for table in (Report, Refusal, LostSamples):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+
+
+def test_what_is_wrong_with_a_report_does_not_wait(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """A report that is ahead and could never be true is refused for good."""
+    keeper_at(sessions, step=24, now=clock.now)
+    verdict = record(ledger, "bob-1", 30, loss=math.nan)
+    assert (verdict.accepted, verdict.ahead) == (False, False)
+
+
+def test_a_step_that_its_era_did_not_reach_is_refused_for_good(
+    ledger: Ledger, sessions: Sessions, clock: Clock
+) -> None:
+    """A report that was ahead when the run went back can never become true; the same step of the new era can."""
+    keeper_at(sessions, step=24, now=clock.now)
+    assert record(ledger, "ada-1", 30).ahead
+    ledger.roll_back(20)
+    verdict = record(ledger, "ada-1", 30)
+    assert (verdict.accepted, verdict.ahead) == (False, False)
+    assert "era 0" in verdict.reason
+    assert record(ledger, "ada-1", 30, seq=31, era=1).ahead
 
 
 def test_without_a_keeper_the_ledger_goes_by_its_own_steps(ledger: Ledger) -> None:

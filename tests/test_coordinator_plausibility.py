@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.plausibility import Facts, implausibility, step_horizon
+from coordinator.plausibility import Facts, implausibility, is_ahead, step_horizon
 from peer.messages import StepReport
 
 TARGET = 100
@@ -69,7 +69,6 @@ def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> Non
         ("sop_loss", -1.0),
         ("samples", 1001),
         ("samples", -1),
-        ("step", 13),
         ("step", 0),
         ("step", -1),
         ("group_size", 10_001),
@@ -95,6 +94,18 @@ def test_claims_out_of_range_are_refused(name: str, value: object) -> None:
     reason = judge(**{name: value})
     assert reason is not None
     assert f"`{name}`" in reason
+
+
+def test_a_step_ahead_is_no_wrong_claim_while_its_era_lasts() -> None:
+    """The swarm may reach it yet; of an era that is over nothing comes any more."""
+    assert judge(step=10**9) is None
+    assert judge(step=13, era=0) == "step 13 was not reached in era 0, which is over"
+
+
+@pytest.mark.parametrize(("step", "era", "ahead"), [(12, 1, False), (13, 1, True), (13, 0, False)])
+def test_ahead_is_beyond_the_horizon_of_the_present_era(step: int, era: int, ahead: bool) -> None:
+    """Only there may a step become known later."""
+    assert is_ahead(step, era, FACTS) == ahead
 
 
 def test_second_report_of_a_step_is_refused() -> None:

@@ -18,7 +18,7 @@ from coordinator.store.models import LostSamples
 from peer.lost_causes import Lost
 from peer.protocol import control_pb2
 from peer.protocol.wire import lost_to_wire, report_to_wire
-from tests.control_plane import TestCoordinator, a_report, joined, samples_of, serving
+from tests.control_plane import TestCoordinator, a_report, joined, samples_of, serving, write_status
 from tests.raw_sessions import drained, greeted, next_of
 from tests.waiting import eventually
 
@@ -158,6 +158,18 @@ async def test_impossible_losses_are_refused_for_good(tmp_path: Path) -> None:
             assert not (await next_of(call, "ack")).ack.accepted
         assert {kind for kind, _ in coordinator.refusals()} == {"report"}
         assert lost_in(coordinator) == {}
+        call.cancel()
+
+
+async def test_a_volunteer_of_an_older_version_takes_ahead_for_refused(tmp_path: Path) -> None:
+    """It reads `accepted` and the reason only, as before there was a third answer."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        write_status(coordinator, "", step=3, fresh_for_s=3600)
+        call = await greeted(member)
+        await call.write(control_pb2.PeerMessage(report=report_to_wire(1, 0, time.time(), a_report(6))))
+        ack = (await next_of(call, "ack")).ack
+        assert (ack.accepted, ack.ahead) == (False, True)
+        assert ack.reason == "step 6 is ahead of the keeper, which knows those up to 5"
         call.cancel()
 
 

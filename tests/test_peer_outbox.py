@@ -14,7 +14,8 @@ import pytest
 from auth.errors import StorageError
 from peer.lost_causes import Lost
 from peer.messages import StepReport
-from peer.outbox import Outbox
+from peer.outbox import MOST_WAIT_S, Outbox
+from tests.clocks import Clock
 
 
 def a_report(step: int = 1) -> StepReport:
@@ -142,3 +143,31 @@ def test_losses_wait_among_the_reports(tmp_path: Path) -> None:
     again.ack(seq)
     assert [entry.report for entry in again.pending(10)] == [a_report(1)]
     again.close()
+
+
+def test_a_report_that_is_ahead_waits_for_a_week(tmp_path: Path) -> None:
+    """Across restarts; then its step will not come any more, and its samples are told as lost."""
+    path, clock = tmp_path / "outbox.sqlite3", Clock()
+    outbox = Outbox(path, clock)
+    seq = outbox.put(a_report(27), era=0, completed_at=clock.now)
+    clock.now += MOST_WAIT_S
+    outbox.close()
+    again = Outbox(path, clock)
+    assert again.keep(seq)
+    assert [entry.seq for entry in again.pending(10)] == [seq]
+    clock.now += 1
+    assert not again.keep(seq)
+    assert [entry.report for entry in again.pending(10)] == [Lost(27, {"refused": 32})]
+    again.close()
+
+
+def test_a_step_that_is_repeated_takes_the_place_of_what_came_after_it(tmp_path: Path) -> None:
+    """A device that has taken an earlier state back in the same era has left these steps: they wait for nothing."""
+    outbox = open_outbox(tmp_path)
+    for step in (24, 25, 26):
+        outbox.put(a_report(step), era=1, completed_at=50.0 + step)
+    outbox.put(a_report(30), era=0, completed_at=80.0)
+    outbox.put(a_report(25), era=1, completed_at=90.0)
+    assert [(entry.era, entry.report.step) for entry in outbox.pending(10)] == [(1, 24), (0, 30), (0, 25), (1, 25)]
+    assert outbox.pending(10)[2].report == Lost(25, {"out of sync": 64})
+    outbox.close()

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from auth.errors import RevokedError, TokenError
 from auth.join_link import Address
-from coordinator import session_hub
+from coordinator import run_services, session_hub
+from coordinator.ledger import Ledger
 from coordinator.ports import free_ports
 from coordinator.presence import online_sessions
+from coordinator.recording import Delivery, Verdict
 from peer.session import failed_rounds, renewal_due_at, retry_delay_s
 from peer.session_stream import paced
-from tests.control_plane import QUICK, a_report, connected, joined, samples_of, serving
+from tests.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
 from tests.receipts import keeper_confirms
 from tests.waiting import eventually
 
@@ -130,6 +133,59 @@ async def test_a_refused_report_is_dropped_and_told_once(tmp_path: Path) -> None
         assert "step 1" in member.heard.notices[0].text
         assert samples_of(coordinator) == {1: 32}
         assert [kind for kind, _ in coordinator.refusals()] == ["report", "report"]
+
+
+async def test_a_report_that_is_ahead_counts_when_its_step_is_known(tmp_path: Path) -> None:
+    """It is kept, told of once, and sent again; what was put behind it waits with it and counts as well."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        write_status(coordinator, "", step=3, fresh_for_s=3600)
+        for step in range(4, 10):
+            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+        member.start()
+        await eventually(lambda: len(member.outbox) == 4 and bool(member.heard.notices))
+        write_status(coordinator, "", step=9)
+        await eventually(lambda: len(member.outbox) == 0)
+        assert samples_of(coordinator) == dict.fromkeys(range(4, 10), 32)
+        assert [(notice.level, "step 6" in notice.text) for notice in member.heard.notices] == [("info", True)]
+        assert coordinator.refusals() == []
+
+
+async def test_only_the_first_of_those_that_are_ahead_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait, the coordinator is asked about one: waiting costs the peer."""
+    asked: list[int] = []
+
+    class Recording(Ledger):
+        def record_all(self, deliveries: Sequence[Delivery]) -> list[Verdict | Exception]:
+            asked.extend(delivery.report.step for delivery in deliveries)
+            return super().record_all(deliveries)
+
+    monkeypatch.setattr(run_services, "Ledger", Recording)
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        write_status(coordinator, "", step=3, fresh_for_s=3600)
+        for step in range(6, 106):
+            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+        member.start()
+        window = QUICK.window_reports
+        await eventually(lambda: len(asked) >= window + 10)
+        assert asked[:window] == list(range(6, 6 + window))
+        assert set(asked[window:]) == {6}
+        assert len(member.outbox) == 100
+
+
+async def test_what_waited_in_vain_is_refused_when_its_era_is_over(tmp_path: Path) -> None:
+    """The run went back: the reports of steps that it never reached leave the outbox."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        write_status(coordinator, "", step=3, fresh_for_s=3600)
+        for step in (6, 7):
+            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+        member.start()
+        await eventually(lambda: bool(member.heard.notices))
+        coordinator.services.ledger.roll_back(2)
+        await eventually(lambda: len(member.outbox) == 0)
+        assert samples_of(coordinator) == {}
+        assert [notice.level for notice in member.heard.notices] == ["info", "warning", "warning"]
 
 
 async def test_a_revocation_ends_the_session_of_the_revoked_and_reaches_the_others(tmp_path: Path) -> None:

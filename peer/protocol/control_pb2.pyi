@@ -347,14 +347,16 @@ class Welcome(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ..., hears_losses: _Optional[bool] = ...) -> None: ...
 
 class ReportAck(_message.Message):
-    __slots__ = ("seq", "accepted", "reason")
+    __slots__ = ("seq", "accepted", "reason", "ahead")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     seq: int
     accepted: bool
     reason: str
-    def __init__(self, seq: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    ahead: bool
+    def __init__(self, seq: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., ahead: _Optional[bool] = ...) -> None: ...
 
 class ServerNotice(_message.Message):
     __slots__ = ("level", "text")
