@@ -16,6 +16,7 @@ from coordinator.display_names import find_member
 from coordinator.revocations import lift_quarantine, put_in_quarantine
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Revocation, Suspicion
+from coordinator.suspicions import with_proof
 
 SHOWN_WORDS = 50  # of each device, the newest
 
@@ -68,7 +69,8 @@ def _row(session: Session, device: Device, member: str) -> QuarantineRow:
         .limit(SHOWN_WORDS)
     )
     said = tuple(
-        WordRow(word.at, witness, word.kind, word.step, word.detail) for word, witness in session.execute(words)
+        WordRow(word.at, witness, word.kind, word.step, with_proof(word.kind, word.detail))
+        for word, witness in session.execute(words)
     )
     return QuarantineRow(device.id, member, newest.at, newest.reason, newest.actor, said)
 

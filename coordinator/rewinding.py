@@ -17,6 +17,7 @@ from auth.errors import ConfigError, StorageError
 from coordinator.manifests import StoredCheckpoint, checkpoint_name, stored_steps, verify
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Report, Suspicion
+from peer.suspicion import UNPROVEN
 
 UNDONE = "undone"  # the folder of checkpoints that the last return has undone, for whoever looks for the cause
 
@@ -30,6 +31,7 @@ class Contributor:
     steps: int
     samples: int  # as claimed
     suspicions: int  # raised against it in these steps
+    notes: int  # likewise, of what nobody can prove
 
 
 def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
@@ -54,14 +56,18 @@ def contributors_since(sessions: Sessions, step: int) -> list[Contributor]:
         .group_by(Member.name, Device.id)
     )
     words = (
-        select(Suspicion.device_id, func.count(Suspicion.id).label("words"))
+        select(
+            Suspicion.device_id,
+            func.count().filter(Suspicion.kind.not_in(UNPROVEN)),
+            func.count().filter(Suspicion.kind.in_(UNPROVEN)),
+        )
         .where(Suspicion.step >= step)
         .group_by(Suspicion.device_id)
     )
     with sessions() as session:
-        said = {row.device_id: row.words for row in session.execute(words)}
+        said = {device_id: (suspicions, notes) for device_id, suspicions, notes in session.execute(words)}
         found = [
-            Contributor(member, device_id, steps, int(samples), said.get(device_id, 0))
+            Contributor(member, device_id, steps, int(samples), *said.get(device_id, (0, 0)))
             for member, device_id, steps, samples in session.execute(given)
         ]
     return sorted(found, key=lambda row: (-row.suspicions, -row.samples, row.member))

@@ -2,7 +2,7 @@
 
 The keeper is the operator's own, so its word counts alone. A member's is a member's word against another's: strikes
 count only as far as they remain whichever one of the members is left out, so nobody, with however many devices, gets
-another's device cut off alone. What several notice within a minute is one strike.
+another's device cut off alone. What several notice within a minute is one strike; what nobody can prove is none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from peer.suspicion import UNPROVEN
 
 INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.suspicion)
 MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
@@ -62,7 +64,7 @@ def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float)
     """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
     if not policy.strikes:
         return None
-    recent = [word for word in words if word.at > now - policy.window_s]
+    recent = [word for word in words if word.at > now - policy.window_s and word.kind not in UNPROVEN]
     by_keeper = strikes([word for word in recent if word.witness is None]) >= policy.strikes
     if not by_keeper and not (members_may and strikes(recent) >= policy.strikes):
         return None

@@ -22,10 +22,11 @@ from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Member, Revocation, Suspicion
 from coordinator.strikes import INCIDENT_S, Policy, Verdict, Word, decide, members_may
-from peer.suspicion import MAX_DETAIL_CHARS, SuspicionKind
+from peer.suspicion import MAX_DETAIL_CHARS, UNPROVEN, SuspicionKind, weight_of
 
 logger = logging.getLogger(__name__)
 KEPT_WORDS = 1_000  # of each member; who says more loses its own
+NOTE = "(unproven, by what others showed after the round: nobody is cut off for it)"
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # who put a device in quarantine, if not a person
 
 
@@ -60,6 +61,11 @@ def hear(sessions: Sessions, policy: Policy, claim: Claim, witness_id: str, now:
         logger.warning("%s", line)
 
 
+def with_proof(kind: str, detail: str) -> str:
+    """What was said, with what it is worth where that is little."""
+    return f"{detail} {NOTE}" if kind in UNPROVEN else detail
+
+
 def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: float) -> list[str]:
     """What is to be logged."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
@@ -68,7 +74,8 @@ def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: 
     witness = session.get_one(Device, witness_id)
     if _was_said(session, device, witness, claim.kind, now):
         return []
-    reason = f"{witness.member.name} noticed at step {claim.step}: {device.member.name}'s device {claim.detail}"
+    said = with_proof(claim.kind, claim.detail)
+    reason = f"{witness.member.name} noticed at step {claim.step}: {device.member.name}'s device {said}"
     add_refusal(session, "suspicion", claim.kind, reason, device.id, now)
     step = min(claim.step, 2**63 - 1)
     session.add(
@@ -76,7 +83,7 @@ def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: 
     )
     session.flush()
     _forget_oldest(session, witness.member)
-    lines = [f"suspicious: {reason} (device {device.id}, peer {device.peer_id})"]
+    lines = [f"{weight_of(claim.kind)}: {reason} (device {device.id}, peer {device.peer_id})"]
     verdict = None if device.role == KEEPER_ROLE else _judge(session, policy, device, now)
     return lines if verdict is None else [*lines, _cut_off(session, device, verdict, now)]
 

@@ -1,8 +1,8 @@
-"""Which reducers a group does without: those that most of its members have caught returning false averages.
+"""Which reducers a group does without: those that most of its members have caught at what no honest reducer does.
 
-Who falsifies what it reduces could make every round fail, or every step a false one, for as long as it is in the swarm.
-So each peer tells its groups whom it has caught, beside the rate of its line; all of a group see the same words, and
-leave out whom most members accuse. One member's word against another's leads to nothing.
+Who returns what is no average could make every round fail for as long as it is in the swarm. So each peer tells its
+groups whom it has caught itself, beside the rate of its line; all of a group see the same words, and leave out whom
+most members accuse. One member's word against another's leads to nothing.
 """
 
 from __future__ import annotations

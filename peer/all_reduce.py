@@ -148,7 +148,7 @@ class ExactAllReduce(AllReduceRunner):
             raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
         average = decode(message.tensor_part)
         if not (is_finite(average) and math.isfinite(message.weight)):
-            self._note(Finding(reducer.to_base58(), "reduction", "returned an average that is not finite"))
+            self._note(Finding(reducer.to_base58(), "average", "returned an average that is not finite"))
             raise AllreduceException(f"{reducer} returned an average that is not finite")
         return average, message
 
@@ -157,7 +157,7 @@ class ExactAllReduce(AllReduceRunner):
         times = norm_of(average) / self._limits[tensor]
         if times > 1 and reducer.to_base58() not in self._accused:
             detail = f"returned an average {times:.2g} times as large as could be after the last ones"
-            self._note(Finding(reducer.to_base58(), "reduction", detail))
+            self._note(Finding(reducer.to_base58(), "average", detail))
             raise AllreduceException(f"{reducer} {detail}")
 
     async def _accumulate_parts_streaming(

@@ -2,7 +2,7 @@
 
 Whoever takes connections is a second reducer for one part that it drew at random: all who sent to the first one show it
 the same bytes, and it combines them again. And all say which averages they got (as digests): who was given others than
-most, by one reducer, finds that out. Pure: `peer.auditing` does the talking.
+most, by one reducer, finds that out. Both rest on the others' word. Pure: `peer.auditing` does the talking.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Audit:
             return None
         named = self._named.get(peer.to_base58(), weight)
         if weight != named or not 0 <= weight < math.inf:  # its word would make an honest reducer look false
-            self._found.append(_finding(peer, f"names {weight:g} samples after a round to which it brought {named:g}"))
+            detail = f"names {weight:g} samples after a round to which it brought {named:g}"
+            self._found.append(Finding(peer.to_base58(), "samples", detail))
             return None
         self._digests[self._index(peer)] = tuple(digests)
         self._weights[self._index(peer)] = weight
@@ -96,7 +97,7 @@ class Audit:
     def findings(self) -> list[Finding]:
         """What no honest peer does, by what was heard until now."""
         found = [
-            _finding(self.peers[index], "gave this peer other averages than most others")
+            _note(self.peers[index], "gave this peer other averages than most others")
             for index in equivocating(self._index(self.own), self.evidence.digests, self._digests)
         ]
         drawn, returned = self.evidence.drawn, self.evidence.returned
@@ -104,18 +105,19 @@ class Audit:
             given = [Contribution(index, self._inputs[index], self._weights[index]) for index in sorted(self._inputs)]
             reason = falsified(returned, given)
             if reason is not None:
-                found.append(_finding(self.peers[drawn.reducer], reason))
+                found.append(_note(self.peers[drawn.reducer], reason))
         return [*self._found, *found]
 
 
-def _finding(peer: PeerID, detail: str) -> Finding:
+def _note(peer: PeerID, detail: str) -> Finding:
+    """A finding by what others say and show, which proves nothing (`peer.suspicion.UNPROVEN`)."""
     return Finding(peer.to_base58(), "reduction", detail)
 
 
 def equivocating(own: int, digests: Sequence[bytes], heard: Mapping[int, Sequence[bytes]]) -> list[int]:
     """Which reducers gave this peer other averages than most of the others, whose word for it is believed.
 
-    A single liar among them cannot make it so, and who was given what most got has nothing to find.
+    A single liar cannot make it so in a group of four or more, and who was given what most got has nothing to find.
     """
     found = []
     for reducer, digest in enumerate(digests):

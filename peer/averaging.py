@@ -38,6 +38,7 @@ from peer.line_estimate import RoundTraffic, promised_time
 from peer.load_balancing import part_size, reduction_shares
 from peer.reduction_guard import ReductionGuard
 from peer.round_memory import forget_frames, freeze_imported, give_back
+from peer.suspicion import UNPROVEN
 
 GROUP_POLL_S = 0.2
 SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
@@ -208,9 +209,10 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
                 forget_frames(step.exception())
 
     def _note(self, finding: Finding) -> None:
-        """Another peer was caught: tell the process that can name it, and the groups to come."""
+        """Another peer was caught: tell the process that can name it and, where this one saw it, the groups to come."""
         self.findings.tell(finding)
-        self._accusations.accuse(finding.peer_id)
+        if finding.kind not in UNPROVEN:
+            self._accusations.accuse(finding.peer_id)
 
     def _declare(self) -> None:
         """What the next group is told of this peer when it joins."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 MOST_WAITING = 32  # a pipe has room for many more
 MOST_DETAIL_CHARS = 200
+FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  # as in `peer.suspicion`
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Finding:
     """What one peer was caught at in a round."""
 
     peer_id: str
-    kind: Literal["reduction", "parts", "gradient"]  # as in `peer.suspicion`; "parts": it was banned from the round
+    kind: FindingKind
     detail: str
 
 

@@ -22,7 +22,7 @@ from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Refusal
 from coordinator.strikes import Policy
-from coordinator.suspicions import KEPT_WORDS, Claim, hear
+from coordinator.suspicions import KEPT_WORDS, NOTE, Claim, hear
 from tests.clocks import Clock
 from tests.control_plane import TestCoordinator, joined, serving
 from tests.receipts import key_of
@@ -114,6 +114,23 @@ def test_the_keepers_strikes_cut_a_device_off(run: Run) -> None:
     with run.sessions() as session:
         kinds = [row.kind for row in session.scalars(select(Refusal))]
     assert kinds == ["suspicion"] * 3 + ["quarantine"]
+
+
+def test_one_member_gets_no_honest_device_cut_off_by_the_keeper(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that Mallory shows make Ada look false to the keeper and to all: that is a note, and says so."""
+    for witness in ("keeper", "Bob", "Carol"):
+        run.say(witness, "Ada", 5, kind="reduction")
+    assert run.quarantined == []
+    assert run.listed.peer_ids == frozenset()
+    assert "unproven: keeper noticed at step 7: Ada's device" in caplog.text
+    assert "suspicious:" not in caplog.text
+    with run.sessions() as session:
+        noted = session.scalars(select(Refusal)).all()
+    assert {row.code for row in noted} == {"reduction"}
+    assert all(row.reason.endswith(NOTE) for row in noted)
+    run.impose("Ada")
+    [row] = quarantines(run.sessions)
+    assert all(word.detail.endswith(NOTE) for word in row.words)
 
 
 def test_lifted_it_comes_back_and_begins_anew(run: Run) -> None:

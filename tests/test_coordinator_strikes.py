@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.strikes import INCIDENT_S, Policy, Verdict, Word, decide, incidents, members_may
+from peer.suspicion import UNPROVEN
 
 NOW = 10_000.0
 POLICY = Policy(strikes=3, window_s=600.0)
@@ -55,6 +56,14 @@ def test_who_notices_different_things_adds_up() -> None:
 def test_what_many_notice_at_once_is_one_strike() -> None:
     """An event that everybody sees is no worse than one that two have seen."""
     assert decided([Word(NOW - second, f"member {second}", "step") for second in range(int(INCIDENT_S))]) is None
+
+
+@pytest.mark.parametrize("kind", sorted(UNPROVEN))
+def test_what_nobody_can_prove_is_no_strike(kind: str) -> None:
+    """Neither the keeper's words, which rest on what senders showed it, nor those of however many members."""
+    words = said(None, None, None, "Ada", "Bob", "Carol", "Ada", "Bob", "Carol", kind=kind)
+    assert decided(words) is None
+    assert decided([*words, *said(None, None)]) is None
 
 
 def test_old_words_are_forgotten() -> None:

@@ -119,7 +119,7 @@ def test_who_returns_no_numbers_is_named(values: float, weight: float) -> None:
     message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
     with pytest.raises(AllreduceException, match="not finite"):
         reducing._averaged_part(TRAINER, message)
-    assert [(finding.peer_id, finding.kind) for finding in found] == [(TRAINER.to_base58(), "reduction")]
+    assert [(finding.peer_id, finding.kind) for finding in found] == [(TRAINER.to_base58(), "average")]
 
 
 @pytest.mark.parametrize(

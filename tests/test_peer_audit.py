@@ -15,6 +15,7 @@ from peer.audit import Audit, equivocating
 from peer.compression import BLOCKWISE, decode, encode
 from peer.evidence import Drawn, Evidence
 from peer.part_reducer import Contribution, weighted_mean
+from peer.suspicion import UNPROVEN
 
 PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
 AUDITOR, SENDER, REDUCER, KEEPER = range(4)
@@ -89,7 +90,26 @@ def test_a_sender_that_names_other_samples_than_it_brought_is_found(weight: floa
     framed = AuditedPart(0)
     assert framed.say(SENDER, weight) is None
     framed.say_all()
-    assert framed.named() == [NAMES[SENDER]]
+    assert [(found.peer_id, found.kind) for found in framed.audit.findings()] == [(NAMES[SENDER], "samples")]
+
+
+def test_a_sender_that_shows_other_bytes_than_it_sent_brings_a_reducer_a_note_only() -> None:
+    """Nothing ties what it shows to what it sent, so the finding is of the kind that proves nothing."""
+    framed = AuditedPart(0)
+    framed.wires[SENDER] = encode(-framed.inputs[SENDER], 0)
+    framed.say_all()
+    found = framed.audit.findings()
+    assert [finding.peer_id for finding in found] == [NAMES[REDUCER]]
+    assert {finding.kind for finding in found} <= UNPROVEN
+
+
+def test_who_lies_about_its_averages_brings_a_reducer_a_note_only() -> None:
+    """In a small group one liar is most of the others."""
+    audit = Audit(PEERS[:3], PEERS[AUDITOR], Evidence(parts=(0, 0, 1), own=AUDITOR, weight=4.0, rng=random.Random(0)))
+    audit.hear(PEERS[SENDER], 8.0, [b"", b"", Y])
+    found = audit.findings()
+    assert [finding.peer_id for finding in found] == [NAMES[REDUCER]]
+    assert {finding.kind for finding in found} <= UNPROVEN
 
 
 def test_statements_and_inputs_count_once_from_the_group_only() -> None:

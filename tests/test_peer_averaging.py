@@ -11,6 +11,7 @@ import torch
 
 from auth.swarm_auth import SwarmAccess
 from peer.averaging import SwarmGradientAverager
+from peer.findings import Finding, FindingKind
 from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
 
@@ -114,3 +115,14 @@ def test_all_that_is_dropped_is_counted(averager: SwarmGradientAverager, paramet
     assert averager.drop_all() == 12
     assert (averager.holds, averager.due_samples) == (False, 0)
     assert averaged(averager) == [0.0] * 3
+
+
+@pytest.mark.parametrize(("kind", "accused"), [("average", ["Qm1"]), ("samples", ["Qm1"]), ("reduction", [])])
+def test_only_what_this_peer_saw_itself_is_an_accusation(
+    averager: SwarmGradientAverager, kind: FindingKind, accused: list[str]
+) -> None:
+    """What others showed it after the round takes no reducer its part; it goes to the operator all the same."""
+    finding = Finding("Qm1", kind, "returned something")
+    averager._note(finding)
+    assert averager.findings.take() == [finding]
+    assert averager._accusations.current() == accused

@@ -1,8 +1,9 @@
-"""A member that claims the fattest line and returns false averages: it is named, and then reduces nothing.
+"""A member that claims the fattest line and returns false averages: it is named.
 
-A swarm for each attack, of a keeper, two honest members with slow lines and the insider, because whoever was caught
-once is left out of the reduction for an hour: that makes it longer than a minute. What the same does to plain hivemind
-is in `test_plain_hivemind.py`.
+It reduces nothing any more where honest peers see the fault themselves. What they find by what others show them after
+the round is a note for the operator, and the member goes on. A swarm for each attack, of a keeper, two honest members
+with slow lines and the insider, because whoever was caught once is left out of the reduction for an hour: that makes it
+longer than a minute. What the same does to plain hivemind is in `test_plain_hivemind.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from peer.load_balancing import MAX_BANDWIDTH
+from peer.suspicion import UNPROVEN
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
 from tests.security.processes import TIMEOUT_S
 
@@ -33,13 +35,13 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberSwarm]:
     swarm.close()
 
 
-def attack_until_named(swarm: MemberSwarm, attack: str) -> int:
-    """Let the insider falsify what it reduces until honest peers have named it; returns the step at which it began."""
+def attack_until_named(swarm: MemberSwarm, attack: str, kind: str) -> int:
+    """Let the insider falsify what it reduces until honest peers have named it so; returns the step where it began."""
     began, deadline = swarm.step, time.monotonic() + TIMEOUT_S
     swarm.insider.tell(attack)
-    while not swarm.named("reduction") and time.monotonic() < deadline:
+    while not swarm.named(kind) and time.monotonic() < deadline:
         swarm.honest[0].wait_for_event("step")
-    named = swarm.named("reduction")
+    named = swarm.named(kind)
     assert {said["member"] for said in named} == {INSIDER}
     assert min(said["step"] for said in named) <= began + MOST_STEPS
     return began
@@ -61,20 +63,21 @@ def require_learning(swarm: MemberSwarm, last: int) -> None:
         assert said["loss"] <= losses[last] + MARGIN * (losses[0] - losses[last])
 
 
-@pytest.mark.parametrize("attack", ["not finite", "flipped"])
-def test_false_averages_part_nobody_and_are_named(swarm: MemberSwarm, attack: str) -> None:
-    """All honest peers go on with equal parameters while the attack does: in vain, since most have caught it."""
-    began = attack_until_named(swarm, attack)
+@pytest.mark.parametrize(("attack", "kind"), [("not finite", "average"), ("flipped", "reduction")])
+def test_false_averages_part_nobody_and_are_named(swarm: MemberSwarm, attack: str, kind: str) -> None:
+    """All honest peers go on with equal parameters while the attack does: in vain, where most have seen it."""
+    began = attack_until_named(swarm, attack, kind)
     last = go_on(swarm)
     for step in range(began, last + 1):
         assert len({said["digest"] for said in swarm.steps_at(step)}) <= 1
         assert all(said["group_samples"] is None or said["group_samples"] >= TARGET for said in swarm.steps_at(step))
-    require_learning(swarm, last)
+    if kind not in UNPROVEN:
+        require_learning(swarm, last)
 
 
 def test_who_is_given_other_averages_comes_back_to_the_others(swarm: MemberSwarm) -> None:
-    """The insider is named, and everybody has the keeper's parameters again."""
-    attack_until_named(swarm, "unlike")
+    """The insider is named in a note, and when it stops everybody has the keeper's parameters again."""
+    attack_until_named(swarm, "unlike", "reduction")
     swarm.insider.tell("nothing")
     last = go_on(swarm)
     final = [
