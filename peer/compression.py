@@ -68,6 +68,7 @@ class BlockwiseCompression(CompressionBase):
 
 
 BLOCKWISE = BlockwiseCompression()
+FLOAT16_LEAST = 2.0**-24  # between two values that are nearly zero
 MAX_DIMENSIONS = 16
 MOST_STRIDE = 2**63  # torch counts a tensor's strides in 64 bits, even where it has no values
 _READERS: dict[int, CompressionBase] = {
@@ -92,6 +93,19 @@ def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
     if compression_type == BLOCKWISE.compression_type:
         return BLOCKWISE.compress(tensor, CompressionInfo.from_tensor(tensor))
     return serialize_torch_tensor(tensor, compression_type)
+
+
+def most_rounding(values: torch.Tensor, compression_type: int) -> float:
+    """The L2 norm of what writing may have changed at most in these values, which were read from such a code."""
+    sizes = values.flatten().double().abs()
+    if compression_type == BLOCKWISE.compression_type:
+        blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
+        half_steps = (blocks.amax(dim=1) / LEVELS / 2).repeat_interleave(BLOCK)[: len(sizes)]
+    elif compression_type == Float16Compression.compression_type:
+        half_steps = (sizes * torch.finfo(torch.float16).eps / 2).clamp_min(FLOAT16_LEAST / 2)
+    else:
+        return 0.0
+    return float(half_steps.norm())
 
 
 def decode(message: runtime_pb2.Tensor) -> torch.Tensor:

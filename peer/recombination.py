@@ -2,8 +2,9 @@
 
 An honest reducer takes the mean by weight. It may count a sender with less weight than it names, as far as it believes
 it, and make what is far too large smaller; by what it knows itself, and others cannot know exactly. So an average that
-is not the plain mean is looked at once more: it must be made of the inputs, none of them with the wrong sign or more
-weight than its own, and in all as much as the total that the reducer named, unless an input was far too large.
+is not the plain mean is looked at once more: a mean of the inputs must lie as near as its code rounds, with none of the
+wrong sign or more weight than its own, and in all as much as the total that the reducer named, unless an input was far
+too large.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 import torch
 
-from peer.compression import decode, encode
+from peer.compression import decode, encode, most_rounding
 from peer.part_reducer import Contribution, weighted_mean
 from peer.part_screen import LEAST_SENDERS
 from peer.part_screen import MARGIN as LARGE
 
 SAME_WEIGHT = 1e-6  # of it: sums of doubles in another order
 TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise, and a code now and then to its next value
-ROUNDING = 0.02  # of a part's norm that a code may lose; of an input's weight that then cannot be told
-MOST_CONDITION = 1e6  # of the inputs' products; above it they are too much alike to be told apart
+MOST_MOVES = 1000  # for each input, in search of the nearest mean
 
 
 @dataclass(frozen=True)
@@ -54,19 +55,40 @@ def falsified(returned: Returned, given: Sequence[Contribution]) -> str | None:
 
 
 def _may_be_honest(returned: Returned, given: Sequence[Contribution]) -> bool:
-    """Whether caps on weights and limits on norms may have made this of the inputs."""
+    """Whether caps on weights and limits on norms may have made this of the inputs, and its code have rounded it so."""
     inputs = torch.stack([contribution.part.flatten() for contribution in given]).double()  # (senders, values)
     average = returned.average.flatten().double()
-    products = inputs @ inputs.T
-    if not float(torch.linalg.cond(products)) <= MOST_CONDITION:
-        return True
-    found = torch.linalg.solve(products, inputs @ average)  # of each input, how much is in the average
-    most = torch.tensor([contribution.weight / returned.weight for contribution in given], dtype=torch.float64)
-    if float((average - found @ inputs).norm()) > ROUNDING * float(average.norm()):
-        return False
-    if bool((found < -ROUNDING).any()) or bool((found > most + ROUNDING).any()):
-        return False
-    return float(found.sum()) >= 1 - ROUNDING * len(given) or _any_is_large(given)
+    most = [contribution.weight / returned.weight for contribution in given]
+    if _any_is_large(given):
+        inputs, most = torch.cat([inputs, torch.zeros_like(average)[None]]), [*most, 1.0]  # what was made smaller
+    lost = TOLERANCE * float(average.norm()) + most_rounding(returned.average, returned.compression)
+    return _is_near_a_mean(average, inputs, torch.tensor(most, dtype=torch.float64), lost)
+
+
+def _is_near_a_mean(average: torch.Tensor, inputs: torch.Tensor, most: torch.Tensor, lost: float) -> bool:
+    """Whether some mean of the inputs, with at most so much of each, lies within `lost` of the average.
+
+    Moves weight from the input that leads away to the one that leads nearest, until one lies so near, or none can. How
+    much of each is in the average may be impossible to tell where inputs are alike; how near the nearest mean lies is
+    not.
+    """
+    products, pulls = (inputs @ inputs.T).numpy(), (inputs @ average).numpy()
+    own, room = float(average @ average), most.numpy()
+    shares = room / room.sum()
+    for _ in range(MOST_MOVES * len(shares)):
+        slopes = products @ shares - pulls
+        squared = own + float(shares @ (slopes - pulls))
+        less, more = np.where(shares > 0, slopes, -np.inf), np.where(shares < room, slopes, np.inf)
+        off, to = int(less.argmax()), int(more.argmin())
+        gap = float(less[off] - more[to])
+        if squared <= lost**2:
+            return True
+        if squared - 2 * gap > lost**2:  # no mean is nearer than that
+            return False
+        bend = float(products[to, to] + products[off, off] - 2 * products[to, off])
+        move = min(gap / bend if bend > 0 else np.inf, room[to] - shares[to], shares[off])
+        shares[to], shares[off] = shares[to] + move, shares[off] - move
+    return True  # nobody can tell
 
 
 def _any_is_large(given: Sequence[Contribution]) -> bool:

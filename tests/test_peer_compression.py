@@ -7,7 +7,7 @@ import pytest
 import torch
 from hivemind.compression import CompressionInfo
 
-from peer.compression import BLOCK, BLOCKWISE, compression_of, decode, encode
+from peer.compression import BLOCK, BLOCKWISE, compression_of, decode, encode, most_rounding
 from peer.config.training import Compression
 
 
@@ -43,6 +43,17 @@ def test_tiny_gradients_are_no_smaller_in_eight_bits_than_in_sixteen() -> None:
     """Where 16 bits have run out of exponents, a block's own scale still tells the values apart."""
     tiny = 1e-8 * torch.randn(BLOCK, generator=torch.Generator().manual_seed(3))
     assert relative_error(tiny) < 0.01 < relative_error(tiny, "float16")
+
+
+@pytest.mark.parametrize("name", ["none", "float16", "8bit-blockwise"])
+@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1.0, 1000.0])
+def test_writing_changes_no_more_than_is_said_of_what_was_read(name: Compression, scale: float) -> None:
+    """Also where values are so small that 16 bits have few steps for them; and not much less."""
+    values = scale * torch.randn(3 * BLOCK + 5, generator=torch.Generator().manual_seed(4))
+    read = there_and_back(values, name)
+    changed = float((read - values).norm())
+    most = most_rounding(read, compression_of(name).compression_type)
+    assert changed <= most * 1.001 <= 3 * changed * 1.001
 
 
 def test_what_was_decoded_is_coded_without_loss() -> None:

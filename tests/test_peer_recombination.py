@@ -51,6 +51,28 @@ def test_a_sender_may_be_believed_less_than_it_names(code: int) -> None:
     assert falsified(returned(weighted_mean(0, capped), 24.0, code), given) is not None
 
 
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("length", [2, 3, 32, 1328])
+@pytest.mark.parametrize("scale", [1e-7, 1e-5, 1.0])
+def test_a_cap_is_honest_however_alike_and_small_the_inputs_are(code: int, length: int, scale: float) -> None:
+    """Inputs that differ little, written so coarsely that nobody can tell how much of each is in the average."""
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        common = torch.randn(length, generator=generator)
+        sizes = (1.0, 10.0, 3.0)[: 2 + seed % 2]
+        given = [
+            Contribution(
+                index,
+                decode(encode(scale * size * (common + 0.03 * torch.randn(length, generator=generator)), code)),
+                weight,
+            )
+            for index, (size, weight) in enumerate(zip(sizes, (15840.0, 18816.0, 900.0), strict=False))
+        ]
+        counted = [Contribution(one.sender, one.part, min(8192.0, one.weight)) for one in given]
+        total = sum(one.weight for one in counted)
+        assert falsified(returned(weighted_mean(0, counted), total, code), given) is None
+
+
 def test_what_is_far_too_large_may_be_made_smaller() -> None:
     """And nothing else may."""
     large, usual = inputs((100.0, 1.0, 1.0)), inputs()
