@@ -6,7 +6,8 @@ smaller, so that nobody's numbers drown those of the others.
 Of honest senders each brings (its weight / all weight) * its part to the average. Where gradients agree, the norm of
 that is its share of the average's norm; where they are all noise, the root of its share; so at most about the norm of
 the average, and about that of any one sender's own gradient. Both are known: the former of the last rounds
-(`peer.norm_history`), the latter from this peer's own numbers and, among three and more, as the senders' median.
+(`peer.norm_history`), the latter from this peer's own numbers and, among three and more, as the senders' median; where
+it has none, of fewer as the smaller one's, for both may have grown.
 
 A tensor may come in many parts, with all of its gradient in one of them (the rows of frequent words), so norms are
 those of whole tensors: no part of an honest gradient is larger than the whole.
@@ -60,7 +61,8 @@ class Yardsticks:
         reference = max(self.own[place.tensor], typical)
         if reference > 0:
             return min(max(usual, MARGIN * reference), MOST_MARGIN * reference)
-        return usual or self._like_others(self.sizes[place.tensor])
+        least = min(norms, default=0.0) / math.sqrt(place.share)
+        return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
     def _like_others(self, size: int) -> float:
         """Of a tensor that was zero so far: as large, value for value, as any other."""

@@ -64,6 +64,12 @@ def test_two_senders_are_not_measured_before_there_is_a_history() -> None:
     assert Yardsticks([10], [0.0], [7.0]).limit(WHOLE, [1.0, 1e9]) == 7.0
 
 
+@pytest.mark.parametrize("norms", [[100.0, 120.0], [100.0], [9e4, 1e5]])
+def test_gradients_that_have_grown_together_are_no_suspects(norms: list[float]) -> None:
+    """Of a reducer without a gradient of its own: who looks after it sees no large one among the inputs."""
+    assert Yardsticks([10], [0.0], [7.0]).limit(WHOLE, norms) == MARGIN * min(norms)
+
+
 def test_history_widens_the_limit_within_bounds() -> None:
     """One sender's rare mistake is as large as averages were before; but what earlier rounds let in opens no door."""
     limits = [Yardsticks([10], [2.0], [usual]).limit(WHOLE, []) for usual in (0.1, 12.0, 1e30)]
