@@ -141,14 +141,18 @@ def checked_token(credentials: Credentials, jwt: object, now: float) -> AccessTo
 class PeerDirectory:
     """Which libp2p identities hold valid tokens, as the DHT's peer records say; read again when a stranger knocks."""
 
-    def __init__(self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time) -> None:
+    def __init__(
+        self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
+    ) -> None:
+        """`clock` tells whether a token has expired, `timer` how long ago the last look-up began."""
         self._dht = dht
         self._credentials = credentials
         self._key = peers_key(run)
-        self._clock = clock
+        self._clock, self._timer = clock, timer
         self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
-        self._refreshed_at = float("-inf")
-        self._refreshing = asyncio.Lock()
+        self._began_at = float("-inf")
+        self._newest: asyncio.Task[None] | None = None  # the look-up that began last
+        self._next: asyncio.Task[None] | None = None  # the one that waits for the period's end
 
     REFRESH_PERIOD_S = 0.5  # a flood of strangers costs at most this many look-ups
 
@@ -178,14 +182,18 @@ class PeerDirectory:
         return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 
     async def refresh(self) -> None:
-        """Read the peers' records again; whoever asks within the period waits for its end and shares one look-up."""
-        asked_at = self._clock()
-        async with self._refreshing:
-            if self._refreshed_at >= asked_at:
-                return
-            await asyncio.sleep(max(0.0, self._refreshed_at + self.REFRESH_PERIOD_S - self._clock()))
-            self._refreshed_at = self._clock()
-            await self._read_records()
+        """Read the peers' records again; all who ask before a look-up begins share it, and raise what it raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._look_up(self._newest))
+        await asyncio.shield(self._next)  # a caller that is cancelled leaves it to the others
+
+    async def _look_up(self, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            await asyncio.wait({previous})
+        await asyncio.sleep(max(0.0, self._began_at + self.REFRESH_PERIOD_S - self._timer()))
+        self._newest, self._next = self._next, None
+        self._began_at = self._timer()
+        await self._read_records()
 
     async def _read_records(self) -> None:
         found = await self._dht.get(self._key, latest=True, return_future=True)

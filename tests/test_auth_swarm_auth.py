@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.group_info import GroupInfo
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
@@ -21,9 +23,11 @@ from auth.credentials import Credentials
 from auth.identity import AuthorityKey
 from auth.swarm_auth import (
     TRAINING_ROLES,
+    AuthorizedAverager,
     PeerDirectory,
     PeerRecordValidator,
     RecordKey,
+    SwarmAccess,
     SwarmAuthorizer,
     owner_subkey,
     peers_key,
@@ -63,6 +67,12 @@ def authority() -> AuthorityKey:
 def alice(authority: AuthorityKey, tmp_path_factory: pytest.TempPathFactory) -> Credentials:
     """A member."""
     return member(tmp_path_factory.mktemp("alice"), authority)
+
+
+@pytest.fixture(scope="module")
+def bob(authority: AuthorityKey, tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    """Another member, whom nothing here revokes."""
+    return member(tmp_path_factory.mktemp("bob"), authority)
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +260,186 @@ async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: Aut
     assert await directory.admits(bob_id, TRAINING_ROLES)
     assert [number async for number in while_admitted(directory, bob_id, TRAINING_ROLES, messages())] == [0, 1]
     assert ended == [True]
+
+
+class LookedUp:
+    """A DHT that answers look-ups one by one, when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[Any]] = []
+
+    def get(self, _key: str, **_options: bool) -> asyncio.Future[Any]:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+    async def asked_times(self, times: int) -> None:
+        """Wait until that many look-ups have begun."""
+        while len(self.asked) < times:  # noqa: ASYNC110 - a fake has no event
+            await asyncio.sleep(0.001)
+
+
+def records_of(*values: Any) -> ValueWithExpiration[Any]:
+    """What a look-up finds: these values, one for each owner."""
+    owners = {bytes([number]): ValueWithExpiration(value, NOW + 10) for number, value in enumerate(values)}
+    return ValueWithExpiration(owners, NOW + 10)
+
+
+def directory_of(dht: Any, credentials: Credentials, timer: Clock | None = None) -> PeerDirectory:
+    """A directory that reads from `dht`, with a clock that stands still for the tokens."""
+    return PeerDirectory(dht, credentials, RUN, Clock(NOW), timer or Clock(100.0))
+
+
+async def test_a_clock_set_back_delays_no_lookup(alice: Credentials, bob: Credentials) -> None:
+    """When the wall clock is set back by an hour, the next look-up begins all the same, and not an hour later."""
+    wall, dht = Clock(NOW + 3.0), LookedUp()
+    directory = PeerDirectory(dht, alice, RUN, wall)  # type: ignore[arg-type]
+    first = asyncio.create_task(directory.refresh())
+    await dht.asked_times(1)
+    second = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
+    dht.asked[0].set_result(records_of())
+    await first
+    wall.now -= 3600.0
+    await dht.asked_times(2)
+    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    wall.now += 3600.0
+    assert await second
+
+
+async def test_waiting_for_a_lookup_keeps_nobody_from_what_is_known(alice: Credentials, bob: Credentials) -> None:
+    """While a stranger waits for the period's end, known peers are admitted at once."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    stranger = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
+    await dht.asked_times(1)
+    dht.asked[0].set_result(records_of({"token": bob.token_jwt}))
+    assert await stranger
+    waiting = asyncio.create_task(directory.refresh())
+    assert await directory.admits(bob_id, TRAINING_ROLES)
+    waiting.cancel()
+
+
+async def test_those_who_ask_together_share_one_lookup_and_its_failure(alice: Credentials, bob: Credentials) -> None:
+    """A look-up that fails makes nobody a stranger: all who waited for it hear of it, and the next reads again."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    asking = [asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(3)]
+    await dht.asked_times(1)
+    dht.asked[0].set_exception(ConnectionError("no line"))
+    assert [type(result) for result in await asyncio.gather(*asking, return_exceptions=True)] == [ConnectionError] * 3
+    again = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
+    await dht.asked_times(2)
+    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    assert await again
+    assert len(dht.asked) == 2
+
+
+async def test_a_caller_that_goes_takes_no_lookup_with_it(alice: Credentials, bob: Credentials) -> None:
+    """Whoever began the look-up may be cancelled (its line broke): those who share it get its answer."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    first, second = (asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(2))
+    await dht.asked_times(1)
+    first.cancel()
+    dht.asked[0].set_result(records_of({"token": bob.token_jwt}))
+    assert await second
+    assert len(dht.asked) == 1
+
+
+async def test_who_asks_during_a_lookup_gets_a_newer_one(alice: Credentials, bob: Credentials) -> None:
+    """A record may have come while the older look-up was under way; the next begins after it and after the period."""
+    dht, timer = LookedUp(), Clock(0.0)
+    directory = directory_of(dht, alice, timer)
+    older = asyncio.create_task(directory.refresh())
+    await dht.asked_times(1)
+    timer.now += PeerDirectory.REFRESH_PERIOD_S
+    newer = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
+    for _ in range(5):  # turns of the event loop
+        await asyncio.sleep(0.0)
+    assert len(dht.asked) == 1
+    dht.asked[0].set_result(records_of())
+    await older
+    await dht.asked_times(2)
+    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    assert await newer
+
+
+async def test_a_flood_of_strangers_costs_one_lookup_a_period(alice: Credentials, bob: Credentials) -> None:
+    """Until the period is over no other look-up begins, however many ask one after another."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    directory.REFRESH_PERIOD_S = 3600.0
+    first = asyncio.create_task(directory.refresh())
+    await dht.asked_times(1)
+    dht.asked[0].set_result(records_of())
+    await first
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    flood = []
+    for _ in range(5):
+        flood.append(asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)))
+        for _ in range(5):  # turns of the event loop
+            await asyncio.sleep(0.0)
+    assert len(dht.asked) == 1
+    assert not any(task.done() for task in flood)
+    for task in flood:
+        task.cancel()
+
+
+async def test_malformed_records_spoil_no_others(alice: Credentials, bob: Credentials) -> None:
+    """Values that are no records, of whatever shape, are passed over; the sound one among them is read."""
+    found = records_of("text", None, 5, {"token": 5}, {"token": bob.token_jwt}, ["token"], {})
+    found.value[b"bare"] = {"token": alice.token_jwt}  # without a time
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    asking = asyncio.create_task(directory.with_role(TRAINING_ROLES))
+    await dht.asked_times(1)
+    dht.asked[0].set_result(found)
+    assert await asking == [PeerID.from_base58(bob.device_key.peer_id)]
+
+
+@pytest.mark.parametrize("answer", [None, ValueWithExpiration(5, NOW + 10)])
+async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentials, answer: Any) -> None:
+    """A look-up that finds nothing leaves known tokens known for as long as they are valid."""
+    dht, timer = LookedUp(), Clock(0.0)
+    directory = directory_of(dht, alice, timer)
+    for number, found in enumerate((records_of({"token": bob.token_jwt}), answer)):
+        reading = asyncio.create_task(directory.refresh())
+        await dht.asked_times(number + 1)
+        dht.asked[number].set_result(found)
+        await reading
+        timer.now += PeerDirectory.REFRESH_PERIOD_S
+    token = directory.token_of(PeerID.from_base58(bob.device_key.peer_id))
+    assert token is not None
+    assert token.peer_id == bob.device_key.peer_id
+
+
+class Rounds:
+    """What stands below the mixin: averages with any group."""
+
+    async def _aggregate_with_group(self, group_info: GroupInfo) -> int:
+        return len(group_info.peer_ids)
+
+
+class Averager(AuthorizedAverager, Rounds):
+    """The mixin over it."""
+
+    def __init__(self, dht: Any, access: SwarmAccess) -> None:
+        self.dht, self.access = dht, access
+
+
+@pytest.mark.parametrize("with_stranger", [False, True])
+async def test_a_group_with_a_stranger_is_given_up(
+    alice: Credentials, bob: Credentials, mallory: Credentials, with_stranger: bool
+) -> None:
+    """Tensors go to a group of members, and not to one with a single peer without a valid token in it."""
+    access = SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW))
+    averager = Averager(OneRecord(bob.token_jwt), access)
+    peers = [PeerID.from_base58(each.device_key.peer_id) for each in ([bob, mallory] if with_stranger else [bob])]
+    group = GroupInfo(b"group", tuple(peers), tuple(b"" for _ in peers))
+    if with_stranger:
+        with pytest.raises(AllreduceException, match="1 of the group's 2 peers hold no valid token"):
+            await averager._aggregate_with_group(group)
+    else:
+        assert await averager._aggregate_with_group(group) == 1
