@@ -20,6 +20,7 @@ from peer.data.digests import sha256_of
 from peer.data.public_web import public_client
 from peer.file_fetch import has_digest
 from peer.guest.traffic import Throttle
+from peer.least_rate import at_least_rate
 
 ATTEMPTS = 4
 CHUNK_BYTES = 1 << 18
@@ -81,7 +82,7 @@ async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, 
         goes_on = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {there}-")
         left = file.size_bytes - there if goes_on else file.size_bytes
         with part.open("ab" if goes_on else "wb") as written:
-            async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
+            async for chunk in at_least_rate(answer.content.iter_chunked(CHUNK_BYTES), len):
                 left -= len(chunk)
                 if left < 0:
                     raise aiohttp.ClientError("it is longer than announced")

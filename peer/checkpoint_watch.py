@@ -49,8 +49,13 @@ class CheckpointWatch:
 
     def fetch_for(self, worker: WorkerProcess, wanted: CheckpointWanted) -> None:
         """Fetch it beside everything else; a worker that asks again meanwhile gets the same answer."""
-        if self._fetching is None or self._fetching.done():
+        if not self.is_fetching:
             self._fetching = asyncio.create_task(self._answer(worker, wanted))
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a worker waits for the answer."""
+        return self._fetching is not None and not self._fetching.done()
 
     def stop(self) -> None:
         """Nobody waits for the answer any more; what has arrived is kept."""

@@ -100,6 +100,7 @@ class Transferred:
 
     sent_bytes: int
     received_bytes: int
+    awaits_state: bool = False  # the training waits for a donor's state, as a part of what is received
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent import futures
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
@@ -17,17 +19,21 @@ from hivemind.utils import MPFuture, nested_flatten
 from hivemind.utils.asyncio import aiter_with_timeout
 from hivemind.utils.streaming import combine_from_streaming
 
+from auth.errors import SwarmError
 from auth.swarm_auth import STATE_READERS, AuthorizedAverager, SwarmAccess
 from peer.all_reduce import is_finite
 from peer.beacon import MAX_ERA, MAX_STEP
 from peer.compression import decode
 from peer.donations import Donations
 from peer.guest.traffic import Traffic
+from peer.least_rate import PATIENCE_S, at_least_rate
 from peer.round_memory import freeze_imported
 from peer.sketch import Sketch, sketch_of
 
 logger = logging.getLogger(__name__)
 STATE_OVERHEAD_BYTES = 1 << 20
+LOOK_S = 0.5  # between two looks at how far a download has come
+HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
 
@@ -38,8 +44,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.access, self._traffic = access, traffic
         self.state_lock = threading.RLock()  # held while a global step changes the state
         self.era = 0  # how often the run had returned to a checkpoint when this state was taken
-        self._donations = Donations(time.monotonic)
-        self._turned_away = multiprocessing.Value("q", 0)  # counted by the forked process, read by this one
+        self.is_downloading = False  # another's state, for which this process waits
+        self._clock = time.monotonic
+        self._donations = Donations(self._clock)
+        self._moves = multiprocessing.Value("q", 0)  # of a download; counted by the forked process, as is the next
+        self._turned_away = multiprocessing.Value("q", 0)
         super().__init__(*args, **kwargs)
 
     def run(self) -> None:
@@ -70,18 +79,17 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         minimum_step: int = 0,
         minimum_era: int = 0,
         adopt_era: bool = True,
-        timeout: float | None = None,
         doubt: Doubt,
     ) -> bool:
         """Take the first donor's state that is of `minimum_step` and `minimum_era` or later, fits, and passes `doubt`.
 
         `adopt_era`: its era is then this peer's; the keeper, whose word on it counts, keeps its own. Nothing is
         overwritten before; false if no donor had such a state.
+
+        It takes as long as donors send at the least rate; raises `SwarmError` if the averager's process hangs.
         """
-        if timeout is not None:
-            timeout += self._traffic.down.seconds_for(self._most_bytes())
         refused: list[str] = []
-        while (found := self._download(refused, timeout)) is not None:
+        while (found := self._download(refused)) is not None:
             donor, metadata, donated = found
             facts = metadata if isinstance(metadata, dict) else {}
             step, era = facts.get("epoch"), facts.get("era")
@@ -97,13 +105,24 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             refused.append(donor)
         return False
 
-    def _download(self, refused: Sequence[str], timeout: float | None) -> tuple[str, Any, list[torch.Tensor]] | None:
+    def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
         """The state (donor, metadata, tensors) of the first donor that was not refused; None if there is none."""
         future: MPFuture = MPFuture()
-        options = {"timeout": timeout, "future": future, "refused": tuple(refused)}
-        self._outer_pipe.send(("_load_state_from_peers", [], options))
-        found: tuple[str, Any, list[torch.Tensor]] | None = future.result(timeout=timeout)
-        return found
+        self._outer_pipe.send(("_load_state_from_peers", [], {"future": future, "refused": tuple(refused)}))
+        moves, moved_at = -1, self._clock()
+        self.is_downloading = True
+        try:
+            while True:
+                try:
+                    found: tuple[str, Any, list[torch.Tensor]] | None = future.result(timeout=LOOK_S)
+                    return found
+                except futures.TimeoutError:
+                    if self._moves.value != moves:
+                        moves, moved_at = self._moves.value, self._clock()
+                    elif self._clock() - moved_at > HUNG_S:
+                        raise SwarmError("The process that downloads the run's state hangs.") from None
+        finally:
+            self.is_downloading = False
 
     def _state_tensors(self) -> list[torch.Tensor]:
         return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
@@ -149,14 +168,12 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         finally:
             self._donations.end(donation)
 
-    async def _load_state_from_peers(
-        self, future: Any, timeout: float | None = None, refused: Collection[str] = ()
-    ) -> None:
+    async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
         """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state."""
         try:
             donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
             for name in sorted(donors.keys() - {self.peer_id.to_base58(), *refused}):
-                state = await self._download_from(donors[name], timeout)
+                state = await self._download_from(donors[name])
                 if state is not None:
                     future.set_result((name, *state))
                     return
@@ -169,16 +186,20 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         own_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
         return 4 * own_bytes + STATE_OVERHEAD_BYTES
 
-    async def _download_from(self, donor: PeerID, timeout: float | None) -> tuple[Any, list[torch.Tensor]] | None:
+    async def _download_from(self, donor: PeerID) -> tuple[Any, list[torch.Tensor]] | None:
         """One donor's state, or None; never more bytes than this peer's own state has."""
         limit = self._most_bytes()
         metadata, received = None, 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
+        self._moves.value += 1
         try:
             stub = self.get_stub(self._p2p, donor, namespace=self.prefix)
-            stream = await stub.rpc_download_state(averaging_pb2.DownloadRequest())
-            async for message in self._traffic.receiving(aiter_with_timeout(stream, timeout=timeout)):
+            stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), PATIENCE_S)
+            parts_in_time = aiter_with_timeout(stream, timeout=PATIENCE_S)
+            messages = at_least_rate(parts_in_time, averaging_pb2.DownloadData.ByteSize, self._clock)
+            async for message in self._traffic.receiving(messages):
+                self._moves.value += 1
                 received += message.ByteSize()
                 if received > limit:
                     raise ValueError(f"the state of {donor} is larger than {limit} bytes")

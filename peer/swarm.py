@@ -287,6 +287,11 @@ class Swarm:
         return self._optimizer.download_state()
 
     @property
+    def is_downloading(self) -> bool:
+        """Whether this peer waits for another's state, which may take hours on a slow line."""
+        return bool(self._optimizer.state_averager.is_downloading)
+
+    @property
     def turned_away(self) -> int:
         """How often another peer asked this one for its state while it gave it to others."""
         return int(self._optimizer.state_averager.turned_away)

@@ -40,7 +40,6 @@ from peer.state_sharing import SwarmStateAverager, optimizer_tensors
 from peer.suspicion import Suspicions
 
 logger = logging.getLogger(__name__)
-STATE_DOWNLOAD_TIMEOUT_S = 600.0
 RETRY_S = 0.1
 CONFIRMATION_WAIT_S = 3.0
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
@@ -83,7 +82,6 @@ class SwarmOptimizer(hivemind.Optimizer):
             matchmaking_time=averaging.matchmaking_time_s,
             averaging_timeout=averaging.averaging_timeout_s,
             next_chunk_timeout=averaging.averaging_timeout_s / 3,  # a busy peer is not a lost one
-            load_state_timeout=STATE_DOWNLOAD_TIMEOUT_S,
             offload_optimizer=False,
             delay_state_averaging=False,
             average_state_every=NEVER,
@@ -383,7 +381,6 @@ class SwarmOptimizer(hivemind.Optimizer):
             minimum_step=0 if self.tracker.is_undone else self.local_epoch,
             minimum_era=self.state_averager.era if self._role == "keeper" else self.tracker.course.era,
             adopt_era=self._role != "keeper",
-            timeout=self.load_state_timeout,
             doubt=self._doubt,
         )
         with self._changing_state():

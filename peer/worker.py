@@ -240,7 +240,8 @@ class Worker:
                 time.sleep(TRAFFIC_EVERY_S)
 
     def _transferred(self) -> Transferred:
-        return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes)
+        awaits_state = self._swarm is not None and self._swarm.is_downloading
+        return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes, awaits_state)
 
     def _tell(self, event: WorkerMessage) -> None:
         """Send from any thread: a pipe takes one message at a time."""

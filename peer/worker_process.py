@@ -32,8 +32,9 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 class Watchdog:
     """How long a worker may still be silent before it is taken to hang.
 
-    That bytes come and go is a sign of life only until it is ready: later its averagers answer others by themselves.
-    Nor is a doubt about the line, which the thread has that counts the bytes.
+    That bytes come and go is a sign of life until it is ready, and whenever it waits for another's state: otherwise its
+    averagers answer others by themselves. Nor is a doubt about the line, which the thread has that counts the bytes.
+    A worker that waits for its agent's download of a checkpoint lives as long as it says anything.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -45,11 +46,11 @@ class Watchdog:
         """Seconds, not below 0."""
         return max(0.0, self._heard_at + self._patience_s - self._clock())
 
-    def hear(self, message: WorkerMessage) -> None:
+    def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
         """Take it for a sign of life, if it is one."""
         self._ready = self._ready or isinstance(message, Ready)
         if isinstance(message, Transferred):
-            alive = not self._ready and message != self._bytes
+            alive = awaits_agent or ((message.awaits_state or not self._ready) and message != self._bytes)
             self._bytes = message
         else:
             alive = not isinstance(message, LineInDoubt)

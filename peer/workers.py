@@ -34,7 +34,7 @@ from peer.underway import Underway
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
-WATCHDOG_S = 900.0  # a worker that says nothing for so long hangs: longer than a slow download of the state
+WATCHDOG_S = 900.0  # a worker that gives no sign of life for so long hangs
 FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
 RESTART_DELAY_S = 2.0
@@ -145,7 +145,7 @@ class Workers:
         last: WorkerEvent | None = None
         watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (event := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
-            watchdog.hear(event)
+            watchdog.hear(event, checkpoints.is_fetching)
             underway.hear(event)
             match event:
                 case Transferred():

@@ -286,7 +286,7 @@ def records_of(*values: Any) -> ValueWithExpiration[Any]:
 
 def directory_of(dht: Any, credentials: Credentials, timer: Clock | None = None) -> PeerDirectory:
     """A directory that reads from `dht`, with a clock that stands still for the tokens."""
-    return PeerDirectory(dht, credentials, RUN, Clock(NOW), timer or Clock(100.0))
+    return PeerDirectory(dht, credentials, RUN, Clock(NOW), timer or Clock(10_000.0))
 
 
 async def test_a_clock_set_back_delays_no_lookup(alice: Credentials, bob: Credentials) -> None:

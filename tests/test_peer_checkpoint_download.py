@@ -69,6 +69,15 @@ async def test_what_has_arrived_is_kept_for_the_next_time(web: WebFiles, tmp_pat
     assert web.bytes_sent[name] == len(CONTENT["model.safetensors"])
 
 
+async def test_a_server_that_trickles_is_given_up(
+    web: WebFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slower than the least rate, after some attempts it is given up for the swarm's donors."""
+    monkeypatch.setattr("peer.least_rate.PATIENCE_S", -1.0)  # for nobody
+    with pytest.raises(UnreachableError, match=r"cannot be downloaded \(slower than 8192 bytes a second\)"):
+        await fetch(offer_of(web), tmp_path)
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 async def test_what_is_not_as_announced_is_not_taken(web: WebFiles, tmp_path: Path, ranges: bool) -> None:
     """Neither other bytes, whose part is thrown away, nor more of them."""

@@ -86,3 +86,23 @@ def test_bytes_are_a_sign_of_life_until_the_worker_is_ready() -> None:
         watchdog.hear(message)
         left.append(watchdog.left_s)
     assert left == [900.0, 900.0, 800.0, 900.0, 800.0, 750.0, 900.0, 0.0]
+
+
+def test_a_state_that_takes_long_is_no_hanging() -> None:
+    """A worker that lives to catch up is alive as bytes come; and one whose agent downloads, as long as it counts."""
+    now = [0.0]
+    watchdog = Watchdog(900.0, lambda: now[0])
+    left = []
+    for at, message, awaits_agent in (
+        (100.0, Ready("Qm", 0, "cpu"), False),
+        (900.0, Transferred(0, 10, awaits_state=True), False),
+        (1700.0, Transferred(0, 20, awaits_state=True), False),
+        (1800.0, Transferred(0, 20, awaits_state=True), False),  # nothing has come since
+        (2500.0, Transferred(0, 30), False),
+        (2550.0, Transferred(0, 30), True),
+        (3000.0, LineInDoubt(), True),
+    ):
+        now[0] = at
+        watchdog.hear(message, awaits_agent)
+        left.append(watchdog.left_s)
+    assert left == [900.0, 900.0, 900.0, 800.0, 100.0, 900.0, 450.0]
