@@ -7,11 +7,11 @@ from typing import Literal
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
-GROW_AFTER = 2000  # microbatches without an overflow
+GROW_AFTER = 2000  # microbatches in a row without an overflow
 
 
 class LossScale:
-    """Multiplies the loss, so that half-precision gradients do not vanish; halved when they overflow.
+    """Multiplies the loss, so that half-precision gradients do not vanish; moved as PyTorch's `GradScaler` moves it.
 
     Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it again before anybody sees
     them, and a microbatch that overflowed is computed again: neither a sample nor what was accumulated is lost.
@@ -22,16 +22,13 @@ class LossScale:
         self._grows = precision == "fp16"
         self._successes = 0
 
-    def lower(self) -> bool:
-        """Halve it; false if it is 1 already, so that what is not finite has another reason."""
+    def lower(self) -> None:
+        """Halve it, down to 1, after a microbatch that overflowed, however far that one had to go down."""
         self._successes = 0
-        if self.value == 1.0:
-            return False
-        self.value /= 2
-        return True
+        self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Count a microbatch that was finite; after many the scale doubles."""
+        """Count a microbatch that did not overflow; after many in a row the scale doubles."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

@@ -129,23 +129,58 @@ def test_overflow_in_half_precision_loses_no_sample() -> None:
     backend = TorchBackend(config, model, precision="fp16")
     backend._passes.scale.value = 2.0**40
     assert backend.accumulate(batch).finite
-    assert backend._passes.scale.value < 2.0**30
+    assert backend._passes.scale.value == 2.0**39
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
-def test_loss_scale_falls_with_overflows_and_rises_again() -> None:
-    """Float32 needs none; at 1 nothing is left to lower."""
+def test_each_microbatch_that_overflows_halves_the_loss_scale_once() -> None:
+    """As they come, however far each one had to go down; so one outlier is made up for by one doubling."""
+    config = tiny_config()
+    backend = TorchBackend(config, tiny_model(config), precision="fp16")
+    backend._passes.scale.value = 2.0**40
+    for seed in range(3):
+        assert backend.accumulate(random_batch(seed, samples=8)).finite
+    assert backend._passes.scale.value == 2.0**37
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_what_no_loss_scale_can_mend_leaves_it_alone(broken: str) -> None:
+    """A loss that is not finite, or a gradient that is not at a scale of 1 either, is no overflow."""
+    config = tiny_config()
+    model = tiny_model(config)
+    backend = TorchBackend(config, model, precision="fp16")
+    if broken == "loss":
+        with torch.no_grad():
+            model.predictions.bias.fill_(math.nan)
+    else:
+        model.albert.pooler.weight.register_hook(lambda gradient: gradient * math.nan)
+    for seed in range(20):
+        assert not backend.accumulate(random_batch(seed)).finite
+    assert backend._passes.scale.value == FIRST_SCALE
+
+
+def test_loss_scale_is_pytorchs() -> None:
+    """It begins, falls and rises as PyTorch's own does, and never falls below 1; float32 and bfloat16 have none."""
     assert LossScale("fp32").value == LossScale("bf16").value == 1.0
-    assert not LossScale("bf16").lower()
-    scale = LossScale("fp16")
-    assert scale.lower()
-    assert scale.value == FIRST_SCALE / 2
-    for _ in range(2000):
-        scale.succeeded()
-    assert scale.value == FIRST_SCALE
-    while scale.lower():
-        pass
-    assert scale.value == 1.0
+    ours = LossScale("fp16")
+    pytorchs = torch.amp.GradScaler("cpu")
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    good = [True] * 1999
+    for finite in [True, False, *good, False, *good, True, *good, False, True]:
+        parameter.grad = torch.full((1,), 1.0 if finite else math.inf)
+        pytorchs.scale(parameter)
+        pytorchs.step(optimizer)
+        pytorchs.update()
+        ours.succeeded() if finite else ours.lower()
+        assert ours.value == pytorchs.get_scale()
+    for _ in range(40):
+        ours.lower()
+    assert ours.value == 1.0
+    full = LossScale("fp32")
+    for _ in range(4000):
+        full.succeeded()
+    assert full.value == 1.0
 
 
 def test_gradient_checkpointing_changes_no_gradient() -> None:

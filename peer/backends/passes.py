@@ -87,18 +87,25 @@ class Passes:
     def compute(self, batch: Batch, whole: Counts) -> Computed:
         """The batch's share of the microbatch `whole`, computed again for as long as smaller parts or scales may help.
 
-        Raises `MemoryLimitError` when not even one sample fits.
+        A loss that is not finite is no overflow of gradients, nor is a gradient that is not finite at a scale of 1: such
+        a microbatch says nothing about the loss scale. Raises `MemoryLimitError` when not even one sample fits.
         """
         batch = to_device(batch, self.device)
+        scale = self.scale.value
         while True:
-            computed = self._try(batch, whole)
+            computed = self._try(batch, whole, scale)
             if computed is None:
                 self._take_less(batch.samples)
             elif computed.finite:
-                self.scale.succeeded()
+                if scale < self.scale.value:
+                    self.scale.lower()
+                else:
+                    self.scale.succeeded()
                 return computed
-            elif not self.scale.lower():
+            elif scale == 1.0 or not math.isfinite(computed.total):
                 return computed
+            else:
+                scale = max(1.0, scale / 2)
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         """On a GPU as many samples as fit; elsewhere the usual number, as more would be no faster."""
@@ -115,7 +122,7 @@ class Passes:
 
         def fits(samples: int) -> bool:
             batch = to_device(make_batch(samples), self.device)
-            return self._try(batch, Counts.of(batch)) is not None
+            return self._try(batch, Counts.of(batch), self.scale.value) is not None
 
         size = largest_fitting(fits, limit)
         if size == 0 and save_memory(self._model):
@@ -124,12 +131,12 @@ class Passes:
             raise self._no_memory()
         return size
 
-    def _try(self, batch: Batch, whole: Counts) -> Computed | None:
+    def _try(self, batch: Batch, whole: Counts, scale: float) -> Computed | None:
         """The batch; None if memory was not enough, with everything given back that it had taken."""
         while True:
             compiled = self._layers.on
             try:
-                return self._in_parts(batch, whole)
+                return self._in_parts(batch, whole, scale)
             except Exception as error:  # compilers and allocators raise all kinds; what is neither's is raised again
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
@@ -141,7 +148,7 @@ class Passes:
         _release_cached_memory(self.device)
         return None
 
-    def _in_parts(self, batch: Batch, whole: Counts) -> Computed:
+    def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> Computed:
         """Each part's means count by its share of all labels and all samples, so that the sums are the whole's."""
         mlm = order = 0.0
         sums: list[Tensor | None] = [None] * len(self.parameters)
@@ -154,14 +161,14 @@ class Passes:
             objective = losses.mlm * of_labels
             if losses.sop is not None:
                 objective, ordered = objective + losses.sop * of_samples, True
-            factor = whole.samples * self.scale.value
+            factor = whole.samples * scale
             gradients = torch.autograd.grad(objective * factor, self.parameters, allow_unused=True)
             sums = [_plus(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
             mlm += float(losses.mlm.detach()) * of_labels  # waits for the accelerator
             order += 0.0 if losses.sop is None else float(losses.sop.detach()) * of_samples
         present = [gradient for gradient in sums if gradient is not None]
-        if self.scale.value != 1.0:
-            torch._foreach_mul_(present, 1 / self.scale.value)
+        if scale != 1.0:
+            torch._foreach_mul_(present, 1 / scale)
         finite = math.isfinite(mlm + order) and math.isfinite(gradient_norm(present))
         return Computed(mlm, order if ordered else None, sums, finite)
 
