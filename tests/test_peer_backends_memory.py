@@ -39,6 +39,52 @@ def test_what_means_that_memory_has_ended() -> None:
     assert not is_out_of_memory(ValueError("not enough memory"))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.58 GiB",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
+        "CUDA driver error: out of memory",
+        "HIP out of memory. Tried to allocate 2.00 GiB",
+        "HIP error: out of memory",
+        "MPS backend out of memory (MPS allocated: 17.00 GB, max allowed: 18.13 GB)",
+        "cudaErrorMemoryAllocation",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "hipErrorOutOfMemory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "miopenStatusAllocFailed",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+        "RESOURCE_EXHAUSTED: Attempting to reserve 12.65G at the bottom of memory. There are 10.51G free",
+        "[enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes",
+        "could not create a primitive",
+    ],
+)
+def test_what_devices_and_their_libraries_say_when_memory_has_ended(text: str) -> None:
+    """PyTorch has a class of its own for its allocators only; handles and workspaces of libraries need memory too."""
+    assert is_out_of_memory(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: device-side assert triggered",
+        "CUDA error: no kernel image is available for execution on the device",
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED",
+        "INVALID_ARGUMENT: shapes do not match",
+        "Expected all tensors to be in the same memory format",
+    ],
+)
+def test_other_faults_of_devices_are_no_lack_of_memory(text: str) -> None:
+    """A smaller microbatch does not help against them."""
+    assert not is_out_of_memory(RuntimeError(text))
+
+
 def test_sizes_are_remembered(tmp_path: Path) -> None:
     """For each key its own, by the next process too."""
     path = tmp_path / "sizes.json"

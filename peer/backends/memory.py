@@ -13,15 +13,30 @@ from auth.errors import StorageError
 from auth.files import write_private
 
 logger = logging.getLogger(__name__)
-# What RuntimeErrors say: of PyTorch's CPU allocator, of oneDNN, which gives no reason, and of Apple's GPUs.
-PHRASES = ("can't allocate memory", "not enough memory", "could not create a primitive", "MPS backend out of memory")
+# In the texts of RuntimeErrors, small letters: of allocators and drivers (PyTorch's, CUDA's, ROCm's, Apple's, JAX's), and
+# of libraries that find no memory for their handles and workspaces (cuBLAS, cuDNN, oneDNN). CUBLAS_STATUS_NOT_INITIALIZED
+# and CUDNN_STATUS_INTERNAL_ERROR have other causes too; then what is tried in vain is a smaller microbatch.
+PHRASES = (
+    "out of memory",
+    "out_of_memory",
+    "outofmemory",
+    "memoryallocation",
+    "can't allocate memory",
+    "not enough memory",
+    "resource_exhausted",
+    "status_alloc_failed",
+    "statusallocfailed",
+    "cublas_status_not_initialized",
+    "cudnn_status_internal_error",
+    "could not create a primitive",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the device or the system gives no more memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in PHRASES)
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in PHRASES)
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:

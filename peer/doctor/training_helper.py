@@ -14,6 +14,7 @@ import torch
 
 from auth.errors import ConfigError, MemoryLimitError
 from peer.backends.choice import choose_backend
+from peer.backends.memory import is_out_of_memory
 from peer.data.special_tokens import SpecialIds
 from peer.data.synthetic import random_batch
 from peer.devices import JAX_DEVICES
@@ -52,14 +53,11 @@ def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     """Forward and backward passes on random tokens for the seconds that are asked for."""
     try:
         return _measure(question, stopwatch)
-    except (torch.OutOfMemoryError, MemoryLimitError) as error:
-        return Speed(error=_first_sentence(error), out_of_memory=True)
-    except MemoryError:
-        return Speed(error="the system gives no more", out_of_memory=True)
     except ConfigError as error:
         return Speed(error=str(error))
-    except RuntimeError as error:  # on the CPU PyTorch has no class of its own for it
-        return Speed(error=_first_sentence(error), out_of_memory="memory" in str(error))
+    except (RuntimeError, MemoryError, MemoryLimitError) as error:
+        out_of_memory = isinstance(error, MemoryLimitError) or is_out_of_memory(error)
+        return Speed(error=_first_sentence(error) or "the system gives no more", out_of_memory=out_of_memory)
 
 
 def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
