@@ -40,7 +40,9 @@ from coordinator.runs import OpenRun, create_run, make_settings, open_run
 from coordinator.secret_text import read_secret
 from coordinator.serve import serve_run
 from coordinator.software import own_software
+from coordinator.speed import time_left_s
 from coordinator.steer_cli import announce, change, pause, resume, stop
+from coordinator.steering import read_helm
 from coordinator.validations import validations
 from peer.doctor.display import open_display
 from peer.phases import phase_at
@@ -368,6 +370,7 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
         "target_batch_size": phase.target_batch_size,
         "peers": None if swarm is None else swarm.peers,
         "samples_per_second": None if swarm is None else swarm.samples_per_second,
+        "time_left_s": time_left_s(run.directory.config, read_helm(run.sessions), swarm),
         "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
         "checkpoint": str(run.directory.checkpoint_dir(newest[0].step)) if newest else None,
         **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},

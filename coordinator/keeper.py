@@ -35,6 +35,7 @@ from coordinator.membership import Membership
 from coordinator.presence import tell_keeper_addresses, write_swarm_status
 from coordinator.probe import make_probes
 from coordinator.rewinding import set_aside_undone
+from coordinator.speed import batch_left_s, run_speed
 from coordinator.split_watch import SplitWatch
 from coordinator.steering import read_helm
 from coordinator.store.engine import Sessions, open_engine
@@ -164,14 +165,15 @@ class Keeper:
 
     def _write_status(self) -> None:
         progress = self.swarm.progress()
+        speed = run_speed(self.sessions, self.clock())
         write_swarm_status(
             self.sessions,
             step=progress.step,
             samples_accumulated=progress.swarm_samples,
             target_batch_size=progress.target_batch_size,
             peers=progress.peers,
-            samples_per_second=progress.swarm_samples_per_second,
-            eta_s=progress.eta_s,
+            samples_per_second=speed,
+            eta_s=batch_left_s(progress.swarm_samples, progress.target_batch_size, speed),
             addresses=self.swarm.addresses,
             now=self.clock(),
         )

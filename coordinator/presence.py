@@ -57,8 +57,8 @@ class SwarmView:
     samples_accumulated: int  # towards the next global step
     target_batch_size: int
     peers: int
-    samples_per_second: float
-    eta_s: float | None
+    samples_per_second: float  # of the run, by the steps that count: `coordinator.speed`
+    eta_s: float | None  # until the batch is full, at that speed
     addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
     updated_at: float
 

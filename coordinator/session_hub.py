@@ -13,7 +13,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
 from auth.errors import ManyhandsError, QuarantinedError, RequestError, UnreachableError
@@ -24,12 +24,14 @@ from coordinator.presence import read_swarm_status
 from coordinator.relays import some_of
 from coordinator.replicas import ended_elsewhere, forget_relays_of_the_gone, relays
 from coordinator.run_services import RunServices
-from coordinator.steering import announcements
+from coordinator.speed import time_left_s
+from coordinator.steering import announcements, read_helm
 from peer.protocol import control_pb2
 
 logger = logging.getLogger(__name__)
 QUEUE_MESSAGES = 256
 STANDING_EVERY_S = 2.0
+SPEED_CHANGE = 0.05  # of the run's speed is news to everybody
 TOLD_AT_ONCE = 250  # what concerns everybody and can wait is told a large crowd over many calls of `refresh`
 PRESENCE_EVERY_S = 3.0
 MOST_PRESENCE_S = 10.0  # well below the time after which a silent session is offline
@@ -47,11 +49,20 @@ class End:
 
 @dataclass(frozen=True)
 class Standing:
-    """A member's place among all."""
+    """A member's place among all, and how fast all are together."""
 
     own_samples: int
     rank: int  # from 1; equals share one
     members: int
+    samples_per_second: float = field(default=0.0, compare=False)  # of the run; 0: not known
+    time_left_s: float = field(default=0.0, compare=False)
+
+    def is_news_to(self, told: Standing | None) -> bool:
+        """Whether it is worth a message to a session that was told that one last."""
+        if told is None or self != told:
+            return True
+        change = abs(self.samples_per_second - told.samples_per_second)
+        return change > SPEED_CHANGE * max(self.samples_per_second, told.samples_per_second)
 
 
 def standings(contributions: Sequence[Contribution]) -> dict[str, Standing]:
@@ -176,7 +187,7 @@ class SessionHub:
         if self._live and not self._untold and now >= self._standings_due:
             self._standings_due = now + STANDING_EVERY_S
             contributions = await asyncio.to_thread(self._services.ledger.recent_contributions)
-            self._untold.extend(self._moved(contributions))
+            self._untold.extend(self._moved(contributions, *await asyncio.to_thread(self._pace_of_run)))
         self._push_standings()
         for session in list(self._live.values()):
             token = session.token
@@ -233,12 +244,22 @@ class SessionHub:
         for session_id in await asyncio.to_thread(ended_elsewhere, self._services.sessions, list(by_id)):
             by_id[session_id].end(_opened_again())
 
-    def _moved(self, contributions: Sequence[Contribution]) -> Iterator[tuple[LiveSession, Standing]]:
+    def _pace_of_run(self) -> tuple[float, float]:
+        """Samples a second, and the time left in seconds; 0 where they are not known."""
+        services = self._services
+        swarm = read_swarm_status(services.sessions)
+        left_s = time_left_s(services.config, read_helm(services.sessions), swarm)
+        return (0.0 if swarm is None else swarm.samples_per_second), left_s or 0.0
+
+    def _moved(
+        self, contributions: Sequence[Contribution], speed: float, left_s: float
+    ) -> Iterator[tuple[LiveSession, Standing]]:
         ranked = standings(contributions)
         nothing_yet = Standing(0, 1 + sum(entry.samples > 0 for entry in contributions), len(contributions))
         for session in self._live.values():
             standing = ranked.get(session.token.member, nothing_yet)
-            if standing != session.standing:
+            standing = replace(standing, samples_per_second=speed, time_left_s=left_s)
+            if standing.is_news_to(session.standing):
                 yield session, standing
 
     def _push_standings(self) -> None:

@@ -284,7 +284,9 @@ class Agent:
             on_token=self._credentials.store_token,
             on_revocations=self._credentials.store_revocations,
             on_notice=self._show,
-            on_standing=lambda standing: self._show(Standing(standing.own_samples, standing.rank, standing.members)),
+            on_standing=lambda told: self._show(
+                Standing(told.own_samples, told.rank, told.members, told.samples_per_second, told.time_left_s)
+            ),
             on_revoked=self._on_revoked,
             on_connected=self._on_connected,
             on_version=self._on_version,

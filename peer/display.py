@@ -45,6 +45,8 @@ class Standing:
     own_samples: int
     rank: int
     members: int
+    samples_per_second: float = 0.0  # of the whole run, as everybody is shown it; 0: not known
+    time_left_s: float = 0.0  # until the run's last step, at that speed
 
 
 DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent
@@ -65,7 +67,6 @@ class PanelState:
     target_batch_size: int = 0
     peers: int = 0
     samples_per_second: float = 0.0
-    eta_s: float | None = None
     loss: float | None = None
     last_group: int = 0
     last_averaging_s: float | None = None
@@ -94,7 +95,6 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
                 target_batch_size=event.target_batch_size,
                 peers=event.peers,
                 samples_per_second=event.samples_per_second,
-                eta_s=event.eta_s,
                 loss=_newest(event.loss, state.loss),
             )
         case StepReport():
@@ -175,8 +175,8 @@ def megabytes(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: seconds, minutes or hours."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
+    """A time for people: seconds, minutes, hours or days."""
+    for unit, size in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
@@ -184,8 +184,18 @@ def duration(seconds: float) -> str:
 
 def batch_filling(state: PanelState) -> str:
     """How full the global batch is, and when it will be."""
-    eta = "" if state.eta_s is None else f", about {duration(state.eta_s)} left"
+    speed = state.standing.samples_per_second if state.standing else 0.0
+    left = max(0, state.target_batch_size - state.swarm_samples)
+    eta = f", about {duration(left / speed)} left" if speed else ""
     return f"{state.swarm_samples:,} of {state.target_batch_size:,} samples{eta}"
+
+
+def run_pace(state: PanelState) -> str:
+    """How fast the whole run is, and how long it still takes; empty before the coordinator has said it."""
+    standing = state.standing
+    if standing is None or not standing.samples_per_second:
+        return ""
+    return f"{standing.samples_per_second:,.3g} samples/s, about {duration(standing.time_left_s)} left"
 
 
 def batch_line(state: PanelState) -> str:
@@ -270,6 +280,7 @@ def render(state: PanelState) -> Panel:
         *([] if phase is None else [("phase", phase.line)]),
         ("global batch", batch),
         ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
+        *([("the run", run_pace(state))] if run_pace(state) else []),
         ("this machine", "averages and does not train" if state.activity == "assisting" else machine),
         ("contributed", f"{state.contributed} samples{place}"),
         ("averaged here", megabytes(state.averaged_bytes)),

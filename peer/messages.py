@@ -42,7 +42,6 @@ class Progress:
     target_batch_size: int
     peers: int
     samples_per_second: float  # this peer's, moving average
-    eta_s: float | None  # until the global batch is full
     loss: float | None  # mean over the microbatches since the last global step
     apart: bool = False  # no keeper has been seen in the swarm for as long as records hold
 

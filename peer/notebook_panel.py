@@ -14,7 +14,17 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TextIO
 
-from peer.display import Connected, DisplayEvent, PanelState, Standing, batch_line, describe, megabytes, reduce_state
+from peer.display import (
+    Connected,
+    DisplayEvent,
+    PanelState,
+    Standing,
+    batch_line,
+    describe,
+    megabytes,
+    reduce_state,
+    run_pace,
+)
 from peer.loss_curve import LossCurve, draw_loss
 from peer.messages import Progress, StepReport
 
@@ -84,6 +94,8 @@ def facts(state: PanelState) -> Iterator[str]:
     """What is small on the panel, a sentence each."""
     if state.phase is not None:
         yield f"Phase {state.phase.line}."
+    if run_pace(state):
+        yield f"The whole run: {run_pace(state)}."
     if state.last_averaging_s is not None:
         averaged = f"{megabytes(state.averaged_bytes)} averaged here so far"
         yield f"Last averaging: {state.last_group} peers, {state.last_averaging_s:.1f} s; {averaged}."

@@ -15,7 +15,6 @@ from typing import Any
 import hivemind
 import torch
 from hivemind.p2p import PeerID
-from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm_auth import Clock, RecordKey, SwarmAccess
@@ -65,9 +64,7 @@ class SwarmProgress:
     swarm_samples: int
     target_batch_size: int
     peers: int
-    eta_s: float | None
     samples_per_second: float  # this peer's
-    swarm_samples_per_second: float
     apart: bool = False  # no keeper has been seen for as long as records hold
 
 
@@ -316,17 +313,13 @@ class Swarm:
         """Where the next global step stands."""
         tracker = self._optimizer.tracker
         progress = tracker.global_progress
-        remaining_s = progress.eta_next_epoch - get_dht_time()
-        finite = remaining_s != float("inf")
         return SwarmProgress(
             step=self.step,
             own_samples=self._optimizer.grad_averager.due_samples,
             swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
             target_batch_size=self._optimizer.target_batch_size,
             peers=tracker.view.trainers,
-            eta_s=max(0.0, remaining_s) if finite else None,
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
-            swarm_samples_per_second=tracker.view.rate,
             apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
         )
 

@@ -71,7 +71,6 @@ class Tally:
             target_batch_size=swarm.target_batch_size,
             peers=swarm.peers,
             samples_per_second=swarm.samples_per_second,
-            eta_s=swarm.eta_s,
             loss=weighted_mean([(result.loss, result.samples) for result in self._results]),
             apart=swarm.apart,
         )

@@ -249,6 +249,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
         "samples_accumulated": 7,
         "target_batch_size": TARGET_BATCH_SIZE,
         "peers": 2,
+        "samples_per_second": 12.5,
     }
     assert expected.items() <= status.items()
     assert status["checkpoint"] == f"{run_dir}/checkpoints/step-00000001"

@@ -24,7 +24,7 @@ class FakeSwarm:
         return self.outcomes.pop(0) if self.outcomes else None
 
     def progress(self) -> SwarmProgress:
-        return SwarmProgress(4, 0, 30, 64, 2, 3.0, 0.0, 8.0)
+        return SwarmProgress(4, 0, 30, 64, 2, 0.0)
 
 
 def run(outcomes: list[StepOutcome | None], rounds: int) -> tuple[FakeSwarm, list[Progress | StepReport]]:

@@ -32,7 +32,6 @@ PROGRESS = Progress(
     target_batch_size=100,
     peers=2,
     samples_per_second=5.0,
-    eta_s=12.0,
     loss=7.5,
 )
 REPORT = StepReport(
@@ -150,9 +149,11 @@ def test_panel_follows_events() -> None:
     """The live panel ends with the last state on the screen."""
     file = io.StringIO()
     display = PanelDisplay(START, Console(width=100, file=file, force_terminal=True))
-    for event in (Ready("Qm", 3, "cpu"), PROGRESS, REPORT, Standing(560, 2, 5)):
+    for event in (Ready("Qm", 3, "cpu"), PROGRESS, REPORT, Standing(560, 2, 5, 12.0, 3 * 86_400)):
         display.show(event)
     display.close()
     text = file.getvalue()
     assert "7.250" in text
     assert "rank 2 of 5" in text
+    assert "12 samples/s, about 3 days left" in text
+    assert "0 of 100 samples, about 8 s left" in text

@@ -31,7 +31,6 @@ PROGRESS = Progress(
     target_batch_size=4160,
     peers=2,
     samples_per_second=5.0,
-    eta_s=200.0,
     loss=7.5,
 )
 REPORT = StepReport(
@@ -81,7 +80,7 @@ def after(*events: DisplayEvent, start: NotebookState = START) -> NotebookState:
 
 def test_panel_shows_loss_contribution_progress_and_peers() -> None:
     """Everything that the person wants to know stands in both forms of the panel."""
-    state = after(Ready("Qm", 3, "cuda:0 (Tesla T4)"), PROGRESS, REPORT, PROGRESS, Standing(5600, 2, 14))
+    state = after(Ready("Qm", 3, "cuda:0 (Tesla T4)"), PROGRESS, REPORT, PROGRESS, Standing(5600, 2, 14, 15.6, 7200.0))
     for shown in (as_html(state), as_text(state)):
         for part in (
             "demo",
@@ -92,6 +91,7 @@ def test_panel_shows_loss_contribution_progress_and_peers() -> None:
             "1,060",
             "5,600",
             "2 of 14",
+            "The whole run: 15.6 samples/s, about 2 h left.",
             "Last averaging: 3 peers, 0.5 s",
             "12:00 UTC",
         ):

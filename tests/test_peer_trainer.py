@@ -96,7 +96,7 @@ class FakeSwarm:
         return self.outcomes.get(-1)
 
     def progress(self) -> SwarmProgress:
-        return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 3.0, 4.0, 8.0)
+        return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 4.0)
 
 
 def messages(
@@ -187,7 +187,6 @@ def test_progress_is_sent_about_once_a_second() -> None:
         target_batch_size=TARGET,
         peers=2,
         samples_per_second=4.0,
-        eta_s=3.0,
         loss=5.0,
     )
 

@@ -64,7 +64,12 @@ def _progress(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge(
         "manyhands_target_batch_samples", "Samples that make a global step.", swarm.target_batch_size if swarm else None
     )
-    yield gauge("manyhands_samples_per_second", "What all peers train.", swarm.samples_per_second if swarm else None)
+    yield gauge(
+        "manyhands_samples_per_second",
+        "Samples of counted steps over the time that passed.",
+        swarm.samples_per_second if swarm else None,
+    )
+    yield gauge("manyhands_time_left_seconds", "Until the run's last step, at that speed.", snapshot.time_left_s)
     yield gauge(
         "manyhands_keeper_timestamp_seconds", "When the keeper last wrote.", swarm.updated_at if swarm else None
     )

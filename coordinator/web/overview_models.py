@@ -24,8 +24,9 @@ class Progress(BaseModel):
     phase: int  # from 1
     samples_accumulated: int
     target_batch_size: int
-    eta_s: float | None
-    samples_per_second: float
+    eta_s: float | None  # until it is full
+    samples_per_second: float  # of the run: samples of counted steps over the time that passed
+    time_left_s: float | None  # until the run's last step, at that speed
     peers: int
     updated_at: float | None
 

@@ -50,7 +50,7 @@ def overview_of(
             target_batch_size=phase.target_batch_size,
             join_link=join_link,
         ),
-        progress=_progress(snapshot.swarm, phase),
+        progress=_progress(snapshot.swarm, phase, snapshot.time_left_s),
         phases=[Phase(**asdict(each), text=str(each)) for each in all_phases(config)],
         online=Online(devices=len(snapshot.online), members=len({session.member for session in snapshot.online})),
         totals=Totals(
@@ -79,7 +79,7 @@ def overview_of(
     )
 
 
-def _progress(swarm: SwarmView | None, phase: PhaseFacts) -> Progress:
+def _progress(swarm: SwarmView | None, phase: PhaseFacts, time_left_s: float | None) -> Progress:
     now: dict[str, Any] = {
         "step": 0,
         "samples_accumulated": 0,
@@ -90,7 +90,8 @@ def _progress(swarm: SwarmView | None, phase: PhaseFacts) -> Progress:
     }
     if swarm is not None:
         now = {name: getattr(swarm, name) for name in now}
-    return Progress(phase=phase.number, target_batch_size=phase.target_batch_size, **now)
+    target = phase.target_batch_size
+    return Progress(phase=phase.number, target_batch_size=target, time_left_s=time_left_s, **now)
 
 
 def _recent(snapshot: Snapshot) -> RecentSteps:

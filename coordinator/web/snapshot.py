@@ -22,6 +22,8 @@ from coordinator.publications import PublicationRow, publications
 from coordinator.raised_alarms import AlarmRow, raised_alarms
 from coordinator.round_health import RoundHealth, read_health
 from coordinator.run_services import RunServices
+from coordinator.speed import time_left_s
+from coordinator.steering import read_helm
 from coordinator.validations import ValidationRow, validations
 
 STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it may be silent for a few
@@ -47,6 +49,7 @@ class Snapshot:
     steps_version: int = 0  # grows when any of the steps has changed
     number: int = 0  # grows with each snapshot of a process
     alarms: tuple[AlarmRow, ...] = ()  # the oldest first
+    time_left_s: float | None = None  # until the run's last step
     refresh_failed: bool = False  # the store did not answer since: what is here is old
 
     @property
@@ -115,12 +118,13 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         giving = read_giving(session, None if known is None else known.giving, newest, now)
         health = read_health(session, [row for row in steps[-LATE_STEPS:] if row.completed_at <= now - SETTLED_S])
     given = services.ledger.contributions(giving.by_member())
+    swarm = read_swarm_status(services.sessions)
     return Snapshot(
         taken_at=now,
         steps=steps,
         contributions=publicly(given, display_names(services.sessions)),
         online=tuple(online_sessions(services.sessions, now)),
-        swarm=read_swarm_status(services.sessions),
+        swarm=swarm,
         checkpoints=tuple(checkpoints(services.sessions)),
         validations=tuple(validations(services.sessions)),
         publications=tuple(publications(services.sessions)),
@@ -132,6 +136,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         number=0 if before is None else before.number + 1,
         steps_version=0 if before is None else before.steps_version + (steps != before.steps),
         alarms=tuple(raised_alarms(services.sessions)),
+        time_left_s=time_left_s(services.config, read_helm(services.sessions), swarm),
     )
 
 

@@ -29,12 +29,13 @@ function showPhase(phases, number) {
   setText("phase", phases.length > 1 ? t("overview.phase", values) : "");
 }
 
-function showTiles({ progress, online, totals, loss }) {
+function showTiles({ progress, online, totals, loss, stale: isStale }) {
   setText("loss", format.loss(loss.last));
   setText("peers", format.count(progress.peers));
   setText("members", format.count(online.members));
   setText("devices", format.count(online.devices));
   setText("rate", format.perSecond(progress.samples_per_second));
+  setText("time-left", format.duration(isStale ? null : progress.time_left_s));
   setText("samples", format.large(totals.samples));
 }
 

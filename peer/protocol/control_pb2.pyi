@@ -367,14 +367,18 @@ class ServerNotice(_message.Message):
     def __init__(self, level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("own_samples", "rank", "members")
+    __slots__ = ("own_samples", "rank", "members", "samples_per_second", "time_left_s")
     OWN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    TIME_LEFT_S_FIELD_NUMBER: _ClassVar[int]
     own_samples: int
     rank: int
     members: int
-    def __init__(self, own_samples: _Optional[int] = ..., rank: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
+    samples_per_second: float
+    time_left_s: float
+    def __init__(self, own_samples: _Optional[int] = ..., rank: _Optional[int] = ..., members: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., time_left_s: _Optional[float] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("challenge", "welcome", "ack", "token", "revocations", "notice", "standing", "revoked", "swarm", "pace")

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from sqlalchemy import func, select
 from transformers import AlbertForPreTraining, AutoTokenizer
 
 from coordinator.ports import free_ports
+from coordinator.presence import read_swarm_status
+from coordinator.runs import open_run
+from coordinator.speed import run_speed
+from coordinator.store.models import Report
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from tests.system.demo_command import run_demo
 
@@ -44,6 +49,25 @@ def test_summary_says_what_happened(finished: dict[str, object]) -> None:
     assert all(samples > 0 for samples in by_member.values())
     assert all(samples >= target for samples in by_step.values())
     assert sum(by_member.values()) == sum(by_step.values())
+
+
+def test_the_runs_speed_is_the_sum_of_its_members(finished: dict[str, object]) -> None:
+    """By their own reports and clocks, whatever they or others believe of their speed.
+
+    A member's time is the run's but for less than a step at either end: with five steps and more, none of which takes
+    half of the time, the two figures are within a factor of two.
+    """
+    with open_run(Path(str(finished["checkpoint"])).parent.parent) as run:
+        steps = run.ledger.steps()
+        found = run_speed(run.sessions, steps[-1].completed_at)
+        said = read_swarm_status(run.sessions)
+        own = select(func.sum(Report.samples) / func.sum(Report.elapsed_s)).where(Report.step > steps[0].step)
+        with run.sessions() as session:
+            members = session.scalars(own.group_by(Report.device_id)).all()
+    assert len(members) == 2
+    assert sum(members) / 2 < found < sum(members) * 2
+    assert said is not None
+    assert said.samples_per_second > 0
 
 
 def test_checkpoint_loads_in_plain_transformers(finished: dict[str, object]) -> None:
