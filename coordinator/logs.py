@@ -1,7 +1,7 @@
 """What the coordinator's processes log: lines for people, or one JSON object a line for programs.
 
 Either way no line has a volunteer's address, a token, an invite code, a key or a password in it, whoever wrote it: an
-exception's text may quote what came over the network.
+exception's text may quote what came over the network. A line that repeats is told once and then counted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import logging
 import re
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 
+from coordinator.store.engine import trouble
 from peer.redaction import FORMS
 
 logger = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ LEVELS = {  # for programs; libraries give them other names
     logging.CRITICAL: "critical",
 }
 FACTS = ("run", "session", "step")  # beside what every line has, where they are known
+REPEAT_AFTER_S = 60.0  # the same line again, with how many were left out
+MOST_LINES = 512  # that are remembered
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESSES = (
     re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w.]\d)"),
@@ -78,6 +83,57 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
     return found in spared or found in _NOWHERE or _TIME_OF_DAY.fullmatch(found) is not None
 
 
+class Repetitions(logging.Filter):
+    """Lets a line pass once a minute: what polls and requests say of one trouble would fill a disk.
+
+    A database's failure that an operator can mend is told in one sentence, without its trace.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: OrderedDict[tuple[object, ...], _Told] = OrderedDict()  # the latest last
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is told; it may be shortened, and says how many like it were not."""
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - arguments that do not fit the line: the handler tells of them
+            return True
+        failure = record.exc_info[1] if record.exc_info else None
+        if (found := trouble(failure)) is not None:
+            message, failure = f"{message}: {found}", None
+            record.exc_info = record.exc_text = None
+        left_out = self._left_out((record.name, record.levelno, message, repr(failure)))
+        if left_out:
+            message += f" (and {left_out} times more since this was last said)"
+        record.msg, record.args = message, ()
+        return left_out is not None
+
+    def _left_out(self, line: tuple[object, ...]) -> int | None:
+        """How often the line has come since it was told; None: that is too short a time ago to tell it again."""
+        now = self._clock()
+        with self._lock:
+            before = self._told.get(line)
+            if before is not None and now - before.at < REPEAT_AFTER_S:
+                before.left_out += 1
+                return None
+            self._told[line] = _Told(now)
+            self._told.move_to_end(line)
+            if len(self._told) > MOST_LINES:
+                self._told.popitem(last=False)
+            return 0 if before is None else before.left_out
+
+
+@dataclass
+class _Told:
+    """When a line was told, and how often it has come since."""
+
+    at: float
+    left_out: int = 0
+
+
 class TextLines(logging.Formatter):
     """A line for people."""
 
@@ -122,6 +178,7 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
     """What an operator wants to read; not how the database's tables were looked through."""
     handler = logging.StreamHandler()
+    handler.addFilter(Repetitions())
     handler.setFormatter(JsonLines(process, style) if style.format is LogFormat.JSON else TextLines(style))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -21,6 +21,7 @@ from typing import NoReturn
 from auth.errors import ManyhandsError
 from coordinator.directory import RunDirectory
 from coordinator.logs import LogStyle, log_the_unforeseen, log_to_stderr
+from coordinator.store.engine import in_one_sentence
 from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
 
 logger = logging.getLogger(__name__)
@@ -182,7 +183,8 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     log_to_stderr(part.name, style)
     log_the_unforeseen()
     try:
-        part.main(directory, parent_pid, lambda: messages.send(_READY))
+        with in_one_sentence():
+            part.main(directory, parent_pid, lambda: messages.send(_READY))
     except ManyhandsError as error:
         messages.send(error)
         _exit_now(error.exit_code)

@@ -10,7 +10,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from sqlalchemy import text
+
 from auth.errors import PortTakenError
+from coordinator.store.copying import sqlite_address
+from coordinator.store.engine import open_engine
 
 FOREVER_S = 600.0
 FORK_FILE = "fork.pid"
@@ -34,6 +38,13 @@ def crashes(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None
     threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
     multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_S,)).start()
     raise KeyError("a peer that nobody knows")
+
+
+def reads_its_database(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+    """Asks a database that may be damaged."""
+    engine = open_engine(sqlite_address(directory / "manyhands.db"))
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
 
 
 def complains(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from auth.errors import PortTakenError
+from auth.errors import DatabaseError, PortTakenError
 from coordinator.logs import LogFormat, LogStyle
 from coordinator.parts import FAILED, Part, PartProcess
 from tests import part_mains
@@ -57,6 +57,16 @@ def test_part_tells_why_it_cannot_start(tmp_path: Path) -> None:
         assert isinstance(process.error, PortTakenError)
         assert str(process.error) == "Port 7443 is taken."
         assert not process.ready
+
+
+def test_part_whose_database_is_damaged_says_what_to_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In one sentence, for the supervisor to tell; there is no trace to read."""
+    (tmp_path / "manyhands.db").write_bytes(b"no database at all" * 100)
+    with started(tmp_path, part_mains.reads_its_database) as process:
+        wait_until(process.has_ended)
+        assert process.end() == DatabaseError.exit_code
+        assert "restore the run from a backup" in str(process.error)
+    assert capfd.readouterr().err == ""
 
 
 def test_part_that_crashes_ends_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from auth.errors import ConfigError, ManyhandsError, RequestError
 from coordinator.callers import CallerPace, CallerPlaces, http_caller
+from coordinator.store.engine import trouble
 
 logger = logging.getLogger(__name__)
 REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
@@ -99,7 +100,7 @@ def _answer(error: Exception) -> JSONResponse:
     elif isinstance(error, ConfigError | RequestError):
         status, text = 400, str(error)
     elif isinstance(error, SQLAlchemyError | ManyhandsError):
-        logger.error("A request failed: %s", error)
+        logger.error("A request failed: %s", trouble(error) or error)
         status, text = 503, "The coordinator cannot answer this now; its log says why."
     else:
         logger.error("A request failed", exc_info=error)

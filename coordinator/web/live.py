@@ -14,6 +14,7 @@ from dataclasses import replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from coordinator.news import Ear
+from coordinator.store.engine import trouble
 from coordinator.web.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class LiveSnapshot:
                 failing = False
             except SQLAlchemyError as error:  # the last good one stays, and says that it is old
                 if not failing:
-                    logger.error("the store cannot be read: %s", error)
+                    logger.error("the store cannot be read: %s", trouble(error) or error)
                 failing = True
                 self._current = replace(self.current, refresh_failed=True)
             self._changed.set()
