@@ -30,7 +30,7 @@ from peer.auditing import AuditedRounds, Auditing
 from peer.average_screen import AverageScreen
 from peer.deadlines import RoundDeadline
 from peer.findings import Finding
-from peer.gathering import Gathering, hold_searches, request_timeout
+from peer.gathering import BEGIN_POLL_S, Gathering, hold_searches, request_timeout
 from peer.group_lines import NOBODY, declaration, group_lines
 from peer.guest.traffic import Traffic
 from peer.leaders import Leaders
@@ -55,6 +55,13 @@ class AveragedGroup:
     counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
     seconds: float = 0.0  # from the group's forming until every average was here
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
+
+
+async def given_up(step: StepControl) -> None:
+    """Wait until a step shows that it was given up; hivemind is told before that, looks once, and would go on."""
+    await StepControl.wait_for_cancel(step)
+    while not step.done():
+        await asyncio.sleep(BEGIN_POLL_S)
 
 
 class BalancedRounds:
@@ -196,6 +203,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
         self._control = step
         self._declare()
+        step.wait_for_cancel = partial(given_up, step)
+        self._matchmaking.schema_hash = self.schema_hash + self.gathering.step.to_bytes(8, "big")
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
             self._leaders.choose_for(self._matchmaking)
@@ -207,6 +216,22 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             steering.cancel()
             if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
                 forget_frames(step.exception())
+
+    async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
+        """Average with this group until the step is given up, which hivemind heeds only while it looks for a group.
+
+        The others' round then fails, and the same samples are in no other step than that of the next attempt.
+        """
+        assert self._control is not None  # a group is looked for by a step only
+        averaging = asyncio.create_task(super()._aggregate_with_group(group_info, **kwargs))
+        waiting = asyncio.create_task(self._control.wait_for_cancel())
+        try:
+            await asyncio.wait({averaging, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            averaging.cancel()  # nothing, where it has ended
+            await asyncio.wait({averaging})
+        return averaging.result()
 
     def _note(self, finding: Finding) -> None:
         """Another peer was caught: tell the process that can name it and, where this one saw it, the groups to come."""

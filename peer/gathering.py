@@ -26,6 +26,7 @@ class Gathering:
     def __init__(self, window_s: float) -> None:
         self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
         self._window_s = mp.Value("d", window_s)
+        self._step = mp.Value("q", 0)
 
     @property
     def required(self) -> int:
@@ -44,6 +45,15 @@ class Gathering:
     @expected.setter
     def expected(self, size: int) -> None:
         self._expected.value = size
+
+    @property
+    def step(self) -> int:
+        """The global step after which the group averages: a search follows and leads only peers that say the same."""
+        return int(self._step.value)
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step.value = step
 
     @property
     def window_s(self) -> float:

@@ -172,6 +172,7 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _require_group(self) -> None:
         self.tracker.heed(self.grad_averager.findings.take())
         view, gathering = self.tracker.view, self.grad_averager.gathering
+        gathering.step = self.local_epoch
         gathering.required = required_group_size(view.averaging, self.attempts)
         keeper_known = view.keepers > 0 or not self.tracker.keeper_may_be_late
         known = view is not self._due_view and view.step == self.local_epoch and keeper_known

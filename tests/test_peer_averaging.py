@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import hivemind
 import pytest
 import torch
+from hivemind.averaging.control import StepControl
+from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
+from hivemind.optim.grad_averager import GradientAverager
+from hivemind.proto import averaging_pb2
+from hivemind.utils import MPFuture
+from hivemind.utils.serializer import MSGPackSerializer
 
-from auth.swarm_auth import SwarmAccess
+from auth.swarm_auth import AuthorizedAverager, SwarmAccess
 from peer.averaging import SwarmGradientAverager
 from peer.findings import Finding, FindingKind
 from peer.gathering import Gathering
@@ -46,6 +54,31 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter) -> SwarmGradientA
         allreduce_timeout=60.0,
         start=False,
     )
+
+
+@pytest.fixture
+def searches(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch) -> list[Matchmaking]:
+    """Each search for a group that the averager begins, as far as it says who may follow, in place of the real ones."""
+    begun: list[Matchmaking] = []
+
+    async def begin(averager: Any, *, step: StepControl, future_for_init: MPFuture[Any]) -> None:
+        step.attach(MPFuture(), MPFuture())
+        search = Matchmaking.__new__(Matchmaking)
+        search.lock_looking_for_group, search.assembled_group = asyncio.Lock(), asyncio.Future()
+        await search.lock_looking_for_group.acquire()
+        search.group_key_manager = SimpleNamespace(current_key="another")
+        search.client_mode, search.schema_hash = False, averager._matchmaking.schema_hash
+        begun.append(search)
+
+    monkeypatch.setattr(GradientAverager, "_step", begin)
+    averager._leaders = cast(Any, "chosen already")
+    averager._matchmaking = SimpleNamespace(potential_leaders=SimpleNamespace(), schema_hash=averager.schema_hash)
+    return begun
+
+
+def step_control() -> StepControl:
+    """A step that another process has asked for."""
+    return StepControl(0.0, 1e12, True, 1.0, MSGPackSerializer.dumps([None, 0, b"\xc0"]))
 
 
 def accumulate(averager: SwarmGradientAverager, parameter: torch.nn.Parameter, value: float, samples: int) -> None:
@@ -126,3 +159,63 @@ def test_only_what_this_peer_saw_itself_is_an_accusation(
     averager._note(finding)
     assert averager.findings.take() == [finding]
     assert averager._accusations.current() == accused
+
+
+async def test_peers_at_different_steps_form_no_group(
+    averager: SwarmGradientAverager, searches: list[Matchmaking]
+) -> None:
+    """Who takes the keeper's place a step late would average the next step's gradients and call it its own."""
+    for step in (4, 5, 4):
+        averager.gathering.step = step
+        await averager._step(step=step_control(), future_for_init=MPFuture())
+    at_4, at_5, at_4_too = searches
+    answers = [
+        at_4._check_reasons_to_reject(averaging_pb2.JoinRequest(schema_hash=other.schema_hash), cast(Any, None))
+        for other in (at_5, at_4_too)
+    ]
+    assert [answer and averaging_pb2.MessageCode.Name(answer.code) for answer in answers] == [
+        "BAD_SCHEMA_HASH",
+        "BAD_GROUP_KEY",
+    ]
+
+
+async def test_a_step_that_was_given_up_takes_part_in_no_round(
+    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when its round has begun: else its samples would be averaged here, and by the next attempt once more."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def reduce(_averager: Any, _group: Any) -> None:
+        began.set()
+        try:
+            await asyncio.Future()
+        except asyncio.CancelledError as error:
+            ended.set()
+            raise MatchmakingException("the round failed") from error
+
+    monkeypatch.setattr(AuthorizedAverager, "_aggregate_with_group", reduce)
+    averager._control = step_control()
+    averager._control.attach(MPFuture(), MPFuture())
+    round_ = asyncio.create_task(averager._aggregate_with_group(cast(Any, None)))
+    await asyncio.wait({round_, asyncio.create_task(began.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    assert not round_.done()
+    averager._control.cancel()
+    with pytest.raises(MatchmakingException):
+        await asyncio.wait_for(round_, 300)
+    assert ended.is_set()
+
+
+async def test_a_step_is_not_known_as_given_up_before_that_shows(
+    averager: SwarmGradientAverager, searches: list[Matchmaking]
+) -> None:
+    """hivemind looks once, when it is told; if nothing shows then, it goes on with the step to the end."""
+    step = step_control()
+    await averager._step(step=step, future_for_init=MPFuture())
+    assert step._cancel is not None
+    waiting = asyncio.create_task(step.wait_for_cancel())
+    step._cancel.set_result(None)
+    done, _ = await asyncio.wait({waiting}, timeout=0.5)
+    assert not done
+    MPFuture.cancel(step)
+    await asyncio.wait_for(waiting, 300)
+    assert searches
