@@ -7,6 +7,7 @@ order of their arrival does not matter and reading the sums costs nothing.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +20,7 @@ from coordinator.shares import Recount, recounted
 from coordinator.step_loss import loss_sums
 from coordinator.store.models import Device, Member, Refusal, Report, Step
 from coordinator.store.news import Topic, tell
-from peer.crediting import Word, credited, disproved
+from peer.crediting import Word, credited, disproved, newcomer_share
 
 logger = logging.getLogger(__name__)
 NAMED_EVERY_S = 3600.0  # who claims too much is named once in this time
@@ -41,8 +42,11 @@ class Claim(NamedTuple):
     completed_at: float
 
 
-def count_step(session: Session, step: int, target_batch_size: int, now: float) -> None:
-    """Count the reports of a step and write its sums; nothing is written while nobody has reported it."""
+def count_step(session: Session, step: int, target_batch_size: int, least_share: float, now: float) -> None:
+    """Count the reports of a step and write its sums; nothing is written while nobody has reported it.
+
+    `least_share`: of the batch that is believed of anybody, however many take part.
+    """
     receipts = kept_receipts(session, step)
     claims = _claims(session, step, with_members=bool(receipts))
     if not claims:
@@ -54,11 +58,7 @@ def count_step(session: Session, step: int, target_batch_size: int, now: float) 
         values = [{"id": claim.report_id, "counted": counted[claim.report_id]} for claim in changed]
         session.execute(update(Report), values)
     recounted(session, (_recount(claim, counted[claim.report_id]) for claim in changed))
-    false = [
-        claim
-        for claim in claims
-        if words and disproved(claim.samples, str(claim.member_id), words[claim.device_number])
-    ]
+    false = [] if not words else _false_claims(claims, words, target_batch_size, least_share)
     _name_for_false_claims(session, step, false, counted, now)
     losses = _losses(session, step, claims, counted)
     row = session.get(Step, step)
@@ -141,6 +141,21 @@ def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[
     if not any(samples for _, samples in confirmed):
         confirmed = [(loss, claim.samples) for loss, claim in losses]
     return loss_sums(confirmed, known)
+
+
+def _false_claims(
+    claims: Sequence[Claim], words: Mapping[int, Sequence[Word]], target_batch_size: int, least_share: float
+) -> list[Claim]:
+    """Those that no reducer can have cut so far: each believes as much of every member, of its devices together."""
+    devices = Counter(claim.member_id for claim in claims)
+    believed = newcomer_share(len(devices), least_share) * target_batch_size
+    return [
+        claim
+        for claim in claims
+        if disproved(
+            claim.samples, str(claim.member_id), words[claim.device_number], believed / devices[claim.member_id]
+        )
+    ]
 
 
 def _name_for_false_claims(

@@ -127,7 +127,11 @@ class Ledger:
             one_at_a_time(session, Lock.COUNTING, step)
             now = self._clock()
             if take_receipt(session, self._config.run.name, device_id, step, receipt, now):
-                count_step(session, step, target_batch_size(session, self._config, step), now)
+                target, least_share = (
+                    target_batch_size(session, self._config, step),
+                    self._config.membership.newcomer_share,
+                )
+                count_step(session, step, target, least_share, now)
 
         self._sessions.transact(take)
 

@@ -127,7 +127,7 @@ class _Intake:
             self._session.execute(insert(Report), self._rows)
             reports_came(self._session, self._rows)
         for step in sorted(self._to_count):
-            count_step(self._session, step, self._targets[step], self._now)
+            count_step(self._session, step, self._targets[step], self._config.membership.newcomer_share, self._now)
 
     def _keep(self, delivery: Delivery) -> None:
         undone_after = self._undone_after(delivery.era)

@@ -23,17 +23,12 @@ REMEMBERED_STEPS = 8
 DOUBTED_SHARE = 0.01  # of a batch: even who has claimed falsely is believed so much more, with patience all
 
 
-def newcomer_share(members: int, least: float) -> float:
-    """The share of a batch that a member without credit may fill: twice a fair one, or `least`, where that is more."""
-    return min(1.0, max(2.0 / max(1, members), least))
-
-
 @dataclass(frozen=True)
 class Allowances:
     """What is believed of each peer towards the step that is being filled."""
 
     target: int  # samples of the batch
-    share: float = 1.0  # see `newcomer_share`
+    share: float = 1.0  # see `peer.crediting.newcomer_share`
     patience: float = 1.0  # by how much the step takes longer than usual; at least 1
     usual_s: float = 0.0  # that a step takes; 0: not known
     credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples lately brought to one step

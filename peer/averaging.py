@@ -60,7 +60,7 @@ class AveragedGroup:
 async def given_up(step: StepControl) -> None:
     """Wait until a step shows that it was given up; hivemind is told before that, looks once, and would go on."""
     await StepControl.wait_for_cancel(step)
-    while not step.done():
+    while not step.done():  # noqa: ASYNC110 - another process sets it
         await asyncio.sleep(BEGIN_POLL_S)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from auth.swarm_auth import TRAINING_ROLES
-from peer.allowances import Allowances, newcomer_share
+from peer.allowances import Allowances
 from peer.beacon import Beacon, BeaconWatch, nearest_step
 from peer.census import Census, census_of
+from peer.crediting import newcomer_share
 from peer.false_claims import FalseClaims, is_inflated
 from peer.findings import Finding
 from peer.quorum import agreed_sketch, agreed_step

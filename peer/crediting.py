@@ -19,6 +19,11 @@ class Word:
     samples: int  # 0 if it does not name the device
 
 
+def newcomer_share(members: int, least: float) -> float:
+    """The share of a batch that a member without credit may fill: twice a fair one, or `least`, where that is more."""
+    return min(1.0, max(2.0 / max(1, members), least))
+
+
 def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
     """How many samples of this member's claim count; None as long as nobody has said anything that matters.
 
@@ -35,11 +40,14 @@ def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
     return min(claim, median_low(evidence)) if evidence else None
 
 
-def disproved(claim: int, member: str, words: Sequence[Word]) -> bool:
+def disproved(claim: int, member: str, words: Sequence[Word], believed: float) -> bool:
     """Whether a claim is so plainly larger than what was received that its member is to be named.
 
-    By the keeper, or by most of the others and two at least: one member's word against another's is none.
+    By the keeper, or by most of the others and two at least: one member's word against another's is none. A receipt
+    says how much counted: of more a reducer may have cut what exceeds its caps, which are no less than is `believed` of
+    anybody.
     """
-    keepers = [word.samples < claim for word in words if word.is_keeper]
-    others = [word.samples < claim for word in words if not word.is_keeper and word.member != member]
+    least = min(claim, believed)
+    keepers = [word.samples < least for word in words if word.is_keeper]
+    others = [word.samples < least for word in words if not word.is_keeper and word.member != member]
     return all(keepers) if keepers else sum(others) >= 2 and 2 * sum(others) > len(others)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from peer.allowances import REMEMBERED_STEPS, Allowances, CreditBook, newcomer_share
+from peer.allowances import REMEMBERED_STEPS, Allowances, CreditBook
 from peer.records import KnownPeer, PeerRecord
 
 
@@ -14,12 +14,6 @@ def peer(peer_id: str, samples: int, member: str = "") -> KnownPeer:
     """A trainer that claims so many samples."""
     record = PeerRecord(token="jwt", step=3, samples=samples, rate=1.0, time=1.0, training=True, client_mode=False)
     return KnownPeer(peer_id, member or peer_id, peer_id, "trainer", record)
-
-
-@pytest.mark.parametrize(("members", "share"), [(0, 1.0), (1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25), (100, 0.25)])
-def test_a_newcomer_has_twice_a_fair_share(members: int, share: float) -> None:
-    """Of a small swarm all, of a large one the least that the run allows."""
-    assert newcomer_share(members, 0.25) == share
 
 
 def test_many_devices_of_a_member_count_as_one_newcomer() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.crediting import Word, credited, disproved
+from peer.crediting import Word, credited, disproved, newcomer_share
 
 KEEPER = "keeper"
 
@@ -59,4 +59,17 @@ def test_no_samples_need_no_word() -> None:
 )
 def test_who_is_named(said: list[tuple[str, int]], named: bool) -> None:
     """The keeper's word, or most others': one member's against another's is none."""
-    assert disproved(30, "ada", words(*said)) is named
+    assert disproved(30, "ada", words(*said), believed=1000) is named
+
+
+@pytest.mark.parametrize(("received", "named"), [(19, True), (20, False), (25, False)])
+def test_who_may_have_been_believed_less_than_it_brought_is_not_named(received: int, named: bool) -> None:
+    """A reducer that cuts a weight leaves as much as it believes of anybody: less than that was really less."""
+    for said in [(KEEPER, received)], [("bob", received), ("eve", received)]:
+        assert disproved(30, "ada", words(*said), believed=20) is named
+
+
+@pytest.mark.parametrize(("members", "share"), [(0, 1.0), (1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25), (100, 0.25)])
+def test_a_newcomer_has_twice_a_fair_share(members: int, share: float) -> None:
+    """Of a small swarm all, of a large one the least that the run allows."""
+    assert newcomer_share(members, 0.25) == share
