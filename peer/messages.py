@@ -23,6 +23,7 @@ class Ready:
     peer_id: str
     step: int
     device: str  # "cpu", "cuda:0 (Tesla T4)", ...; empty for an auxiliary peer, which computes nothing
+    microbatch_size: int | None = None  # samples at once; 0 for an auxiliary peer
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Failed:
     code: str
     exit_code: int
     text: str
+    short_of_memory: bool = False  # a smaller microbatch may help
 
 
 @dataclass(frozen=True)

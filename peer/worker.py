@@ -27,7 +27,7 @@ from auth.errors import ManyhandsError, WorkerError
 from peer.assistance import assist
 from peer.backends import Backend
 from peer.backends.choice import choose_backend
-from peer.backends.memory import FoundSizes
+from peer.backends.memory import FoundSizes, is_out_of_memory
 from peer.compilation import compile_if_it_pays
 from peer.compile_choice import Stay
 from peer.compression import VALUE_BYTES
@@ -87,7 +87,7 @@ def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     except Exception as error:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
         traceback.print_exc()
         text = f"The training process failed ({type(error).__name__}: {error}); details are in {LOG_FILE}."
-        pipe.send(Failed(WorkerError.code, WorkerError.exit_code, text))
+        pipe.send(Failed(WorkerError.code, WorkerError.exit_code, text, is_out_of_memory(error)))
 
 
 class Worker:
@@ -144,7 +144,7 @@ class Worker:
 
     def _assist(self, swarm: Swarm, peer_id: str) -> None:
         torch.set_num_threads(pick_threads(self._plan.threads))  # the optimizer's
-        self._tell(Ready(peer_id, swarm.step, device=""))
+        self._tell(Ready(peer_id, swarm.step, device="", microbatch_size=0))
         assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
 
     def _is_over(self, swarm: Swarm) -> bool:
@@ -167,10 +167,12 @@ class Worker:
             started = start_backend(pick_threads(plan.threads))
             backend = with_local_steps(config, started, own, model, lambda: swarm.step)
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
-            self._compile(started, config.at_step(swarm.step), swarm.step, fitting, vocabulary, special)
+            now = config.at_step(swarm.step)
+            size = plan.microbatch_size or fitting(now)
+            self._compile(started, now, swarm.step, size, vocabulary, special)
             enter = partial(self._enter_phase, config, fitting, backend.stage)
             with PhasedBatches(config, lambda: swarm.step, enter) as batches:
-                self._tell(Ready(peer_id, swarm.step, backend.description))
+                self._tell(Ready(peer_id, swarm.step, backend.description, size))
                 held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
                 train(backend, held, swarm, self._tell, partial(self._is_over, swarm), time.monotonic)
 
@@ -181,14 +183,13 @@ class Worker:
         backend: Backend,
         config: RunConfig,
         step: int,
-        fitting: Callable[[RunConfig], int],
+        size: int,
         vocabulary: int,
         special: SpecialIds,
     ) -> None:
         """Compile the layers if that pays, before anybody waits for this peer."""
         plan = self._plan
         stay = Stay(config.schedule.total_steps - step, plan.max_hours)
-        size = plan.microbatch_size or fitting(config)
         compile_if_it_pays(
             backend,
             plan.compile,

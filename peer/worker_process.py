@@ -67,6 +67,7 @@ class WorkerProcess:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
+        self.exit_code: int | None = None  # negative: the signal; known once it is ended, if it was over by itself
 
     def start(self) -> None:
         """Spawn the process and listen to it; call it on the event loop."""
@@ -103,9 +104,11 @@ class WorkerProcess:
         """Kill what is left of the worker and of all that it started."""
         if self._process is None:
             return
+        was_over = has_ended(self.pid)
         end_group(self.pid)  # before it is reaped: until then its id is nobody else's
         self._process.kill()
         self._process.join()
+        self.exit_code = self._process.exitcode if was_over else None
         self._process.close()
         self._process = None
         if self._pipe is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, WorkerErr
 from peer.checkpoint_watch import CheckpointWatch
 from peer.guest.account import Account
 from peer.guest.decision import Action
+from peer.guest.memory_use import kills_for_memory
 from peer.guest.watch import Watch
 from peer.line_watch import LineWatch
 from peer.lost_causes import Lost
@@ -21,6 +23,7 @@ from peer.messages import (
     KeeperAt,
     LineInDoubt,
     Notice,
+    Ready,
     Stopped,
     Transferred,
     WorkerEvent,
@@ -35,6 +38,7 @@ from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
 WATCHDOG_S = 900.0  # a worker that gives no sign of life for so long hangs
+END_GRACE_S = 5.0  # for a process whose pipe is closed already
 FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
 RESTART_DELAY_S = 2.0
@@ -58,14 +62,14 @@ def restart_allowed(failures: list[float], now: float) -> bool:
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 
-def halved(plan: WorkerPlan) -> WorkerPlan:
-    """A plan for a worker that needs less memory; raises `MemoryLimitError` if there is none."""
-    size = plan.microbatch_size or RunConfig.from_json(plan.run_config_json).data.microbatch_size
-    if size == 1:
-        raise MemoryLimitError(
-            "`--max-memory` is not enough for one sample at a time: allow more, or help a run with a smaller model."
-        )
-    return replace(plan, microbatch_size=size // 2)
+def halved(plan: WorkerPlan, found: int | None) -> int | None:
+    """A microbatch that needs less memory than this plan's; None if there is none.
+
+    `found` is what the worker computes at once where the plan leaves it the choice; None if it has not said.
+    """
+    if found is None:
+        found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
+    return (plan.microbatch_size or found) // 2 or None
 
 
 class Workers:
@@ -87,6 +91,7 @@ class Workers:
         self._main, self._stop, self._watch, self._account = main, stop, watch, account
         self._presence, self._on_event, self._clock = presence, on_event, clock
         self._halted_by = Action.GO
+        self._found: int | None = None  # samples that a worker computed at once, as far as they have said
         self._worker: WorkerProcess | None = None  # that runs
         self._keeper_at: KeeperAt | None = None  # told since the join
 
@@ -104,11 +109,17 @@ class Workers:
                 plan = replace(plan, initial_peers=self._keeper_at.addresses)
             worker = self._worker = WorkerProcess(line.within(plan), self._main)
             failure = await self._run_one(worker, line, checkpoints)
+            smaller = halved(plan, self._found)
             if worker.asked_to_stop and not self._stop.asked.is_set():  # a pause, or too much memory
-                plan = halved(plan) if self._halted_by is Action.SHRINK else plan
+                if self._halted_by is Action.SHRINK:
+                    plan = replace(plan, microbatch_size=_require_smaller(smaller))
                 continue
             if failure is None or self._stop.asked.is_set():
                 return
+            if failure.short_of_memory and smaller is not None:
+                plan = replace(plan, microbatch_size=smaller)
+                self._on_event(Notice("warning", f"{failure.text} Starting again with microbatches of {smaller}."))
+                continue
             failures.append(self._clock())
             if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
                 raise _error_of(failure)
@@ -118,12 +129,15 @@ class Workers:
 
     async def _run_one(self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch) -> Failed | None:
         """One worker from start to end; None if it ended in order."""
+        kills = kills_for_memory()
         worker.start()
         self._account.worker_started(worker.pid)
         stopping = asyncio.create_task(self._stop_when_told(worker))
         underway = Underway()
         try:
             last = await self._listen(worker, line, checkpoints, underway)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(worker.ended(), END_GRACE_S)
         except asyncio.TimeoutError:
             return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
         finally:
@@ -136,7 +150,12 @@ class Workers:
                 self._on_lost(lost)
         if isinstance(last, Stopped | Failed):
             return last if isinstance(last, Failed) else None
-        return Failed("worker", WorkerError.exit_code, "The training process died (out of memory, or killed).")
+        if worker.exit_code == -signal.SIGKILL and (kills is None or kills_for_memory() != kills):
+            text = "The system killed the training process because memory had run out."
+            return Failed("worker", WorkerError.exit_code, text, short_of_memory=True)
+        code = worker.exit_code
+        ending = signal.strsignal(-code) if code is not None and code < 0 else f"exit code {code}"
+        return Failed("worker", WorkerError.exit_code, f"The training process died ({ending}).")
 
     async def _listen(
         self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch, underway: Underway
@@ -159,6 +178,8 @@ class Workers:
                 case CheckpointWanted():
                     checkpoints.fetch_for(worker, event)
                 case _:
+                    if isinstance(event, Ready):
+                        self._found = event.microbatch_size
                     last = event
                     self._hear(event)
         return last
@@ -179,8 +200,20 @@ class Workers:
         worker.end()
 
 
+def _require_smaller(microbatch_size: int | None) -> int:
+    if microbatch_size is None:
+        raise MemoryLimitError(
+            "`--max-memory` is not enough for one sample at a time: allow more, or help a run with a smaller model."
+        )
+    return microbatch_size
+
+
 def _error_of(failure: Failed) -> ManyhandsError:
-    """The worker's failure as the error whose exit code it named."""
+    """The worker's failure as the error whose exit code it named; one of memory, for which nothing can be halved."""
+    if failure.short_of_memory:
+        return MemoryLimitError(
+            f"{failure.text} Not even one sample at a time fits: close other programs, or join from another machine."
+        )
     classes: list[type[ManyhandsError]] = [ManyhandsError]
     for kind in classes:
         classes += kind.__subclasses__()

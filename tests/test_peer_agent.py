@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
-from auth.errors import ConfigError, RevokedError, StorageError, SwarmError, WorkerError
+from auth.errors import ConfigError, MemoryLimitError, RevokedError, StorageError, SwarmError, WorkerError
 from coordinator.store.models import LostSamples
 from peer import workers
 from peer.agent import Agent
@@ -105,6 +106,67 @@ async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.
         assert any(isinstance(event, Notice) and "Starting again" in event.text for event in shown.events)
         agent.stop("test")
         await asyncio.wait_for(running, TIMEOUT_S)
+
+
+def count_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the kernel says that it has killed some process for memory whenever it is asked."""
+    monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
+    kills = itertools.count()
+    monkeypatch.setattr(workers, "kills_for_memory", lambda: next(kills))
+
+
+async def test_a_worker_killed_for_memory_gets_half_the_microbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what it computed at once, again and again, and each time the person is told."""
+    count_kills(monkeypatch)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.is_killed)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: any(isinstance(e, Ready) and e.device == "device 2" for e in shown.events))
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+    assert [e.device for e in shown.events if isinstance(e, Ready)] == ["device 8", "device 4", "device 2"]
+    killed = "The system killed the training process because memory had run out."
+    assert [e.text for e in shown.events if isinstance(e, Notice) and "Starting again" in e.text] == [
+        f"{killed} Starting again with microbatches of {size}." for size in (4, 2)
+    ]
+
+
+async def test_a_worker_killed_by_somebody_keeps_its_microbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel counts no kill for memory, another had its reasons: that is a failure like any other."""
+    monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
+    monkeypatch.setattr(workers, "kills_for_memory", lambda: 7)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.is_killed)
+        with pytest.raises(WorkerError, match=r"died \(Killed\)"):
+            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+    assert {e.device for e in shown.events if isinstance(e, Ready)} == {"device 8"}
+
+
+async def test_a_worker_that_is_killed_with_one_sample_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below that nothing is left to halve: after some failures the agent says that memory is too little."""
+    count_kills(monkeypatch)
+    async with serving(tmp_path) as coordinator:
+        agent, _ = make_agent(coordinator, tmp_path / "ada", worker_mains.is_always_killed)
+        with pytest.raises(MemoryLimitError, match=r"memory had run out\. Not even one sample at a time"):
+            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+
+
+async def test_a_worker_whose_device_has_no_memory_left_gets_half_the_microbatch(tmp_path: Path) -> None:
+    """An error of memory that no backend could mend, such as JAX's, is no reason to fail in the same way again."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.runs_out_of_memory)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+    notices = [e.text for e in shown.events if isinstance(e, Notice) and "Starting again" in e.text]
+    assert [text.partition(". ")[2] for text in notices] == ["Starting again with microbatches of 2."]
 
 
 async def test_what_workers_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from auth.errors import MemoryLimitError
 from coordinator import session_stream
 from coordinator.presence import online_sessions
 from peer.agent import Agent
@@ -137,12 +136,12 @@ async def test_a_worker_that_needs_too_much_memory_gets_half_the_microbatch(tmp_
 
 
 def test_below_one_sample_there_is_nothing_to_halve() -> None:
-    """Then the limit is too low for this run, in one sentence."""
+    """Half of what the worker computes at once, as the plan says or the worker has found."""
     plan = WorkerPlan(RunConfig().to_json(), "", "", "", ())
-    assert halved(plan).microbatch_size == RunConfig().data.microbatch_size // 2
-    assert halved(replace(plan, microbatch_size=3)).microbatch_size == 1
-    with pytest.raises(MemoryLimitError, match="`--max-memory` is not enough"):
-        halved(replace(plan, microbatch_size=1))
+    assert [halved(replace(plan, microbatch_size=size), None) for size in (3, 1)] == [1, None]
+    assert halved(plan, None) == RunConfig().data.microbatch_size // 2
+    assert halved(plan, 64) == 32  # which the worker has found to fit
+    assert halved(plan, 0) is None  # one that only assists
 
 
 async def test_what_was_used_is_told_at_the_end(tmp_path: Path) -> None:

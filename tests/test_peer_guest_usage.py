@@ -15,7 +15,7 @@ from peer.guest.cloud import Cloud
 from peer.guest.disk_use import CACHES, IN_USE_S, cache_within, clean_cache, disk_use
 from peer.guest.limits import Limits
 from peer.guest.machine import Machine
-from peer.guest.memory_use import group_memory, require_memory
+from peer.guest.memory_use import group_memory, kills_for_memory, require_memory
 
 MB = 1_000_000
 NOW = 2_000_000_000.0
@@ -112,3 +112,14 @@ def test_a_limit_that_the_model_alone_exceeds_is_refused() -> None:
     require_memory(10**9, 12_000_000)
     with pytest.raises(ConfigError, match=r"`--max-memory` \(1 GB\).*350.0 million parameters needs 7.50 GB"):
         require_memory(10**9, 350_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "kills"),
+    [("pgfault 7\noom_kill 3\noom_kill_x 9\n", 3), ("pgfault 7\n", None), ("oom_kill many\n", None), (None, None)],
+)
+def test_kills_for_memory_are_what_the_kernel_counts(tmp_path: Path, text: str | None, kills: int | None) -> None:
+    """Unknown where it does not say, or where there is no such file."""
+    if text is not None:
+        (tmp_path / "vmstat").write_text(text)
+    assert kills_for_memory(tmp_path / "vmstat") == kills

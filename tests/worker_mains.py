@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -116,3 +117,28 @@ def needs_memory(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     block = b"x" * (200_000_000 * (plan.microbatch_size or 4))
     trains_until_stopped(replace(plan, device_number=plan.microbatch_size or 4), pipe, parent_pid)
     del block
+
+
+def is_killed(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """The system kills it while it computes more than two samples at once, of which it finds eight to fit."""
+    lead_own_group()
+    size = plan.microbatch_size or 8
+    if size > 2:
+        pipe.send(Ready("Qm", 0, f"device {size}", size))
+        os.kill(os.getpid(), signal.SIGKILL)
+    trains_until_stopped(replace(plan, device_number=size), pipe, parent_pid)
+
+
+def is_always_killed(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """However few samples it computes at once."""
+    lead_own_group()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def runs_out_of_memory(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """Its device has no memory for four samples at once, which its backend cannot mend by itself."""
+    lead_own_group()
+    if plan.microbatch_size is None:
+        pipe.send(Failed("worker", 18, "The training process failed (RESOURCE_EXHAUSTED).", short_of_memory=True))
+    else:
+        trains_until_stopped(replace(plan, device_number=plan.microbatch_size), pipe, parent_pid)

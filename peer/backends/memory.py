@@ -13,9 +13,9 @@ from auth.errors import StorageError
 from auth.files import write_private
 
 logger = logging.getLogger(__name__)
-# In the texts of RuntimeErrors, small letters: of allocators and drivers (PyTorch's, CUDA's, ROCm's, Apple's, JAX's), and
-# of libraries that find no memory for their handles and workspaces (cuBLAS, cuDNN, oneDNN). CUBLAS_STATUS_NOT_INITIALIZED
-# and CUDNN_STATUS_INTERNAL_ERROR have other causes too; then what is tried in vain is a smaller microbatch.
+# In the texts of RuntimeErrors, in small letters: of allocators and drivers (PyTorch, CUDA, ROCm, Apple, JAX), and of
+# libraries that find no memory for handles and workspaces (cuBLAS, cuDNN, oneDNN). "Not initialized" and "internal
+# error" have other causes too; then a smaller microbatch is tried in vain.
 PHRASES = (
     "out of memory",
     "out_of_memory",

@@ -87,8 +87,8 @@ class Passes:
     def compute(self, batch: Batch, whole: Counts) -> Computed:
         """The batch's share of the microbatch `whole`, computed again for as long as smaller parts or scales may help.
 
-        A loss that is not finite is no overflow of gradients, nor is a gradient that is not finite at a scale of 1: such
-        a microbatch says nothing about the loss scale. Raises `MemoryLimitError` when not even one sample fits.
+        A loss that is not finite is no overflow of gradients, nor is a gradient that is not finite at a scale of 1: the
+        loss scale stays. Raises `MemoryLimitError` when not even one sample fits.
         """
         batch = to_device(batch, self.device)
         scale = self.scale.value

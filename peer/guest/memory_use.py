@@ -1,9 +1,10 @@
-"""How much main memory a process group uses, each shared page counted once."""
+"""Main memory: how much a process group uses, each shared page counted once, and processes that the system ended."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -22,6 +23,16 @@ def require_memory(limit_bytes: int | None, parameters: int) -> None:
             f"{parameters / 1e6:,.1f} million parameters needs {least / 1e9:,.2f} GB at the very least. Allow more, or "
             "help a run with a smaller model."
         )
+
+
+def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
+    """How many processes this system has killed for memory since it started, containers' among them; None: unknown."""
+    with suppress(OSError, ValueError):
+        for line in statistics.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
 
 
 def group_memory(group: int) -> int:
