@@ -13,7 +13,9 @@ from statistics import fmean, median
 from typing import Literal, get_args
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
-SPLIT: Literal["swarm_split"] = "swarm_split"  # `coordinator.split_watch`'s
+DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.device_watch`'s
+SPLIT: DeviceKind = "swarm_split"
+STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
 SMOOTHED = 5  # steps whose losses are averaged before they are compared
 UPDATE_RISE = 10.0  # times the median of the steps before: far above what warm-up brings from step to step
@@ -27,7 +29,7 @@ LEAST_PATIENCE = 200  # steps before a model must beat a unigram; or its warm-up
 class Alarm:
     """One thing that is wrong."""
 
-    kind: ModelKind | Literal["swarm_split"]
+    kind: ModelKind | DeviceKind
     step: int  # with which it began
     detail: str
 

@@ -25,6 +25,7 @@ from auth.credentials import Credentials
 from auth.errors import RequestError, StorageError
 from coordinator.alarm_watch import AlarmWatch
 from coordinator.checkpointing import Checkpointing
+from coordinator.device_watch import DeviceWatch
 from coordinator.directory import RunDirectory
 from coordinator.figures import write_figures
 from coordinator.keeper_lock import KeeperLock, require_its_checkpoints, require_its_identity
@@ -36,7 +37,6 @@ from coordinator.presence import tell_keeper_addresses, write_swarm_status
 from coordinator.probe import make_probes
 from coordinator.rewinding import set_aside_undone
 from coordinator.speed import batch_left_s, run_speed
-from coordinator.split_watch import SplitWatch
 from coordinator.steering import read_helm
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.suspicions import Claim, hear
@@ -74,7 +74,7 @@ class Keeper:
     checkpointing: Checkpointing
     suspicions: WaitingSuspicions
     alarms: AlarmWatch
-    split: SplitWatch
+    devices: DeviceWatch
     lock: KeeperLock
     clock: Callable[[], float] = time.time
     figures: tuple[RoundTally, Census] | None = None  # that were written last
@@ -94,7 +94,7 @@ class Keeper:
                 self._renew_token()
                 self._tell_suspicions()
                 self._provide_for_joiners()
-                self.split.look(self.swarm.step)
+                self.devices.look(self.swarm.step)
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)
         self.swarm.leave()
@@ -262,7 +262,7 @@ def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -
         checkpointing=checkpointing,
         suspicions=suspicions,
         alarms=AlarmWatch(sessions, config, ledger, clock),
-        split=SplitWatch(sessions, clock),
+        devices=DeviceWatch(sessions, clock),
         lock=lock,
         clock=clock,
     )

@@ -94,7 +94,7 @@ class Scene:
 
     def resume(self) -> None:
         """What a keeper does first."""
-        names = ("directory", "config", "model", "membership", "suspicions", "split")
+        names = ("directory", "config", "model", "membership", "suspicions", "devices")
         parts: dict[str, Any] = dict.fromkeys(names)
         of_scene = ("swarm", "ledger", "credentials", "checkpointing", "alarms", "lock")
         parts |= dict.fromkeys(of_scene, self)
