@@ -60,6 +60,14 @@ class Credentials:
             raise TokenError(f"{self.directory} holds no access token: join the run first.")
         return token
 
+    def member_of(self, run: str) -> str | None:
+        """Whose device this is, if it has joined the run before, however long ago; else None."""
+        try:
+            token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)  # of a replaced key, too
+        except TokenError:
+            return None
+        return token.member
+
     def access_token(self, now: float) -> AccessToken:
         """This device's own token, checked; raises `ExpiredTokenError` after its time."""
         return self.check(self.token_jwt, now)

@@ -11,18 +11,19 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from auth.credentials import Credentials
+from auth.errors import ManyhandsError, SwarmError, UnreachableError
 from peer.admission import admit, unless
 from peer.agent_options import AgentOptions
 from peer.checkpoint_watch import CHECKPOINT_FOLDER, CheckpointWatch
 from peer.config.reach import check_reach
 from peer.control_client import ControlClient
-from peer.dialling import are_keepers, best_ways
+from peer.dialling import best_ways
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.account import Account, used_of
 from peer.guest.decision import Action, Decision
@@ -33,24 +34,36 @@ from peer.guest.readings import Readings, unknown_to_polite
 from peer.guest.versions import require_understood, software_version, update_notice
 from peer.guest.watch import POLL_S, Watch, local_time
 from peer.heartbeat import beat
+from peer.keeper_search import KeeperSearch
 from peer.line_watch import LineWatch
 from peer.login_prompt import LoginPrompt, show_as_text
 from peer.lost_causes import Lost
 from peer.messages import Notice, StepReport, WorkerEvent, WorkerPlan
 from peer.outbox import Outbox
 from peer.own_presence import OwnPresence
+from peer.patience import patiently
 from peer.place import Place, describe
 from peer.place_finding import find_place, measured_bandwidth
 from peer.protocol import control_pb2
 from peer.relays import answering_relays, offered_relays
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers
+from peer.session_stream import unless_stopped
 from peer.suspicion import WaitingSuspicions
 from peer.worker_process import WorkerMain, default_worker_main
 from peer.workers import StopRequest, Workers
 
 FAREWELL_S = 4.0
 USED_EVERY_S = 30.0
+WAITING_FOR_KEEPER = (
+    "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
+    "as soon as the keeper is there."
+)
+
+
+async def unexplained(error: SwarmError) -> ManyhandsError:
+    """The error itself: where nobody can look for its reason."""
+    return error
 
 
 class Agent:
@@ -65,6 +78,7 @@ class Agent:
         read_machine: Callable[[], Readings] | None = None,
         poll_s: float = POLL_S,
         show_login: Callable[[LoginPrompt], None] = show_as_text,
+        explain: Callable[[SwarmError], Coroutine[Any, Any, ManyhandsError]] = unexplained,
     ) -> None:
         self._options, self._open_display, self._clock = options, open_display, clock
         self._account = Account(options.limits)
@@ -81,6 +95,7 @@ class Agent:
         self._credentials = Credentials(options.state_dir)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._stop = StopRequest()
+        self._rng = random.Random()
         self._told_unknown = False
         self._newer = ""  # what was told of the coordinator's version, if it is newer
         self._readings = Readings()  # the last ones
@@ -96,12 +111,13 @@ class Agent:
             self._on_event,
             self._suspicions.put,
             self._on_lost,
+            explain,
             clock,
+            self._rng,
         )
         self._display: Display | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._is_shut_out = False
-        self._keeper_addresses: Sequence[str] = ()  # as they were told last
-        self._telling: asyncio.Future[None] | None = None
 
     def stop(self, reason: str) -> None:
         """Leave in order; the second time, leave at once."""
@@ -112,46 +128,80 @@ class Agent:
 
     async def run(self) -> None:
         """Take part until stopped; raises `ManyhandsError` for what a person must mend."""
+        try:
+            entered = await unless(self._stop.asked, self._enter_patiently())
+            if entered is None:  # told to stop while the person was to log in, or the coordinator was waited for
+                return
+            client, reply = entered
+            try:
+                self._begin_display(reply.member)
+                await self._take_part(client, reply)
+            finally:
+                await client.close()
+        finally:
+            if self._watching is not None:
+                self._watching.cancel()
+                await asyncio.gather(self._watching, return_exceptions=True)
+            if self._display is not None:
+                self._display.close()
+            self._outbox.close()
+
+    async def _enter_patiently(self) -> tuple[ControlClient, control_pb2.JoinReply]:
+        """Enter the run; a device that has joined it before waits for a coordinator that does not answer."""
+        run = self._options.link.run
+
+        def may_pass(error: BaseException) -> bool:
+            return isinstance(error, UnreachableError) and self._credentials.member_of(run) is not None
+
+        def tell(notice: Notice) -> None:
+            self._begin_display(self._credentials.member_of(run) or "", connected=False)
+            self._begin_watching()  # limits hold here, too
+            self._show(notice)
+
+        return await patiently(self._enter, may_pass, tell, self._rng)
+
+    async def _enter(self) -> tuple[ControlClient, control_pb2.JoinReply]:
+        """Connect, join, and fetch what the run needs; the client is the caller's to close."""
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
-            reply = await unless(
-                self._stop.asked, admit(client, self._credentials.device_key, options, self._show_login)
-            )
-            if reply is None:  # told to stop while the person was to log in
-                return
+            reply = await admit(client, self._credentials.device_key, options, self._show_login)
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version)
             if options.role == "trainer":  # who only averages opens no source
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
-            tokenizer_dir = options.state_dir / "tokenizer"
-            await client.fetch_files(reply, tokenizer_dir, self._account.fetching)
-            self._display = self._open_display(PanelState(run=options.link.run, member=reply.member))
-            try:
-                place = await find_place(client, options.listen, options.client_mode)
-                place = place.within(*options.limits.rates)
-                self._show(Notice("info", describe(place)))
-                peer_id = self._credentials.device_key.peer_id
-                self._presence.relays = offered_relays(place, options.limits, peer_id)
-                relays = await answering_relays(reply.relays) if place.reach == "relayed" else ()
-                plan = self._plan(reply, tokenizer_dir, place)
-                self._keeper_addresses = tuple(reply.initial_peers)
-                keeper = await best_ways(reply.initial_peers)
-                await self._take_part(client, replace(plan, initial_peers=keeper, relays=relays))
-            finally:
-                self._display.close()
-        finally:
+            await client.fetch_files(reply, self._tokenizer_dir, self._account.fetching)
+        except BaseException:
             await client.close()
-            self._outbox.close()
+            raise
+        return client, reply
 
-    def _plan(self, reply: control_pb2.JoinReply, tokenizer_dir: Path, place: Place) -> WorkerPlan:
+    @property
+    def _tokenizer_dir(self) -> Path:
+        return self._options.state_dir / "tokenizer"
+
+    async def _plan(
+        self, client: ControlClient, reply: control_pb2.JoinReply, keeper: KeeperSearch
+    ) -> WorkerPlan | None:
+        """What a worker needs, once the keeper can be reached; None if told to stop before."""
         options = self._options
+        if not keeper.known.is_set():
+            self._show(Notice("info", WAITING_FOR_KEEPER))
+            if not await unless_stopped(self._stop.asked, keeper.known.wait()):
+                return None
+        place = await unless(self._stop.asked, find_place(client, options.listen, options.client_mode))
+        if place is None:
+            return None
+        place = place.within(*options.limits.rates)
+        self._show(Notice("info", describe(place)))
+        self._presence.relays = offered_relays(place, options.limits, self._credentials.device_key.peer_id)
         return WorkerPlan(
             run_config_json=reply.run_config_json,
             credentials_dir=str(options.state_dir),
-            tokenizer_dir=str(tokenizer_dir),
+            tokenizer_dir=str(self._tokenizer_dir),
             data_dir=str(options.state_dir / DATA_FOLDER),
-            initial_peers=tuple(reply.initial_peers),
+            initial_peers=await best_ways(keeper.addresses),
+            relays=await answering_relays(reply.relays) if place.reach == "relayed" else (),
             device_number=reply.device_number,
             device=options.device,
             precision=options.precision,
@@ -165,23 +215,24 @@ class Agent:
             place=place,
         )
 
-    async def _take_part(self, client: ControlClient, plan: WorkerPlan) -> None:
+    async def _take_part(self, client: ControlClient, reply: control_pb2.JoinReply) -> None:
         """Training and session side by side; when either ends, the other ends in order."""
         session = Session(
             client,
             self._credentials,
             clock=self._clock,
-            rng=random.Random(),
-            hardware=f"{plan.device}, {os.cpu_count()} cores",
+            rng=self._rng,
+            hardware=f"{self._options.device}, {os.cpu_count()} cores",
             software=software_version(),
         )
+        keeper = KeeperSearch(client.swarm_addresses, self._workers.keeper_at)
+        keeper.hear(reply.initial_peers)
         session_stop = asyncio.Event()
         talking = asyncio.create_task(
-            session.run(self._outbox, lambda: self._presence.now, self._handlers(), session_stop)
+            session.run(self._outbox, lambda: self._presence.now, self._handlers(keeper), session_stop)
         )
-        line = LineWatch(partial(self._measure_line, client), self._show)
-        training = asyncio.create_task(self._workers.run(plan, line, self._checkpoints(client)))
-        watching = asyncio.create_task(self._watch.run())
+        training = asyncio.create_task(self._train(client, reply, keeper))
+        watching = self._begin_watching()
         try:
             await asyncio.wait({talking, training, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not training.done():  # revoked, say: there is nothing more to train for
@@ -190,6 +241,7 @@ class Agent:
             session_stop.set()
             await asyncio.wait({talking}, timeout=FAREWELL_S)
         finally:
+            keeper.stop()
             for task in talking, training, watching:
                 task.cancel()
             results = await asyncio.gather(talking, training, watching, return_exceptions=True)
@@ -197,6 +249,12 @@ class Agent:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+    async def _train(self, client: ControlClient, reply: control_pb2.JoinReply, keeper: KeeperSearch) -> None:
+        plan = await self._plan(client, reply, keeper)
+        if plan is not None:
+            line = LineWatch(partial(self._measure_line, client), self._show)
+            await self._workers.run(plan, line, self._checkpoints(client), keeper)
 
     def _checkpoints(self, client: ControlClient) -> CheckpointWatch:
         """Where the workers' checkpoints come from, within what the volunteer allows of the disk."""
@@ -208,7 +266,7 @@ class Agent:
             throttle=self._account.fetching,
             room_bytes=lambda: None if most is None else most - disk_use(options.state_dir),
             show=self._show,
-            rng=random.Random(),
+            rng=self._rng,
         )
 
     async def _measure_line(self, client: ControlClient) -> float | None:
@@ -259,18 +317,17 @@ class Agent:
         if self._display is not None:
             self._display.show(event)
 
+    def _begin_display(self, member: str, connected: bool = True) -> None:
+        state = PanelState(run=self._options.link.run, member=member, connected=connected)
+        self._display = self._display or self._open_display(state)
+
+    def _begin_watching(self) -> asyncio.Task[None]:
+        self._watching = self._watching or asyncio.create_task(self._watch.run())
+        return self._watching
+
     def _on_connected(self, up: bool) -> None:
         if up or not self._stop.asked.is_set():  # the goodbye closes the line, too
             self._show(Connected(up))
-
-    def _on_swarm(self, addresses: Sequence[str]) -> None:
-        """The keeper is reached there: if that is news, the workers hear it."""
-        if addresses and addresses != self._keeper_addresses and are_keepers(addresses):
-            self._keeper_addresses = addresses
-            self._telling = asyncio.ensure_future(self._tell_keeper(addresses))
-
-    async def _tell_keeper(self, addresses: Sequence[str]) -> None:
-        self._workers.keeper_at(await best_ways(addresses))
 
     def _on_version(self, version: str) -> None:
         """Tell of a newer version once; it is never installed from here."""
@@ -279,7 +336,7 @@ class Agent:
             self._newer = notice
             self._show(Notice("warning", notice))
 
-    def _handlers(self) -> SessionHandlers:
+    def _handlers(self, keeper: KeeperSearch) -> SessionHandlers:
         return SessionHandlers(
             on_token=self._credentials.store_token,
             on_revocations=self._credentials.store_revocations,
@@ -290,7 +347,7 @@ class Agent:
             on_revoked=self._on_revoked,
             on_connected=self._on_connected,
             on_version=self._on_version,
-            on_swarm=self._on_swarm,
+            on_swarm=keeper.hear,
             take_suspicions=self._suspicions.take,
         )
 

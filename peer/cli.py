@@ -16,7 +16,7 @@ import typer
 from platformdirs import user_data_dir
 from rich.console import Console
 
-from auth.errors import ConfigError, SwarmError, UnreachableError
+from auth.errors import ConfigError, ManyhandsError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
 from peer.agent import Agent, run_agent
 from peer.agent_options import AgentOptions, only_one
@@ -241,9 +241,11 @@ def _display_for(log_format: Format, no_panel: bool) -> Callable[[PanelState], D
 async def _join(
     options: AgentOptions, display: Callable[[PanelState], Display], show_login: Callable[[LoginPrompt], None]
 ) -> None:
+    async def look_into(error: UnreachableError | SwarmError) -> ManyhandsError:
+        return await explain(error, Context(Options(options.state_dir, options.link, listen=options.listen)))
+
     try:
-        await run_agent(Agent(options, display, time.time, show_login=show_login))
-    except (UnreachableError, SwarmError) as error:
-        examined = Context(Options(options.state_dir, options.link, listen=options.listen))
+        await run_agent(Agent(options, display, time.time, show_login=show_login, explain=look_into))
+    except UnreachableError as error:
         with Console(stderr=True).status("Looking for the reason"):
-            raise await explain(error, examined) from error
+            raise await look_into(error) from error

@@ -115,6 +115,10 @@ class ControlClient:
         """What the run needs of a machine, where its swarm is, and where this machine seems to be; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
+    async def swarm_addresses(self) -> tuple[str, ...]:
+        """The keeper's libp2p multiaddresses, as far as the coordinator knows; needs no account."""
+        return tuple((await self.describe()).swarm_addresses)
+
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
         """Have the coordinator connect to a TCP port here, and send a datagram; returns the word that it will say.
 

@@ -112,6 +112,11 @@ class CheckpointWanted:
 
 
 @dataclass(frozen=True)
+class KeeperSought:
+    """The worker has not found the keeper in the swarm: it would hear again where that is reached."""
+
+
+@dataclass(frozen=True)
 class CheckpointFetched:
     """Agent to worker: the state after `step` lies there; or there is none to start from."""
 
@@ -169,5 +174,5 @@ class WorkerPlan:
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
-WorkerMessage = WorkerEvent | Lost | Transferred | Suspicion | LineInDoubt | CheckpointWanted
+WorkerMessage = WorkerEvent | Lost | Transferred | Suspicion | LineInDoubt | CheckpointWanted | KeeperSought
 AgentMessage = Stop | LineMeasured | CheckpointFetched | KeeperAt

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from auth.errors import StorageError
-from peer.messages import CheckpointFetched, CheckpointWanted, Notice
+from peer.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.saved_state import restore_model, restore_optimizer
 from peer.sketch import drifted, sketch_of
 from peer.state_sharing import optimizer_tensors
@@ -30,6 +30,7 @@ POLL_S = 0.2
 BEACON_WAIT_S = 5.0  # for the first look at the swarm
 RETRY_S = 2.0
 NOTICE_EVERY = 15  # retries
+SEEK_AFTER_S = 60.0  # without the keeper in the swarm; so long again before the next time
 ASK_EVERY = 5  # retries: what a whole laboratory asks of the coordinator from one address is bounded
 
 
@@ -40,11 +41,13 @@ class StateTaking:
         self,
         swarm: Swarm,
         model: torch.nn.Module,
-        tell: Callable[[CheckpointWanted | Notice], None],
+        tell: Callable[[CheckpointWanted | KeeperSought | Notice], None],
         stop: threading.Event,
         rng: random.Random,
+        clock: Callable[[], float],
     ) -> None:
         self._swarm, self._model, self._tell, self._stop, self._rng = swarm, model, tell, stop, rng
+        self._clock, self._missed_since = clock, clock()
         self._fetched: queue.Queue[CheckpointFetched] = queue.Queue()
 
     def hear(self, fetched: CheckpointFetched) -> None:
@@ -57,12 +60,26 @@ class StateTaking:
         while not self._stop.is_set():
             if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.download_state():
                 return True
+            self._look_for_keeper()
             if attempts % NOTICE_EVERY == 0:
-                text = "Waiting for the keeper, which gives the run's state to joining peers, a few at once."
-                self._tell(Notice("warning", text))
+                self._tell(Notice("warning", f"Waiting for the run's state: {self._reason()}"))
             attempts += 1
             self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # so that those who wait do not all come at once
         return False
+
+    def _reason(self) -> str:
+        if self._swarm.sees_keeper:
+            return "the keeper gives it to joining peers, a few at once."
+        return "the keeper, which gives it to joining peers, has not been found in the swarm yet."
+
+    def _look_for_keeper(self) -> None:
+        """Have the agent ask for its addresses again where it has been missed for long."""
+        now = self._clock()
+        if self._swarm.sees_keeper:
+            self._missed_since = now
+        elif now - self._missed_since >= SEEK_AFTER_S:
+            self._missed_since = now
+            self._tell(KeeperSought())
 
     def _from_checkpoint(self) -> bool:
         fetched = self._ask_agent()

@@ -155,6 +155,11 @@ class Swarm:
         return beacon
 
     @property
+    def sees_keeper(self) -> bool:
+        """Whether the keeper was in the swarm when this peer looked last."""
+        return self._optimizer.tracker.view.keepers > 0
+
+    @property
     def addresses(self) -> list[str]:
         """This peer's libp2p multiaddresses."""
         return [str(address) for address in self._dht.get_visible_maddrs()]

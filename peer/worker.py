@@ -101,6 +101,7 @@ class Worker:
         self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
         self._stop = threading.Event()
         self._swarm: Swarm | None = None
+        self._keeper_at = plan.initial_peers  # as it was told last
         self._taking: StateTaking | None = None
 
     def run(self, pipe: Connection) -> None:
@@ -120,15 +121,16 @@ class Worker:
             config=config,
             model=model,
             credentials=credentials,
-            initial_peers=plan.initial_peers,
+            initial_peers=self._keeper_at,
             place=plan.place,
             relays=plan.relays,
             traffic=self._traffic,
             on_suspicion=self._tell,
         )
+        swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
-            taking = StateTaking(swarm, model, self._tell, self._stop, random.Random())
+            taking = StateTaking(swarm, model, self._tell, self._stop, random.Random(), time.monotonic)
             self._taking = taking
             if taking.run():
                 take_part(swarm, credentials.device_key.peer_id)
@@ -255,8 +257,10 @@ class Worker:
             while not isinstance(message := pipe.recv(), Stop):
                 if isinstance(message, LineMeasured) and self._swarm is not None:
                     self._swarm.line_measured(message.rate)
-                elif isinstance(message, KeeperAt) and self._swarm is not None:
-                    self._swarm.keeper_at(message.addresses)
+                elif isinstance(message, KeeperAt):
+                    self._keeper_at = message.addresses  # before the look at the swarm: `run` does it the other way
+                    if self._swarm is not None:
+                        self._swarm.keeper_at(message.addresses)
                 elif isinstance(message, CheckpointFetched) and self._taking is not None:
                     self._taking.hear(message)
         except (EOFError, OSError):

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, WorkerError
+from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, SwarmError, WorkerError
+from peer.admission import unless
 from peer.checkpoint_watch import CheckpointWatch
 from peer.guest.account import Account
 from peer.guest.decision import Action
 from peer.guest.memory_use import kills_for_memory
 from peer.guest.watch import Watch
+from peer.keeper_search import KeeperSearch
 from peer.line_watch import LineWatch
 from peer.lost_causes import Lost
 from peer.messages import (
     CheckpointWanted,
     Failed,
     KeeperAt,
+    KeeperSought,
     LineInDoubt,
     Notice,
     Ready,
@@ -30,8 +36,9 @@ from peer.messages import (
     WorkerPlan,
 )
 from peer.own_presence import OwnPresence
+from peer.patience import patiently
 from peer.run_config import RunConfig
-from peer.session_stream import unless_stopped
+from peer.session_stream import pause, unless_stopped
 from peer.suspicion import Suspicion
 from peer.underway import Underway
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
@@ -42,6 +49,7 @@ END_GRACE_S = 5.0  # for a process whose pipe is closed already
 FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
 RESTART_DELAY_S = 2.0
+EXPLAINED_AT = 3  # tries in a row that do not reach the swarm
 
 
 class StopRequest:
@@ -85,37 +93,48 @@ class Workers:
         on_event: Callable[[WorkerEvent], None],
         on_suspicion: Callable[[Suspicion], None],
         on_lost: Callable[[Lost], None],
+        explain: Callable[[SwarmError], Coroutine[Any, Any, ManyhandsError]],
         clock: Callable[[], float],
+        rng: random.Random,
     ) -> None:
+        self._explain, self._rng = explain, rng
         self._on_suspicion, self._on_lost = on_suspicion, on_lost
         self._main, self._stop, self._watch, self._account = main, stop, watch, account
         self._presence, self._on_event, self._clock = presence, on_event, clock
         self._halted_by = Action.GO
         self._found: int | None = None  # samples that a worker computed at once, as far as they have said
         self._worker: WorkerProcess | None = None  # that runs
-        self._keeper_at: KeeperAt | None = None  # told since the join
+        self._keeper_at = KeeperAt(())  # as it was told last
+        self._keeper_moved = asyncio.Event()
+        self._missed = 0  # how often in a row the swarm could not be joined
 
     def keeper_at(self, addresses: tuple[str, ...]) -> None:
         """Tell the worker that runs, and those after it, where the keeper is now."""
+        if addresses != self._keeper_at.addresses:
+            self._keeper_moved.set()
         self._keeper_at = KeeperAt(addresses)
         if self._worker is not None:
             self._worker.tell(self._keeper_at)
 
-    async def run(self, plan: WorkerPlan, line: LineWatch, checkpoints: CheckpointWatch) -> None:
-        """Run workers one after another until told to stop; raises what the last one failed with."""
+    async def run(self, plan: WorkerPlan, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch) -> None:
+        """Run workers one after another until told to stop; raises what the last one failed with.
+
+        That the swarm cannot be joined is no such failure: the keeper is waited for.
+        """
         failures: list[float] = []
-        while await unless_stopped(self._stop.asked, self._watch.may_go()):
-            if self._keeper_at is not None:
-                plan = replace(plan, initial_peers=self._keeper_at.addresses)
-            worker = self._worker = WorkerProcess(line.within(plan), self._main)
-            failure = await self._run_one(worker, line, checkpoints)
+        if not self._keeper_at.addresses:
+            self._keeper_at = KeeperAt(plan.initial_peers)
+        while True:
+            self._missed = 0
+            stay = partial(self._next_worker, plan, line, checkpoints, keeper)
+            halted, failure = await patiently(stay, _is_of_swarm, self._on_event, self._rng, self._rest)
+            if self._stop.asked.is_set() or (failure is None and not halted):
+                return
             smaller = halved(plan, self._found)
-            if worker.asked_to_stop and not self._stop.asked.is_set():  # a pause, or too much memory
+            if failure is None:  # a pause, or too much memory
                 if self._halted_by is Action.SHRINK:
                     plan = replace(plan, microbatch_size=_require_smaller(smaller))
                 continue
-            if failure is None or self._stop.asked.is_set():
-                return
             if failure.short_of_memory and smaller is not None:
                 plan = replace(plan, microbatch_size=smaller)
                 self._on_event(Notice("warning", f"{failure.text} Starting again with microbatches of {smaller}."))
@@ -124,10 +143,43 @@ class Workers:
             if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
                 raise _error_of(failure)
             self._on_event(Notice("warning", f"{failure.text} Starting again."))
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.asked.wait(), RESTART_DELAY_S * len(failures))
+            await pause(self._stop.asked, RESTART_DELAY_S * len(failures))
 
-    async def _run_one(self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch) -> Failed | None:
+    async def _next_worker(
+        self, plan: WorkerPlan, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch
+    ) -> tuple[bool, Failed | None]:
+        """One worker, once limits allow it: whether it was halted, and its failure; raises `SwarmError`."""
+        if self._stop.asked.is_set() or not await unless_stopped(self._stop.asked, self._watch.may_go()):
+            return False, None
+        plan = replace(plan, initial_peers=self._keeper_at.addresses)
+        worker = self._worker = WorkerProcess(line.within(plan), self._main)
+        failure = await self._run_one(worker, line, checkpoints, keeper)
+        if worker.asked_to_stop:
+            return True, None
+        if failure is None or self._stop.asked.is_set():
+            return False, None
+        if self._watch.decision.action is Action.GO:
+            self._presence.starting()
+        if failure.code == SwarmError.code:
+            keeper.seek()
+            raise await self._unreached(SwarmError(failure.text))
+        return False, failure
+
+    async def _unreached(self, error: SwarmError) -> ManyhandsError:
+        """The error to tell; the reason is looked for once in a row of tries, for that takes a while."""
+        self._missed += 1
+        if self._missed != EXPLAINED_AT:
+            return error
+        return await unless(self._stop.asked, self._explain(error)) or error
+
+    async def _rest(self, seconds: float) -> None:
+        """Until they are over, the stay is to end, or the keeper is reached elsewhere than it was."""
+        self._keeper_moved.clear()
+        await unless_stopped(self._stop.asked, pause(self._keeper_moved, seconds))
+
+    async def _run_one(
+        self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch
+    ) -> Failed | None:
         """One worker from start to end; None if it ended in order."""
         kills = kills_for_memory()
         worker.start()
@@ -135,7 +187,7 @@ class Workers:
         stopping = asyncio.create_task(self._stop_when_told(worker))
         underway = Underway()
         try:
-            last = await self._listen(worker, line, checkpoints, underway)
+            last = await self._listen(worker, line, checkpoints, keeper, underway)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(worker.ended(), END_GRACE_S)
         except asyncio.TimeoutError:
@@ -158,7 +210,12 @@ class Workers:
         return Failed("worker", WorkerError.exit_code, f"The training process died ({ending}).")
 
     async def _listen(
-        self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch, underway: Underway
+        self,
+        worker: WorkerProcess,
+        line: LineWatch,
+        checkpoints: CheckpointWatch,
+        keeper: KeeperSearch,
+        underway: Underway,
     ) -> WorkerEvent | None:
         """Pass on what it says until it ends, and return its last word; raises `TimeoutError` if it hangs."""
         last: WorkerEvent | None = None
@@ -177,6 +234,10 @@ class Workers:
                     line.measure_for(worker)
                 case CheckpointWanted():
                     checkpoints.fetch_for(worker, event)
+                case KeeperSought():
+                    keeper.seek()
+                case Failed(code=SwarmError.code):
+                    last = event  # told together with the pause that follows
                 case _:
                     if isinstance(event, Ready):
                         self._found = event.microbatch_size
@@ -206,6 +267,10 @@ def _require_smaller(microbatch_size: int | None) -> int:
             "`--max-memory` is not enough for one sample at a time: allow more, or help a run with a smaller model."
         )
     return microbatch_size
+
+
+def _is_of_swarm(error: BaseException) -> bool:
+    return isinstance(error, SwarmError)
 
 
 def _error_of(failure: Failed) -> ManyhandsError:

@@ -38,6 +38,7 @@ QUICK = SessionTiming(
     ahead_again_s=0.02,
 )
 PRESENCE = control_pb2.Presence(step=4, own_samples=12, samples_per_second=3.5, state="training")
+KEEPER = "/ip4/127.0.0.1/tcp/1/p2p/QmKeeper"
 TOKENIZER = b"pretend tokenizer " * 40_000  # more than one chunk
 
 

@@ -50,6 +50,14 @@ def stranger(credentials: Credentials, peer_id: str = "QmOther") -> str:
     return issue_token(AUTHORITY, replace(token_for(credentials), peer_id=peer_id, member="Bob"))
 
 
+def test_whose_device_it_is_stays_known(credentials: Credentials) -> None:
+    """Long after its token has expired; in no other run, and not before the first join."""
+    assert credentials.member_of("demo") is None
+    grant(credentials, token_for(credentials, expires_at=NOW - 10**9))
+    assert credentials.member_of("demo") == "Ada"
+    assert credentials.member_of("another") is None
+
+
 def test_grant_is_kept_in_private_files(credentials: Credentials) -> None:
     """After a join the directory holds key, authority, run, token and list, for its owner only."""
     token = grant(credentials)

@@ -10,17 +10,27 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from auth.errors import ConfigError, MemoryLimitError, RevokedError, StorageError, SwarmError, WorkerError
+from auth.errors import (
+    ConfigError,
+    ManyhandsError,
+    MemoryLimitError,
+    RevokedError,
+    StorageError,
+    SwarmError,
+    UnreachableError,
+    WorkerError,
+)
+from coordinator.presence import online_sessions
 from coordinator.store.models import LostSamples
-from peer import workers
+from peer import patience, workers
 from peer.agent import Agent
 from peer.agent_options import AgentOptions, only_one
 from peer.display import DisplayEvent, PanelState
-from peer.messages import Notice, Ready, Stopped
+from peer.messages import KeeperAt, Notice, Ready, Stopped
 from peer.worker_process import WorkerMain
 from peer.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from tests import worker_mains
-from tests.control_plane import TestCoordinator, serving
+from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
 from tests.waiting import eventually
 
 TIMEOUT_S = 180.0
@@ -47,12 +57,22 @@ class Recorder:
         """Remember that, too."""
         self.closed = True
 
+    def told(self, part: str) -> list[str]:
+        """The notices with these words."""
+        return [event.text for event in self.events if isinstance(event, Notice) and part in event.text]
+
+    @property
+    def devices(self) -> list[str]:
+        """What each worker that was ready has told as its device."""
+        return [event.device for event in self.events if isinstance(event, Ready)]
+
 
 def make_agent(
     coordinator: TestCoordinator, directory: Path, main: WorkerMain, invite: str | None = None
 ) -> tuple[Agent, Recorder]:
-    """An agent with a fresh invite."""
+    """An agent with a fresh invite, in a run that has a keeper."""
     recorder = Recorder()
+    write_status(coordinator, KEEPER)
     code = coordinator.invite("ada") if invite is None else invite
     options = AgentOptions(link=coordinator.link, state_dir=directory, invite=code)
     return Agent(options, recorder.open, time.time, main), recorder
@@ -192,20 +212,143 @@ async def test_a_run_that_reads_this_machines_files_needs_its_owners_word(tmp_pa
         assert shown.events == []
 
 
-@pytest.mark.parametrize(
-    ("main", "error"),
-    [(worker_mains.dies_at_once, WorkerError), (worker_mains.fails_with_swarm_error, SwarmError)],
-)
-async def test_gives_up_on_a_worker_that_keeps_failing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: WorkerMain, error: type[Exception]
-) -> None:
+async def test_gives_up_on_a_worker_that_keeps_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some failures in a short time the agent ends with the error that the worker named."""
     monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
     async with serving(tmp_path) as coordinator:
-        agent, shown = make_agent(coordinator, tmp_path / "ada", main)
-        with pytest.raises(error):
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_at_once)
+        with pytest.raises(WorkerError):
             await asyncio.wait_for(agent.run(), TIMEOUT_S)
         assert sum(isinstance(event, Notice) and event.level == "warning" for event in shown.events) == MAX_FAILURES - 1
+
+
+async def test_who_comes_before_the_keeper_waits_for_it_and_then_trains(tmp_path: Path) -> None:
+    """No worker starts; the person is told why, the coordinator sees a device that starts."""
+    async with serving(tmp_path) as coordinator:
+        recorder, main = Recorder(), worker_mains.tells_its_keeper
+        options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
+        agent = Agent(options, recorder.open, time.time, main)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: recorder.told("Waiting for the run's keeper") or recorder.devices)
+        sessions = coordinator.services.sessions
+        await eventually(lambda: [stay.state for stay in online_sessions(sessions, time.time())] == ["starting"])
+        assert recorder.devices == []
+        write_status(coordinator, KEEPER)
+        await eventually(lambda: recorder.devices)
+        assert recorder.devices == [repr((KEEPER,))]
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_who_waits_for_the_keeper_may_leave(tmp_path: Path) -> None:
+    """In order, and at once."""
+    async with serving(tmp_path) as coordinator:
+        recorder, main = Recorder(), worker_mains.tells_its_keeper
+        options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
+        agent = Agent(options, recorder.open, time.time, main)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: recorder.told("Waiting for the run's keeper"))
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert recorder.devices == []
+
+
+async def test_a_worker_that_misses_the_keeper_hears_again_where_it_is(tmp_path: Path) -> None:
+    """Although the session has nothing new to tell."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.seeks_the_keeper)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.devices)
+        assert shown.devices == [repr(KeeperAt((KEEPER,)))]
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_a_keeper_that_cannot_be_reached_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often: each pause is told once, and why there is one; the doctor is asked once in a row."""
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
+
+    async def look_into(error: SwarmError) -> ManyhandsError:
+        return SwarmError(f"{error} The doctor says why.")
+
+    async with serving(tmp_path) as coordinator:
+        write_status(coordinator, KEEPER)
+        shown = Recorder()
+        options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
+        agent = Agent(options, shown.open, time.time, worker_mains.joins_at_last, explain=look_into)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.devices or running.done())
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert len(shown.told("The swarm cannot be joined. ")) == 5
+        assert all("Trying again in " in text for text in shown.told("The swarm cannot be joined."))
+        assert len(shown.told("The doctor says why.")) == 1
+
+
+async def test_a_pause_ends_when_somebody_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before it is over."""
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 10 * TIMEOUT_S)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.fails_with_swarm_error)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.told("Trying again in "))
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+
+
+async def test_a_known_device_waits_for_a_coordinator_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a reboot: the person is told, and the device takes part when the coordinator is back."""
+    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.05)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.devices)
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        port = coordinator.server.port
+        await coordinator.server.stop()
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, "")
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: len(shown.told("Trying again in ")) > 2 or running.done())
+        assert all("Cannot reach the coordinator" in text for text in shown.told("Trying again in "))
+        assert shown.state == PanelState(run="test", member="ada", connected=False)
+        await coordinator.serve_again(port)
+        await eventually(lambda: shown.devices or running.done())
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert shown.devices
+
+
+async def test_who_waits_for_the_coordinator_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a pause, and without an error."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.devices)
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        await coordinator.server.stop()
+        monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * TIMEOUT_S)
+        monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 10 * TIMEOUT_S)
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, "")
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.told("Trying again in "))
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+        assert shown.closed
+
+
+async def test_an_unknown_device_does_not_wait_for_the_coordinator(tmp_path: Path) -> None:
+    """The link may be wrong: its person is told at once."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        await coordinator.server.stop()
+        with pytest.raises(UnreachableError, match="is it running"):
+            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+        assert shown.events == []
 
 
 async def test_hanging_worker_does_not_hold_the_agent_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from peer.run_config import RunConfig
 from peer.worker_process import WorkerMain
 from peer.workers import halved
 from tests import worker_mains
-from tests.control_plane import TestCoordinator, serving
+from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
 from tests.test_peer_agent import TIMEOUT_S, Recorder
 from tests.waiting import eventually
 
@@ -52,7 +52,8 @@ def make_guest(
     readings: Readings | None = None,
     main: WorkerMain = worker_mains.trains_until_stopped,
 ) -> Guest:
-    """Not yet running."""
+    """Not yet running, in a run that has a keeper."""
+    write_status(coordinator, KEEPER)
     options = AgentOptions(coordinator.link, directory, invite=coordinator.invite("ada"), limits=limits)
     shown, said = Recorder(), [readings or Readings()]
     return Guest(Agent(options, shown.open, time.time, main, lambda: said[-1], poll_s=0.05), shown, said)

@@ -14,7 +14,7 @@ from peer.line_watch import LineWatch
 from peer.messages import LineMeasured, Notice, Ready, WorkerPlan
 from peer.worker_process import WorkerProcess
 from tests import worker_mains
-from tests.control_plane import serving
+from tests.control_plane import KEEPER, serving, write_status
 from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually
 
 PLAN = WorkerPlan("{}", "", "", "", ())
@@ -23,6 +23,7 @@ PLAN = WorkerPlan("{}", "", "", "", ())
 async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(tmp_path: Path) -> None:
     """This machine's line to itself is faster than what the volunteer allows; the volunteer hears of it, too."""
     async with serving(tmp_path) as coordinator:
+        write_status(coordinator, KEEPER)
         limits = Limits(upload_rate=40_000.0, download_rate=50_000.0)
         options = AgentOptions(coordinator.link, tmp_path / "ada", invite=coordinator.invite("ada"), limits=limits)
         shown = Recorder()

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from auth.credentials import Credentials
 from auth.errors import ConfigError, WorkerError
-from peer.messages import Failed, WorkerPlan
+from auth.identity import AuthorityKey
+from coordinator.membership import Membership
+from coordinator.store.engine import Sessions
+from peer.messages import Failed, KeeperAt, Stop, Stopped, WorkerPlan
 from peer.process_output import LOG_FILE
 from peer.run_config import RunConfig
-from peer.worker import run_worker
+from peer.swarm import Swarm
+from peer.worker import Worker, run_worker
+from tests.small_run import make_small_run
+from tests.stores import empty_store
+from tests.waiting import wait_until
+
+KEEPER = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper"
 
 
 def failure_of(plan: WorkerPlan) -> Failed:
@@ -50,3 +65,63 @@ def test_missing_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     failed = failure_of(plan_with(tmp_path, RunConfig().to_json()))
     assert failed.exit_code in {ConfigError.exit_code, WorkerError.exit_code}
     assert failed.text.count("\n") == 0
+
+
+def membership_of(sessions: Sessions, authority: AuthorityKey) -> Membership:
+    """Of the small run."""
+    return Membership(sessions, lambda: authority, "small", 3600, time.time)
+
+
+class JoinedLate:
+    """A swarm whose joining lasts until the worker has heard all that its agent says."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self.looks_for_it_at: tuple[str, ...] = ()
+        self.step, self.has_ended, self.sees_keeper = 0, False, False
+        self.optimizer: Any = self
+
+    def join(self, **_parts: object) -> JoinedLate:
+        """`Swarm.join`."""
+        wait_until(lambda: not self._pipe.poll(0))
+        return self
+
+    def keeper_at(self, addresses: tuple[str, ...]) -> None:
+        """The swarm's."""
+        self.looks_for_it_at = addresses
+
+    def interrupt(self) -> None:
+        """The swarm's."""
+
+    def leave(self) -> None:
+        """The swarm's."""
+
+    def line_is_due(self) -> bool:
+        """The swarm's."""
+        return False
+
+
+def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper has come, or moved, while the worker started: there it is looked for."""
+    run = make_small_run(tmp_path)
+    credentials = Credentials(tmp_path / "device")
+    with empty_store(tmp_path, "sqlite") as sessions:
+        membership = membership_of(sessions, run.authority)
+        key = credentials.device_key.public_key
+        grant = membership.join(key, membership.invite("ada")[0])
+        revocations = membership.revocations_jwt()
+        credentials.store_grant("small", run.authority.public_bytes, grant.token_jwt, revocations)
+    plan = WorkerPlan(
+        run.config.to_json(), str(tmp_path / "device"), str(run.tokenizer_dir), str(tmp_path / "data"), (), device="cpu"
+    )
+    agents, workers = multiprocessing.Pipe()
+    swarm = JoinedLate(workers)
+    monkeypatch.setattr(Swarm, "join", swarm.join)
+    told: list[object] = []
+    agents.send(KeeperAt((KEEPER,)))
+    agents.send(Stop("test"))
+    Worker(plan, told.append).run(workers)
+    assert swarm.looks_for_it_at == (KEEPER,)
+    assert Stopped("told to stop") in told

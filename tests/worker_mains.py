@@ -12,7 +12,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from peer.lost_causes import Lost
-from peer.messages import CheckpointWanted, Failed, LineInDoubt, Progress, Ready, StepReport, Stopped, WorkerPlan
+from peer.messages import (
+    CheckpointWanted,
+    Failed,
+    KeeperSought,
+    LineInDoubt,
+    Progress,
+    Ready,
+    StepReport,
+    Stopped,
+    WorkerPlan,
+)
 from peer.supervision import lead_own_group
 
 GRANDCHILD_FILE = "grandchild.pid"
@@ -63,6 +73,24 @@ def asks_for_a_checkpoint(_plan: WorkerPlan, pipe: Connection, _parent_pid: int)
     pipe.send(Stopped("told to stop"))
 
 
+def tells_its_keeper(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Tells as its device where it was told that the keeper is, leaves when told to."""
+    lead_own_group()
+    pipe.send(Ready("Qm", 0, repr(plan.initial_peers)))
+    pipe.recv()
+    pipe.send(Stopped("told to stop"))
+
+
+def seeks_the_keeper(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Does not find the keeper, tells the answer as its device, leaves when told to."""
+    lead_own_group()
+    pipe.send(KeeperSought())
+    answer = pipe.recv()
+    pipe.send(Ready("Qm", 0, repr(answer)))
+    pipe.recv()
+    pipe.send(Stopped("told to stop"))
+
+
 def dies_with_samples(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Ends without a word in the middle of a step, the first time; the second one leaves in order, and tells so."""
     lead_own_group()
@@ -88,6 +116,15 @@ def fails_with_swarm_error(_plan: WorkerPlan, pipe: Connection, _parent_pid: int
     """Cannot reach the swarm."""
     lead_own_group()
     pipe.send(Failed("swarm", 16, "The swarm cannot be joined."))
+
+
+def joins_at_last(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """Cannot reach the swarm five times, and then trains."""
+    tries = Path(plan.data_dir) / "tries"
+    tries.parent.mkdir(parents=True, exist_ok=True)
+    tried = len(tries.read_text()) if tries.exists() else 0
+    tries.write_text("x" * (tried + 1))
+    (trains_until_stopped if tried == 5 else fails_with_swarm_error)(plan, pipe, parent_pid)
 
 
 def dies_once(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:

@@ -1,0 +1,60 @@
+"""Where workers hear that the keeper is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from auth.errors import RequestError
+from peer.keeper_search import KeeperSearch
+from tests.waiting import eventually
+
+OLD, NEW = "/ip4/127.0.0.1/tcp/1/p2p/QmKeeper", "/ip4/127.0.0.1/tcp/2/p2p/QmKeeper"
+
+
+class Scene:
+    """A coordinator that says where the keeper is, and workers that listen."""
+
+    def __init__(self, *answers: tuple[str, ...] | RequestError) -> None:
+        self.answers = list(answers)
+        self.told: list[tuple[str, ...]] = []
+        self.search = KeeperSearch(self.ask, self.told.append)
+
+    async def ask(self) -> Sequence[str]:
+        """The coordinator's next answer."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, RequestError):
+            raise answer
+        return answer
+
+
+async def test_workers_hear_what_is_new_once() -> None:
+    """What was told before, and what no keeper has, is not passed on."""
+    scene = Scene()
+    scene.search.hear(())
+    scene.search.hear(["/unix/tmp/socket/p2p/QmKeeper"])
+    assert not scene.search.known.is_set()
+    scene.search.hear([OLD])
+    assert scene.search.known.is_set()
+    scene.search.hear([OLD])
+    await eventually(lambda: scene.told == [(OLD,)])
+    scene.search.hear([NEW])
+    await eventually(lambda: scene.told == [(OLD,), (NEW,)])
+
+
+async def test_who_seeks_it_hears_what_the_coordinator_says_now() -> None:
+    """The same addresses again, too: another of them may answer by now."""
+    scene = Scene((OLD,), (NEW,))
+    scene.search.hear([OLD])
+    await eventually(lambda: len(scene.told) == 1)
+    for expected in ([(OLD,)] * 2, [(OLD,), (OLD,), (NEW,)]):
+        scene.search.seek()
+        await eventually(lambda expected=expected: scene.told == expected)
+
+
+async def test_without_an_answer_the_known_addresses_are_tried_again() -> None:
+    """The coordinator is away, or is asked too much from this network."""
+    scene = Scene(RequestError("Too often."))
+    scene.search.hear([OLD])
+    await eventually(lambda: len(scene.told) == 1)
+    scene.search.seek()
+    await eventually(lambda: scene.told == [(OLD,)] * 2)
