@@ -27,6 +27,7 @@ from coordinator.session_stream import SessionServer
 from coordinator.visitors import Visitors
 from peer.guest.versions import software_version
 from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+from peer.software import install_commands
 
 MAX_INVITE_CHARS = 64
 
@@ -51,7 +52,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             if request.protocol_version != PROTOCOL_VERSION:
                 raise VersionError(
                     f"The coordinator speaks protocol version {PROTOCOL_VERSION}, this program "
-                    f"{request.protocol_version}; update to manyhands {software_version()}, which the coordinator runs."
+                    f"{request.protocol_version}; update to manyhands {software_version()}, which it runs: "
+                    + " && ".join(install_commands(self._services.software_address))
                 )
             return control_pb2.ChallengeReply(
                 nonce=self._nonces.issue(),
@@ -59,6 +61,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 run_name=self._run,
                 protocol_version=PROTOCOL_VERSION,
                 software_version=software_version(),
+                software_address=self._services.software_address,
                 login_providers=[
                     control_pb2.LoginProvider(name=name, title=title)
                     for name, title in self._services.logins.titles.items()

@@ -143,6 +143,7 @@ class _Conversation:
             software_version=software_version(),
             hears_suspicions=True,
             hears_losses=True,
+            software_address=self._services.software_address,
         )
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)

@@ -167,7 +167,7 @@ class Agent:
         try:
             reply = await admit(client, self._credentials.device_key, options, self._show_login)
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
-            require_understood(reply.run_config_json, client.software_version)
+            require_understood(reply.run_config_json, client.software_version, client.software_address)
             if options.role == "trainer":  # who only averages opens no source
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, self._tokenizer_dir, self._account.fetching)
@@ -329,9 +329,9 @@ class Agent:
         if up or not self._stop.asked.is_set():  # the goodbye closes the line, too
             self._show(Connected(up))
 
-    def _on_version(self, version: str) -> None:
-        """Tell of a newer version once; it is never installed from here."""
-        notice = update_notice(version, software_version())
+    def _on_version(self, version: str, address: str) -> None:
+        """Tell of a newer version once, and how to install it; it is never installed from here."""
+        notice = update_notice(version, software_version(), address)
         if notice is not None and notice != self._newer:
             self._newer = notice
             self._show(Notice("warning", notice))

@@ -57,6 +57,7 @@ class ControlClient:
     def __init__(self, link: JoinLink, certificate: str) -> None:
         """Talk to the holder of this certificate (PEM) only, at first at the link's first address."""
         self.software_version = ""  # that the coordinator runs, once it has been connected to
+        self.software_address = ""  # where it offers that, likewise
         self.login_providers: tuple[LoginProvider, ...] = ()  # likewise
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
         self._links = deque(link.each())  # the one that calls go to, then the others in the order to try them
@@ -73,6 +74,7 @@ class ControlClient:
         try:
             greeting = await client.greet()
             client.software_version = greeting.software_version
+            client.software_address = greeting.software_address
             client.login_providers = login_providers(greeting)
             check_version(greeting)
             check_run(link, greeting)

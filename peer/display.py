@@ -253,7 +253,9 @@ class PanelDisplay:
         self._live.start()
 
     def show(self, event: DisplayEvent) -> None:
-        """Draw the panel anew."""
+        """Draw the panel anew; a warning also stands above it, in one piece, for it may hold a command to copy."""
+        if isinstance(event, Notice) and event.level != "info":
+            self._live.console.print(Text(event.text), soft_wrap=True)
         self._state = reduce_state(self._state, event)
         self._live.update(render(self._state))
 

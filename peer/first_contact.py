@@ -14,6 +14,7 @@ from auth.errors import ClockError, FingerprintError, LinkError, UnreachableErro
 from auth.identity import TLS_NAME, certificate_fingerprint
 from auth.join_link import JoinLink
 from peer.protocol import MAX_CLOCK_SKEW_S, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2
+from peer.software import update_command
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -77,7 +78,8 @@ def check_version(greeting: control_pb2.ChallengeReply) -> None:
     if greeting.protocol_version != PROTOCOL_VERSION:
         raise VersionError(
             f"The coordinator speaks protocol version {greeting.protocol_version}, this program {PROTOCOL_VERSION}; "
-            f"install {_named(greeting.software_version)}."
+            f"install {_named(greeting.software_version)}"
+            + (f": {command}" if (command := update_command(greeting.software_address)) else ".")
         )
 
 

@@ -60,7 +60,8 @@ class SessionHandlers:
     on_connected: Callable[[bool], None]  # the line is up, or lost
     take_suspicions: Callable[[], Sequence[Suspicion]] = lambda: ()  # what the coordinator is to be told of others
     on_swarm: Callable[[Sequence[str]], None] = lambda _: None  # where the keeper is reached now
-    on_version: Callable[[str], None] = lambda _: None  # what the coordinator runs, at the beginning of each stay
+    # at the beginning of each stay: what the coordinator runs, and where it offers that
+    on_version: Callable[[str, str], None] = lambda _version, _address: None
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class SessionStream:
             raise RequestError("The coordinator did not welcome the session.")
         self._suspicions_are_heard = welcome.welcome.hears_suspicions
         self._losses_are_heard = welcome.welcome.hears_losses
-        self._handlers.on_version(welcome.welcome.software_version)
+        self._handlers.on_version(welcome.welcome.software_version, welcome.welcome.software_address)
         return welcome.welcome
 
     async def _listen(self) -> None:

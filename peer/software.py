@@ -6,6 +6,7 @@ No package index has it under a name of ours: it is installed from a checkout, o
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -18,6 +19,9 @@ CONSTRAINTS = Path(__file__).parent / "constraints.txt"  # the exact versions, i
 
 
 INSTALLER = "peer/installer"  # in the wheel
+_ADDRESS = re.compile(
+    r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
+)
 FOLDER = "manyhands"  # where it makes its environment, unless told otherwise
 
 
@@ -26,7 +30,12 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
     place, _, digest = address.partition("#sha256=")
     name = place.rpartition("/")[2]
     run = f"python3 {name}/{INSTALLER}" + ("" if folder == FOLDER else f" {shlex.quote(folder)}")
-    return f"curl -fsSLO {place}", f"echo '{digest}  {name}' | sha256sum -c && {run}"
+    return f"curl -fsSLO {shlex.quote(place)}", f"echo '{digest}  {name}' | sha256sum -c && {run}"
+
+
+def update_command(address: str) -> str | None:
+    """The command that installs a run's software in place of this; None where the address names no such wheel."""
+    return " && ".join(install_commands(address, sys.prefix)) if _ADDRESS.fullmatch(address) else None
 
 
 def how_to_add(extra: str) -> str:

@@ -155,6 +155,7 @@ class Heard:
     standings: list[control_pb2.Standing] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
     connected: list[bool] = field(default_factory=list)
+    versions: list[tuple[str, str]] = field(default_factory=list)  # each with the software's address
 
     def handlers(self, credentials: Credentials | None = None) -> SessionHandlers:
         def keep_token(jwt: str) -> None:
@@ -169,6 +170,7 @@ class Heard:
             on_standing=self.standings.append,
             on_revoked=self.revoked.append,
             on_connected=self.connected.append,
+            on_version=lambda version, address: self.versions.append((version, address)),
         )
 
 

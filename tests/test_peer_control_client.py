@@ -30,6 +30,7 @@ from peer import control_client
 from peer.control_client import ControlClient
 from peer.protocol import PROTOCOL_VERSION
 from peer.protocol.errors import error_from_rpc, metadata_of, status_of
+from peer.software import install_commands
 from tests.control_plane import TOKENIZER, connected, serving
 
 HOST = "127.0.0.1"
@@ -170,8 +171,19 @@ async def test_another_protocol_version_is_refused_by_the_coordinator(
     """A peer of another version learns both versions."""
     monkeypatch.setattr(control_client, "PROTOCOL_VERSION", 99)
     async with serving(tmp_path) as coordinator:
-        with pytest.raises(VersionError, match=rf"version {PROTOCOL_VERSION}.*99"):
+        with pytest.raises(VersionError, match=rf"version {PROTOCOL_VERSION}.*99.*") as refused:
             await ControlClient.connect(coordinator.link, time.time)
+        assert str(refused.value).endswith(" && ".join(install_commands(coordinator.services.software_address)))
+
+
+async def test_a_peer_learns_what_the_coordinator_runs_and_where_it_is(tmp_path: Path) -> None:
+    """With the first greeting: the version, and the address of the software with its digest."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        software = coordinator.services.software
+        assert (client.software_version, client.software_address) == (
+            software.version,
+            software.address(coordinator.directory.settings.web_address),
+        )
 
 
 @pytest.mark.parametrize(("skew_s", "word"), [(61.5, "behind"), (-61.5, "ahead")])

@@ -157,3 +157,13 @@ def test_panel_follows_events() -> None:
     assert "rank 2 of 5" in text
     assert "12 samples/s, about 3 days left" in text
     assert "0 of 100 samples, about 8 s left" in text
+
+
+def test_a_warning_can_be_copied_from_above_the_panel() -> None:
+    """It stands there in one piece, however long it is, and without the panel's frame."""
+    file = io.StringIO()
+    display = PanelDisplay(START, Console(width=60, file=file, force_terminal=True))
+    command = "update when you can: " + "x" * 200 + " && y"
+    display.show(Notice("warning", command))
+    display.close()
+    assert command in file.getvalue()

@@ -52,6 +52,8 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
         await eventually(lambda: online() == [("Ada", "8 cores", "training", 12, 3.5)])
         await member.leave()
         assert member.heard.connected == [True, False]
+        software = coordinator.services.software_address
+        assert member.heard.versions == [(coordinator.services.software.version, software)]
         await eventually(lambda: online() == [])
 
 

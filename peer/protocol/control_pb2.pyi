@@ -13,20 +13,22 @@ class ChallengeRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class ChallengeReply(_message.Message):
-    __slots__ = ("nonce", "server_time", "run_name", "protocol_version", "software_version", "login_providers")
+    __slots__ = ("nonce", "server_time", "run_name", "protocol_version", "software_version", "login_providers", "software_address")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     SERVER_TIME_FIELD_NUMBER: _ClassVar[int]
     RUN_NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOGIN_PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     server_time: float
     run_name: str
     protocol_version: int
     software_version: str
     login_providers: _containers.RepeatedCompositeFieldContainer[LoginProvider]
-    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., login_providers: _Optional[_Iterable[_Union[LoginProvider, _Mapping]]] = ...) -> None: ...
+    software_address: str
+    def __init__(self, nonce: _Optional[bytes] = ..., server_time: _Optional[float] = ..., run_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., login_providers: _Optional[_Iterable[_Union[LoginProvider, _Mapping]]] = ..., software_address: _Optional[str] = ...) -> None: ...
 
 class LoginProvider(_message.Message):
     __slots__ = ("name", "title")
@@ -333,18 +335,20 @@ class SessionChallenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session_id", "member", "software_version", "hears_suspicions", "hears_losses")
+    __slots__ = ("session_id", "member", "software_version", "hears_suspicions", "hears_losses", "software_address")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     HEARS_SUSPICIONS_FIELD_NUMBER: _ClassVar[int]
     HEARS_LOSSES_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     member: str
     software_version: str
     hears_suspicions: bool
     hears_losses: bool
-    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ..., hears_losses: _Optional[bool] = ...) -> None: ...
+    software_address: str
+    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ..., hears_losses: _Optional[bool] = ..., software_address: _Optional[str] = ...) -> None: ...
 
 class ReportAck(_message.Message):
     __slots__ = ("seq", "accepted", "reason", "ahead")
