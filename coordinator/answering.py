@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+from sqlalchemy.exc import SQLAlchemyError
 
 from auth.errors import ManyhandsError, UnreachableError
 from coordinator.membership import Membership
@@ -30,12 +31,16 @@ class RefusalRecorder:
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Store why a request was refused; beyond the pace it is only counted."""
+        """Store why a request was refused; beyond the pace, and where the database fails, it is only counted."""
         self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1
             return
-        await asyncio.to_thread(self._membership.record_refusal, kind, error, device_id)
+        try:
+            await asyncio.to_thread(self._membership.record_refusal, kind, error, device_id)
+        except SQLAlchemyError:  # the refusal itself stands, and its sentence goes to whom it is for
+            self.unrecorded += 1
+            logger.exception("A refusal cannot be recorded")
 
 
 @asynccontextmanager

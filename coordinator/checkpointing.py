@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
@@ -29,7 +29,7 @@ from coordinator.manifests import (
 from coordinator.presence import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.probe import probe_loss, probe_tensors
 from coordinator.publication_gate import why_withheld
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Sessions, in_one_sentence
 from coordinator.validations import best_steps
 from peer.data.batches import Batch
 from peer.models import checkpoint_config
@@ -99,12 +99,12 @@ class Checkpointing:
 
     def _write_and_record(self) -> None:
         try:
-            stored, withheld = self._write()
-            removed = self._remove_old({*(phase.from_step for phase in self.config.phases), self.swarm.step})
+            with in_one_sentence():
+                stored, withheld = self._write()
+                self._remove_old({*(phase.from_step for phase in self.config.phases), self.swarm.step})
+                self._record(stored, withheld)
         except (StorageError, OSError) as error:
             logger.error("%s", error)
-            return
-        self._record(stored, withheld, removed)
 
     def reconcile(self, resumed: StoredCheckpoint | None) -> None:
         """Make the database say what is on disk: a keeper may be killed between writing the one and the other."""
@@ -116,7 +116,7 @@ class Checkpointing:
             return
         row = recorded.get(resumed.manifest.step)
         if row is None or row.manifest_sha256 != resumed.manifest_sha256:
-            self._record(resumed, "it was never compared with the one before", ())
+            self._record(resumed, "it was never compared with the one before")
 
     @property
     def _settings(self) -> Checkpoints:
@@ -173,22 +173,23 @@ class Checkpointing:
             is_own=self.state_is_own,
         )
 
-    def _remove_old(self, spared: Collection[int]) -> list[int]:
+    def _remove_old(self, spared: Collection[int]) -> None:
         steps = set(stored_steps(self.directory.checkpoints_dir))
         passed = (self.passing & steps) - {self.swarm.step}
         regular = steps - self.passing
         removed = sorted({*passed, *removable(self.config.checkpoints, regular, best_steps(self.sessions), spared)})
         remove_steps(self.directory.checkpoints_dir, removed)
         self.passing -= passed
-        return removed
 
-    def _record(self, stored: StoredCheckpoint, withheld: str, removed: Sequence[int]) -> None:
+    def _record(self, stored: StoredCheckpoint, withheld: str) -> None:
+        """Tell the database of a checkpoint, and which are gone, also of those that it did not hear of in time."""
+        gone = {row.step for row in checkpoints(self.sessions)} - set(stored_steps(self.directory.checkpoints_dir))
         record_checkpoint(
             self.sessions,
             step=stored.manifest.step,
             size_bytes=stored.size_bytes,
             manifest_sha256=stored.manifest_sha256,
             now=self.clock(),
-            removed=removed,
+            removed=sorted(gone),
             withheld=withheld,
         )

@@ -11,8 +11,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from coordinator.probe import make_probes
 from coordinator.rewinding import set_aside_undone
 from coordinator.speed import batch_left_s, run_speed
 from coordinator.steering import read_helm
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Sessions, open_engine, trouble
 from coordinator.suspicions import Claim, hear
 from coordinator.swarm_addresses import keeper_place
 from peer.census import Census
@@ -88,13 +88,14 @@ class Keeper:
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
                 self.lock.check()
-                self._return_if_told()
-                self._steer()
-                self._write_status()
-                self._renew_token()
-                self._tell_suspicions()
-                self._provide_for_joiners()
-                self.devices.look(self.swarm.step)
+                with _going_on("the keeper is neither steered nor seen"):
+                    self._return_if_told()
+                    self._steer()
+                    self._write_status()
+                    self._renew_token()
+                    self._tell_suspicions()
+                    self._provide_for_joiners()
+                    self.devices.look(self.swarm.step)
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)
         self.swarm.leave()
@@ -161,7 +162,8 @@ class Keeper:
         """Tell the ledger what the keeper received of each trainer; before their own reports, as a rule."""
         if outcome.receipt:
             device_id = self.credentials.access_token(self.clock()).device_id
-            self.ledger.take_receipt(device_id, outcome.step, outcome.receipt)
+            with _going_on("the receipt is not counted"):
+                self.ledger.take_receipt(device_id, outcome.step, outcome.receipt)
 
     def _write_status(self) -> None:
         progress = self.swarm.progress()
@@ -203,6 +205,18 @@ class Keeper:
         if self.clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
             self.credentials.store_token(self.membership.grant_keeper(self.credentials.device_key.public_key).token_jwt)
         self.credentials.store_revocations(self.membership.revocations_jwt())
+
+
+@contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Leave out, and tell, what a database on a full or failing disk does not take: the swarm must go on."""
+    try:
+        yield
+    except DBAPIError as error:
+        found = trouble(error)
+        if found is None:
+            raise
+        logger.error("%s: %s", what, found)
 
 
 def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -> Keeper:

@@ -1,29 +1,40 @@
-"""A disk that is full when a checkpoint is due."""
+"""A disk that is full: when a checkpoint is due, and when the database is written."""
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from sqlalchemy.exc import DBAPIError
 
+from auth.errors import TokenError
+from auth.identity import DeviceKey
 from coordinator.checkpointing import Checkpointing
 from coordinator.checkpoints import RESERVE_BYTES
 from coordinator.ledger import Ledger
 from coordinator.manifests import newest_verified, stored_steps
+from coordinator.membership import Membership
 from coordinator.presence import checkpoints
 from coordinator.probe import make_probes
 from coordinator.runs import OpenRun, open_run
+from coordinator.store.copying import sqlite_address
 from peer.optim import build_optimizer, parameter_groups
+from tests.control_plane import a_report, joined, serving
+from tests.raw_sessions import greeted
 from tests.small_checkpoints import run_model
 from tests.small_disks import FILLER, fill, make_room, small_disk
 from tests.small_run import make_small_run
+from tests.waiting import eventually
 
 SIZE_BYTES = 2 * RESERVE_BYTES
+DATABASE_BYTES = 8 << 20
 
 
 @dataclass
@@ -49,6 +60,10 @@ def run(tmp_path: Path) -> Iterator[OpenRun]:
 
 @pytest.fixture
 def checkpointing(run: OpenRun) -> Checkpointing:
+    return checkpointing_of(run)
+
+
+def checkpointing_of(run: OpenRun) -> Checkpointing:
     """The keeper's, without the keeper."""
     model = run_model(run.directory, 1)
     config = run.directory.config
@@ -98,3 +113,47 @@ def test_a_full_disk_is_told_and_harms_nothing(
     reach(checkpointing, 11)
     assert stored_steps(directory) == [5, 11]
     assert [row.step for row in checkpoints(run.sessions)] == [11, 5]
+
+
+def fill_database(disk: Path, membership: Membership) -> None:
+    """Fill the disk and the room that the database's own files still have."""
+    fill(disk, 0)
+    with suppress(DBAPIError):
+        for number in itertools.count():
+            membership.invite(f"member {number}")
+
+
+def test_a_checkpoint_is_written_while_the_database_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says what to do; the next one is recorded when there is space again."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, DATABASE_BYTES):
+        directory = make_small_run(tmp_path, database_url=sqlite_address(disk / "run.db"))
+        with open_run(directory.path) as run:
+            checkpointing = checkpointing_of(run)
+            fill_database(disk, run.membership)
+            reach(checkpointing, 5)
+            assert "The disk of the run's database is full" in caplog.text
+            assert "Traceback" not in caplog.text
+            assert stored_steps(directory.checkpoints_dir) == [5]
+            make_room(disk)
+            reach(checkpointing, 10)
+            assert [row.step for row in checkpoints(run.sessions)] == [10]
+
+
+async def test_a_service_goes_on_when_the_disk_has_room_again(tmp_path: Path) -> None:
+    """Meanwhile it reads, and refuses by the same words; what a device reports comes again and counts once."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, DATABASE_BYTES):
+        async with serving(disk) as coordinator, joined(coordinator, tmp_path) as ada:
+            services = coordinator.services
+            fill_database(disk, services.membership)
+            with pytest.raises(TokenError):
+                await greeted(ada, DeviceKey.load_or_create(tmp_path / "stranger.key"))
+            ada.outbox.put(a_report(1), era=0, completed_at=time.time())
+            ada.start()
+            assert [row.name for row in services.membership.members()][:1] == ["Ada"]
+            make_room(disk)
+            await eventually(lambda: services.ledger.last_step() == 1)
+            await ada.leave()

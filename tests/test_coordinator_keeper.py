@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from coordinator.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
 from coordinator.presence import read_swarm_status, write_swarm_status
@@ -15,6 +17,7 @@ from coordinator.store.engine import Sessions
 from peer.swarm import StepOutcome
 from tests.stores import empty_store
 
+FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
 MOVED = "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
 
 
@@ -33,6 +36,7 @@ class Scene:
     done: list[str] = field(default_factory=list)
     addresses: tuple[str, ...] = (MOVED,)
     state_is_own: bool = True
+    disk_is_full: bool = False  # the database's
     told: tuple[str, ...] = ()  # what the sessions could tell when the keeper looked for survivors
 
     def clock(self) -> float:
@@ -77,6 +81,8 @@ class Scene:
 
     def take_receipt(self, _device_id: str, step: int, receipt: str) -> None:
         """The ledger's."""
+        if self.disk_is_full:
+            raise FULL
         self.done.append(f"{receipt} of step {step}")
 
     def access_token(self, _now: float) -> Any:
@@ -89,16 +95,31 @@ class Scene:
     def step_taken(self, *_facts: object) -> None:
         """The alarms'."""
 
-    def write_if_due(self) -> None:
+    def write_if_due(self, stopping: bool = False) -> None:
         """The checkpoints'."""
+        self.done += ["last checkpoint"] if stopping else []
+
+    def current_era(self) -> int:
+        """The ledger's."""
+        if self.disk_is_full:
+            raise FULL
+        return 0
+
+    def leave(self) -> None:
+        """The swarm's."""
+        self.done.append("left")
 
     def resume(self) -> None:
         """What a keeper does first."""
+        self.keeper().resume_ledger(lambda: False)
+
+    def keeper(self) -> Keeper:
+        """Over these parts."""
         names = ("directory", "config", "model", "membership", "suspicions", "devices")
         parts: dict[str, Any] = dict.fromkeys(names)
         of_scene = ("swarm", "ledger", "credentials", "checkpointing", "alarms", "lock")
         parts |= dict.fromkeys(of_scene, self)
-        Keeper(**parts, sessions=self.sessions, clock=self.clock).resume_ledger(lambda: False)
+        return Keeper(**parts, sessions=self.sessions, clock=self.clock)
 
 
 @pytest.fixture
@@ -156,3 +177,14 @@ def test_a_new_run_waits_for_nobody(sessions: Sessions) -> None:
     scene = Scene(sessions, recorded=0, step=0)
     scene.resume()
     assert scene.done == []
+
+
+def test_it_trains_on_while_its_database_takes_nothing(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """What it cannot write is told in a sentence; the state that it holds is worth more, and is saved at the end."""
+    scene = Scene(sessions, recorded=0, step=0, disk_is_full=True)
+    scene.keeper().run(lambda: scene.step >= 3)
+    assert scene.done == [*["advanced", "still the only one"] * 3, "last checkpoint", "left"]
+    assert {record.getMessage().partition(" (")[0] for record in caplog.records if record.levelname == "ERROR"} == {
+        f"{what}: The disk of the run's database is full"
+        for what in ("the receipt is not counted", "the keeper is neither steered nor seen")
+    }
