@@ -23,6 +23,7 @@ from peer.agent_options import AgentOptions
 from peer.checkpoint_watch import CHECKPOINT_FOLDER, CheckpointWatch
 from peer.config.reach import check_reach
 from peer.control_client import ControlClient
+from peer.device_choice import choose_device
 from peer.dialling import best_ways
 from peer.display import Connected, Display, DisplayEvent, PanelState, Standing
 from peer.guest.account import Account, used_of
@@ -117,6 +118,7 @@ class Agent:
         )
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._device, self._fault = options.device, ""  # what that came to, and what is wrong with a better one
         self._is_shut_out = False
 
     def stop(self, reason: str) -> None:
@@ -135,6 +137,8 @@ class Agent:
             client, reply = entered
             try:
                 self._begin_display(reply.member)
+                if self._fault:
+                    self._show(Notice("warning", f"Training on {self._device}: {self._fault}."))
                 await self._take_part(client, reply)
             finally:
                 await client.close()
@@ -165,6 +169,7 @@ class Agent:
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
+            self._device, self._fault = await choose_device(options.device, options.state_dir / DATA_FOLDER)
             reply = await admit(client, self._credentials.device_key, options, self._show_login)
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version, client.software_address)
@@ -203,7 +208,7 @@ class Agent:
             initial_peers=await best_ways(keeper.addresses),
             relays=await answering_relays(reply.relays) if place.reach == "relayed" else (),
             device_number=reply.device_number,
-            device=options.device,
+            device=self._device,
             precision=options.precision,
             threads=options.threads,
             microbatch_size=options.microbatch_size,
@@ -222,7 +227,7 @@ class Agent:
             self._credentials,
             clock=self._clock,
             rng=self._rng,
-            hardware=f"{self._options.device}, {os.cpu_count()} cores",
+            hardware=f"{self._device}, {os.cpu_count()} cores",
             software=software_version(),
         )
         keeper = KeeperSearch(client.swarm_addresses, self._workers.keeper_at)

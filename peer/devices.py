@@ -6,11 +6,15 @@ The commands check the words before anything starts; what is there is found by `
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 from auth.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
 JAX_DEVICES = ("tpu", "jax")
+TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's driver, AMD's, Windows' below Linux
 _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
@@ -22,6 +26,11 @@ def check_device_name(name: str) -> str:
             "`cuda:1` or `cuda:0,2` chooses among several GPUs."
         )
     return name
+
+
+def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
+    """Whether there are a driver's files; without them PyTorch need not be loaded to look for what it drives."""
+    return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:

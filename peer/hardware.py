@@ -12,8 +12,9 @@ import psutil
 import torch
 
 from auth.errors import ConfigError
-from peer.devices import gpu_numbers, pick_device
+from peer.devices import TPU_CORES, gpu_numbers, pick_device
 from peer.precision import Precision, Wanted
+from peer.software import how_to_add
 
 
 def count_gpus() -> int:
@@ -23,13 +24,19 @@ def count_gpus() -> int:
 
 def has_tpu(devices: Path = Path("/dev")) -> bool:
     """Whether this is a TPU host whose runtime is installed; told by its files, because to ask JAX starts threads."""
-    cores = any(devices.glob("accel[0-9]*")) or any(devices.glob("vfio/[0-9]*"))
+    cores = any(any(devices.glob(pattern)) for pattern in TPU_CORES)
     return cores and importlib.util.find_spec("libtpu") is not None
 
 
 def has_mps() -> bool:
     """Whether PyTorch can use an Apple GPU."""
     return torch.backends.mps.is_available()
+
+
+def require_jax(device: str) -> None:
+    """Raise `ConfigError` where the extra that has JAX is not installed."""
+    if importlib.util.find_spec("jax") is None:
+        raise ConfigError(f"`--device {device}` needs JAX: {how_to_add('tpu')}, and start again.")
 
 
 def find_device(name: str) -> str:

@@ -151,6 +151,22 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class TrialPlan:
+    """What is to be tried before the run is joined; passed as the argument of the spawned process."""
+
+    device: str  # as `--device`
+    log: str  # a file
+
+
+@dataclass(frozen=True)
+class DeviceTried:
+    """The device that works, and what is wrong with better ones; or none, and why the chosen one cannot be used."""
+
+    device: str
+    fault: str
+
+
+@dataclass(frozen=True)
 class WorkerPlan:
     """Everything the worker needs to start; passed as the argument of the spawned process."""
 

@@ -1,4 +1,4 @@
-"""The agent's handle on its worker: spawned, listened to, and always ended with its whole process group."""
+"""The agent's handle on its worker, or another child: spawned, listened to, ended with its whole process group."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from peer.guest.disk_use import cache_within
 from peer.macos import prepare_children
@@ -18,7 +19,10 @@ from peer.messages import AgentMessage, LineInDoubt, Ready, Stop, Transferred, W
 from peer.supervision import end_group, has_ended
 
 POLL_S = 0.1
-WorkerMain = Callable[[WorkerPlan, Connection, int], None]
+Plan = TypeVar("Plan")
+Message = TypeVar("Message")
+ChildMain = Callable[[Plan, Connection, int], None]
+WorkerMain = ChildMain[WorkerPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
@@ -58,12 +62,12 @@ class Watchdog:
             self._heard_at = self._clock()
 
 
-class WorkerProcess:
-    """One spawned worker; its events arrive in order, then None when it has ended."""
+class ChildProcess(Generic[Plan, Message]):
+    """One spawned process; its events arrive in order, then None when it has ended."""
 
-    def __init__(self, plan: WorkerPlan, main: WorkerMain = default_worker_main) -> None:
+    def __init__(self, plan: Plan, main: ChildMain[Plan]) -> None:
         self._plan, self._main = plan, main
-        self._events: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Message | None] = asyncio.Queue()
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
@@ -80,8 +84,8 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, args=(loop, self._pipe, self.pid), daemon=True).start()
 
-    async def next_event(self) -> WorkerMessage | None:
-        """The next event; None once the worker has ended and everything it said was read."""
+    async def next_event(self) -> Message | None:
+        """The next event; None once the process has ended and everything it said was read."""
         return await self._events.get()
 
     def ask_to_stop(self, reason: str) -> None:
@@ -137,3 +141,6 @@ class WorkerProcess:
                 return
             if event is None:
                 return
+
+
+WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]

@@ -51,6 +51,7 @@ SERVING = (
     "manyhands",
 )
 TRAINING = (
+    "peer.device_trial",
     "peer.worker",
     "peer.doctor.swarm_helper",
     "peer.doctor.training_helper",

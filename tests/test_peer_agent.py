@@ -22,6 +22,7 @@ from auth.errors import (
 )
 from coordinator.presence import online_sessions
 from coordinator.store.models import LostSamples
+from peer import agent as agent_module
 from peer import patience, workers
 from peer.agent import Agent
 from peer.agent_options import AgentOptions, only_one
@@ -68,13 +69,13 @@ class Recorder:
 
 
 def make_agent(
-    coordinator: TestCoordinator, directory: Path, main: WorkerMain, invite: str | None = None
+    coordinator: TestCoordinator, directory: Path, main: WorkerMain, invite: str | None = None, device: str = "auto"
 ) -> tuple[Agent, Recorder]:
     """An agent with a fresh invite, in a run that has a keeper."""
     recorder = Recorder()
     write_status(coordinator, KEEPER)
     code = coordinator.invite("ada") if invite is None else invite
-    options = AgentOptions(link=coordinator.link, state_dir=directory, invite=code)
+    options = AgentOptions(link=coordinator.link, state_dir=directory, invite=code, device=device)
     return Agent(options, recorder.open, time.time, main), recorder
 
 
@@ -210,6 +211,34 @@ async def test_a_run_that_reads_this_machines_files_needs_its_owners_word(tmp_pa
         with pytest.raises(ConfigError, match=r"/etc/hosts.*--data-folder"):
             await asyncio.wait_for(agent.run(), TIMEOUT_S)
         assert shown.events == []
+
+
+async def test_a_device_that_is_not_there_is_told_before_joining(tmp_path: Path) -> None:
+    """Who chose it reads so, and the device is none of the run's."""
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, device="cuda:99")
+        with pytest.raises(ConfigError, match="`--device cuda:99`"):
+            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+        assert not (tmp_path / "ada" / "token.jwt").exists()
+        assert shown.events == []
+
+
+async def test_a_device_that_does_not_work_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker trains on what works, and the person reads why in one sentence."""
+
+    async def choose(name: str, _: Path) -> tuple[str, str]:
+        assert name == "auto"
+        return "cpu", "cuda:0 cannot be used here (no kernel)"
+
+    monkeypatch.setattr(agent_module, "choose_device", choose)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.tells_its_device)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: shown.devices)
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+    assert shown.devices == ["cpu"]
+    assert Notice("warning", "Training on cpu: cuda:0 cannot be used here (no kernel).") in shown.events
 
 
 async def test_gives_up_on_a_worker_that_keeps_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from peer.guest.limits import Limits
 from peer.guest.readings import Readings
 from peer.line_watch import LineWatch
 from peer.messages import LineMeasured, Notice, Ready, WorkerPlan
-from peer.worker_process import WorkerProcess
+from peer.worker_process import WorkerProcess, default_worker_main
 from tests import worker_mains
 from tests.control_plane import KEEPER, serving, write_status
 from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually
@@ -52,8 +52,8 @@ async def test_the_next_worker_begins_with_what_was_measured_last() -> None:
     watch = LineWatch(measure, shown.append)
     assert watch.within(PLAN) is PLAN
     for _ in range(2):
-        watch.measure_for(WorkerProcess(PLAN))
-        watch.measure_for(WorkerProcess(PLAN))
+        watch.measure_for(WorkerProcess(PLAN, default_worker_main))
+        watch.measure_for(WorkerProcess(PLAN, default_worker_main))
         for _ in range(5):
             await asyncio.sleep(0)
         assert watch.within(PLAN).place.bandwidth == 3e6

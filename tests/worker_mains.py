@@ -179,3 +179,11 @@ def runs_out_of_memory(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> N
         pipe.send(Failed("worker", 18, "The training process failed (RESOURCE_EXHAUSTED).", short_of_memory=True))
     else:
         trains_until_stopped(replace(plan, device_number=plan.microbatch_size), pipe, parent_pid)
+
+
+def tells_its_device(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Trains on the device that its plan names."""
+    lead_own_group()
+    pipe.send(Ready("Qm", 0, plan.device))
+    pipe.recv()
+    pipe.send(Stopped("told to stop"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,10 +15,9 @@ from peer.backends.jax_layout import layout_of
 from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_backend import TorchBackend
 from peer.devices import JAX_DEVICES
-from peer.hardware import pick_precision, torch_devices
+from peer.hardware import pick_precision, require_jax, torch_devices
 from peer.precision import Wanted
 from peer.run_config import RunConfig
-from peer.software import how_to_add
 
 StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
 
@@ -32,8 +30,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
     if device not in JAX_DEVICES:
         return partial(_start_torch, torch_devices(device), precision, config, model)
     layout_of(model.config, sentence_order=False)
-    if importlib.util.find_spec("jax") is None:
-        raise ConfigError(f"`--device {device}` needs JAX: {how_to_add('tpu')}, and start again.")
+    require_jax(device)
     if precision == "fp16":
         raise ConfigError("`--precision fp16` is for GPUs with PyTorch: JAX computes in bf16 or fp32.")
     return partial(_start_jax, device, precision, config, model)

@@ -30,8 +30,10 @@ async def check_device(context: Context) -> Outcome:
     if device.error:
         return failed(device.error, "Install PyTorch's build for this machine's GPU, or join with `--device cpu`.")
     data = {"device": device.name, "threads": device.threads, "torch": device.torch}
+    remedy = "Install PyTorch's CUDA build and the card's driver, or go on without it."
+    if device.fault:
+        return warning(f"It would train on {device.name}: {device.fault}.", remedy, **data)
     if device.idle_gpu:
-        remedy = "Install PyTorch's CUDA build and the card's driver, or go on without it."
         return warning(f"It would train on {device.name}: PyTorch cannot use the NVIDIA card here.", remedy, **data)
     return ok(f"It would train on {device.name}.", **data)
 

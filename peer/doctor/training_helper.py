@@ -17,9 +17,10 @@ from peer.backends.choice import choose_backend
 from peer.backends.memory import is_out_of_memory
 from peer.data.special_tokens import SpecialIds
 from peer.data.synthetic import random_batch
+from peer.device_trial import working_device
 from peer.devices import JAX_DEVICES
 from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
-from peer.hardware import count_gpus, describe_devices, find_device, pick_threads, torch_devices
+from peer.hardware import count_gpus, describe_devices, pick_threads, torch_devices
 from peer.microbatch import most_samples
 from peer.models import build_model
 from peer.run_config import RunConfig
@@ -41,12 +42,13 @@ def answer(question: Question) -> Answer:
 def look(question: Look) -> Device:
     """The device, or why it cannot be used."""
     try:
-        device, threads = find_device(question.device), pick_threads(question.threads)
+        device, fault = working_device(question.device)
+        threads = pick_threads(question.threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
     except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
         return Device(error=" ".join(str(error).split()))
     idle_gpu = count_gpus() == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
-    return Device(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu)
+    return Device(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu, fault=fault)
 
 
 def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:
@@ -64,7 +66,7 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     config = RunConfig.from_json(question.config_json)
     vocabulary = config.tokenizer.vocab_size
     model = build_model(config, vocabulary, SPECIAL)
-    backend = choose_backend(find_device(question.device), "auto", config, model)(pick_threads(question.threads))
+    backend = choose_backend(working_device(question.device)[0], "auto", config, model)(pick_threads(question.threads))
     make_batch = partial(random_batch, config, vocabulary, SPECIAL, rng=np.random.default_rng(0))
     size = question.microbatch_size or backend.microbatch_size(
         config.data.microbatch_size, most_samples(config), make_batch
