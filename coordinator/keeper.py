@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from hivemind.utils.logging import use_hivemind_log_handler
@@ -22,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
-from auth.errors import RequestError, StorageError
+from auth.errors import RequestError, StorageError, SwarmError
 from coordinator.alarm_watch import AlarmWatch
 from coordinator.checkpointing import Checkpointing
 from coordinator.device_watch import DeviceWatch
@@ -47,6 +48,7 @@ from peer.models import build_model
 from peer.round_counts import RoundTally
 from peer.run_config import RunConfig
 from peer.saved_state import restore_model, restore_optimizer
+from peer.supervision import exit_now
 from peer.suspicion import WaitingSuspicions
 from peer.swarm import StepOutcome, Swarm
 
@@ -177,7 +179,7 @@ class Keeper:
             samples_per_second=speed,
             eta_s=batch_left_s(progress.swarm_samples, progress.target_batch_size, speed),
             addresses=self.swarm.addresses,
-            now=self.clock(),
+            now=self.swarm.heard_at,
         )
         figures = self.swarm.rounds, self.swarm.census
         if figures != self.figures:
@@ -247,6 +249,7 @@ def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -
         place=keeper_place(directory.settings),
         clock=clock,
         on_suspicion=suspicions.put,
+        on_lost=_end_at_once,
     )
     if checkpoint is not None:
         restore_optimizer(model, swarm.optimizer, checkpoint.path)
@@ -280,6 +283,11 @@ def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -
         lock=lock,
         clock=clock,
     )
+
+
+def _end_at_once(lost: SwarmError) -> NoReturn:
+    logger.error("%s The keeper ends at once, to be started again.", lost)
+    exit_now(lost.exit_code)
 
 
 def become_the_only_one(directory: RunDirectory, sessions: Sessions, should_stop: Callable[[], bool]) -> KeeperLock:

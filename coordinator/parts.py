@@ -10,19 +10,17 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
 
 from auth.errors import ManyhandsError
 from coordinator.directory import RunDirectory
 from coordinator.logs import LogStyle, log_the_unforeseen, log_to_stderr
 from coordinator.store.engine import in_one_sentence
-from peer.supervision import die_with_parent, end_group, has_ended, kill_forks_at_end, lead_own_group
+from peer.supervision import die_with_parent, end_group, exit_now, has_ended, kill_forks_at_end, lead_own_group
 
 logger = logging.getLogger(__name__)
 _READY = "ready"
@@ -187,17 +185,10 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
             part.main(directory, parent_pid, lambda: messages.send(_READY))
     except ManyhandsError as error:
         messages.send(error)
-        _exit_now(error.exit_code)
+        exit_now(error.exit_code)
     except Exception:
         logger.exception("the %s failed", part.name)
-        _exit_now(FAILED)
-
-
-def _exit_now(code: int) -> NoReturn:
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        exit_now(FAILED)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from coordinator.store.news import Topic, tell
 from coordinator.store.replica_models import RelayOffer
 
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
+KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
 APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
 STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", APART})
 MAX_STEP = 2**31 - 1
@@ -60,7 +61,7 @@ class SwarmView:
     samples_per_second: float  # of the run, by the steps that count: `coordinator.speed`
     eta_s: float | None  # until the batch is full, at that speed
     addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
-    updated_at: float
+    updated_at: float  # when the keeper's own p2p daemon had last answered it
 
 
 @dataclass(frozen=True)

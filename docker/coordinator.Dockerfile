@@ -58,6 +58,6 @@ EXPOSE 7443 8080 31337 31337/udp
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=4 CMD ["python3", "-c", "\
 import os, sys; from http.client import HTTPConnection; \
 web = HTTPConnection('127.0.0.1', int(os.environ.get('MANYHANDS_WEB_PORT') or 8080), timeout=4); \
-web.request('GET', '/healthz'); sys.exit(web.getresponse().status != 200)"]
+web.request('GET', '/readyz'); sys.exit(web.getresponse().status != 200)"]
 ENTRYPOINT ["tini", "--"]
 CMD ["serve-run"]

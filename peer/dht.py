@@ -1,15 +1,19 @@
-"""A peer's node of the swarm's DHT: started for members only, at the place in the network that the peer has."""
+"""A peer's node of the swarm's DHT: started for members only, at the peer's place in the network, and watched."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing as mp
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import psutil
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P
 
 from auth.credentials import Credentials
@@ -22,6 +26,8 @@ from peer.ways import one_for_each_peer
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
+NODE_LOOK_S = 1.0
+SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
 REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
 # hivemind knows no name for: relays are those that are named, at once, instead of any that are found in minutes
 P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
@@ -113,3 +119,65 @@ def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
         time.sleep(RELAY_POLL_S)
     logger.info("a relay lets others reach this peer")
     return True
+
+
+class NodeWatch:
+    """Looks once a second whether the processes of a peer's node live, and whether its p2p daemon answers.
+
+    Without one of them the peer would stay at its step for good and not know it, and hivemind's calls may never return.
+    So `on_lost`, called once by a thread of its own, is to end the process at once.
+    """
+
+    def __init__(
+        self, dht: DHT, averagers: Sequence[mp.Process], on_lost: Callable[[SwarmError], object], clock: Clock
+    ) -> None:
+        self._dht, self._on_lost, self._clock = dht, on_lost, clock
+        pids = {"DHT process": dht.pid, "p2p daemon": dht.run_coroutine(_daemon_pid)}
+        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        self._processes |= {averager.name: psutil.Process(averager.pid) for averager in averagers}
+        self.heard_at = clock()  # when the daemon last answered
+        self._silent_looks = 0  # not seconds: a machine that slept has not listened either
+        self._answer = self._ask()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="node watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more: the node is about to be shut down."""
+        self._stop.set()
+        self._thread.join()
+
+    def look(self) -> SwarmError | None:
+        """What this peer's node has lost; None if it lives."""
+        for name, process in self._processes.items():
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return SwarmError(
+                    f"The {name} of this peer's swarm node has died: without it no other peer is reached."
+                )
+        self._silent_looks += 1
+        if self._answer.done():
+            if self._answer.exception() is None:
+                self.heard_at, self._silent_looks = self._clock(), 0
+            self._answer = self._ask()
+        if self._silent_looks > SILENT_LOOKS:
+            return SwarmError(f"The p2p daemon of this peer's swarm node has not answered for {SILENT_LOOKS} s.")
+        return None
+
+    def _run(self) -> None:
+        while not self._stop.wait(NODE_LOOK_S):
+            lost = self.look()
+            if lost is not None:
+                self._on_lost(lost)
+                return
+
+    def _ask(self) -> Any:
+        return self._dht.run_coroutine(_call_daemon, return_future=True)
+
+
+async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:
+    pid: int = node.protocol.p2p._child.pid
+    return pid
+
+
+async def _call_daemon(_dht: DHT, node: DHTNode) -> None:
+    await node.protocol.p2p.list_peers()

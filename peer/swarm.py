@@ -17,11 +17,12 @@ import torch
 from hivemind.p2p import PeerID
 
 from auth.credentials import Credentials
+from auth.errors import SwarmError
 from auth.swarm_auth import Clock, RecordKey, SwarmAccess
 from peer.averaging import GROUP_POLL_S, AveragedGroup
 from peer.beacon import Beacon
 from peer.census import Census
-from peer.dht import join_dht
+from peer.dht import NodeWatch, join_dht
 from peer.guest.traffic import Traffic
 from peer.line_estimate import LineEstimate
 from peer.lost_causes import LostCause
@@ -71,8 +72,8 @@ class SwarmProgress:
 class Swarm:
     """The swarm as the trainer sees it; made by `join`, left by `leave`."""
 
-    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer, witness: Witness) -> None:
-        self._dht = dht
+    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer, witness: Witness, watch: NodeWatch) -> None:
+        self._dht, self._watch = dht, watch
         self._optimizer = optimizer
         self._witness = witness
         self._rounds = futures.ThreadPoolExecutor(
@@ -93,9 +94,11 @@ class Swarm:
         traffic: Traffic | None = None,
         clock: Clock = time.time,
         on_suspicion: Callable[[Suspicion], None] = lambda _: None,
+        on_lost: Callable[[SwarmError], object] = lambda _: None,
     ) -> Swarm:
         """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
 
+        `on_lost` hears, by a thread of its own, that one of these processes has died or answers no more.
         Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
         """
         dht, is_client = join_dht(config.run.name, credentials, initial_peers, place, relays, clock)
@@ -119,7 +122,8 @@ class Swarm:
         optimizer.restore(0)
         optimizer.tracker.publish()
         optimizer.tracker.start()
-        return cls(dht, optimizer, Witness(credentials.device_key, config.run.name))
+        watch = NodeWatch(dht, (optimizer.grad_averager, optimizer.state_averager), on_lost, clock)
+        return cls(dht, optimizer, Witness(credentials.device_key, config.run.name), watch)
 
     @property
     def step(self) -> int:
@@ -163,6 +167,11 @@ class Swarm:
     def addresses(self) -> list[str]:
         """This peer's libp2p multiaddresses."""
         return [str(address) for address in self._dht.get_visible_maddrs()]
+
+    @property
+    def heard_at(self) -> float:
+        """When this peer's own p2p daemon last answered (Unix seconds)."""
+        return self._watch.heard_at
 
     def keeper_at(self, addresses: Sequence[str]) -> None:
         """The keeper is reached there now: it is looked for there whenever this peer does not see it."""
@@ -344,6 +353,7 @@ class Swarm:
 
     def leave(self) -> None:
         """Say goodbye and stop every process that `join` started."""
+        self._watch.stop()
         self.interrupt()
         self._rounds.shutdown()
         self._optimizer.shutdown()

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
-from auth.errors import ManyhandsError, WorkerError
+from auth.errors import ManyhandsError, SwarmError, WorkerError
 from peer.assistance import assist
 from peer.backends import Backend
 from peer.backends.choice import choose_backend
@@ -64,7 +65,7 @@ from peer.process_output import LOG_FILE, write_output_to
 from peer.reports import SparingReports
 from peer.run_config import RunConfig
 from peer.state_taking import StateTaking
-from peer.supervision import die_with_parent, kill_forks_at_end, lead_own_group
+from peer.supervision import die_with_parent, exit_now, kill_forks_at_end, lead_own_group
 from peer.swarm import Swarm
 from peer.trainer import train
 
@@ -126,6 +127,7 @@ class Worker:
             relays=plan.relays,
             traffic=self._traffic,
             on_suspicion=self._tell,
+            on_lost=self._end_at_once,
         )
         swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
@@ -138,6 +140,11 @@ class Worker:
             swarm.leave()
         self._tell(self._transferred())
         self._tell(Stopped(self._why_left(swarm)))
+
+    def _end_at_once(self, lost: SwarmError) -> NoReturn:
+        with suppress(OSError):  # the agent is gone
+            self._tell(Failed(lost.code, lost.exit_code, str(lost)))
+        exit_now(lost.exit_code)
 
     def _why_left(self, swarm: Swarm) -> str:
         if self._stop.is_set():

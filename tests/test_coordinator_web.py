@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
+from coordinator.presence import KEEPER_SILENT_S
 from coordinator.web import WebState, create_app
 from coordinator.web.event_stream import overview_events
 from coordinator.web.live import LiveSnapshot
@@ -243,6 +244,24 @@ def test_health_and_readiness(client: TestClient, run: FakeRun) -> None:
     client.app.state.sessions = Broken()  # type: ignore[attr-defined]
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_run_whose_keeper_is_silent_is_not_ready(client: TestClient, run: FakeRun, clock: Clock) -> None:
+    """Nobody can join it; the service goes on all the same, and starting it again would mend nothing."""
+    clock.now += KEEPER_SILENT_S
+    assert client.get("/readyz").status_code == 200
+    clock.now += 5.0
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "the keeper has been silent for 125 s"})
+    assert client.get("/healthz").status_code == 200
+    run.keeper_says(3)
+    assert client.get("/readyz").status_code == 200
+
+
+def test_a_run_without_a_keeper_yet_is_not_ready(run: FakeRun) -> None:
+    """Before its first word."""
+    with TestClient(create_app(WebState(run.directory, run.services))) as client:
+        assert client.get("/readyz").json() == {"status": "the keeper has not come yet"}
 
 
 def test_metrics_follow_prometheus_conventions(client: TestClient) -> None:

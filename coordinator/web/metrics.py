@@ -71,7 +71,9 @@ def _progress(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield gauge("manyhands_time_left_seconds", "Until the run's last step, at that speed.", snapshot.time_left_s)
     yield gauge(
-        "manyhands_keeper_timestamp_seconds", "When the keeper last wrote.", swarm.updated_at if swarm else None
+        "manyhands_keeper_timestamp_seconds",
+        "When the keeper's own swarm node last answered it.",
+        swarm.updated_at if swarm else None,
     )
     yield gauge("manyhands_snapshot_timestamp_seconds", "When the store was last read.", snapshot.taken_at)
 

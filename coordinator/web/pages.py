@@ -7,10 +7,11 @@ from functools import cache, partial
 from importlib.resources import files
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from coordinator.presence import KEEPER_SILENT_S, read_swarm_status
 from coordinator.web.answers import FOR_EVER, Encoded, answer, encode
 from coordinator.web.overview_page import curve_of
 from coordinator.web.snapshot import Snapshot
@@ -53,19 +54,28 @@ def _curve(snapshot: Snapshot, config: RunConfig) -> bytes:
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process is alive."""
+    """The process is alive; what starting it again would not mend is told by `/readyz`."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 def readyz(request: Request) -> Response:
-    """The store answers."""
+    """The store answers, and the keeper's own node has answered it a short while ago."""
+    state = request.app.state
     try:
-        with request.app.state.sessions() as session:
-            session.execute(text("SELECT 1"))
+        status = read_swarm_status(state.sessions)
     except SQLAlchemyError:
-        return Response('{"status": "the store does not answer"}', 503, media_type="application/json")
-    return Response('{"status": "ok"}', media_type="application/json")
+        return _not_ready("the store does not answer")
+    if status is None:
+        return _not_ready("the keeper has not come yet")
+    silent_s = state.services.clock() - status.updated_at
+    if silent_s > KEEPER_SILENT_S:
+        return _not_ready(f"the keeper has been silent for {silent_s:.0f} s")
+    return JSONResponse({"status": "ok"})
+
+
+def _not_ready(reason: str) -> Response:
+    return JSONResponse({"status": reason}, 503)
 
 
 @router.get("/metrics")

@@ -199,9 +199,27 @@ def test_everything_is_killed_and_comes_back(site: Site) -> None:
     assert site.ledger.current_era() == (1 if reached > checkpoint.manifest.step else 0)
 
 
+def daemons_of(serve: Command) -> list[psutil.Process]:
+    """The keeper's p2p daemon, when it has one."""
+    found = []
+    for process in serve.family():
+        with suppress(psutil.NoSuchProcess):
+            found += [process] if process.name() == "p2pd" else []
+    return found
+
+
 def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: Site) -> None:
-    """Training outlives the service; no report is lost; revoked, a command ends with 11, and told to leave, with 0."""
+    """Training outlives the service; no report is lost; revoked, a command ends with 11, and told to leave, with 0.
+
+    A keeper that has lost its p2p daemon comes back with another, before anybody trains.
+    """
     serve = site.serve()
+    (daemon,) = daemons_of(serve)
+    daemon.kill()
+    site.wait_until(lambda: "The p2p daemon of this peer's swarm node has died" in serve.log_path.read_text())
+    began = time.time()
+    site.wait_until(lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began)
+    assert daemons_of(serve) != [daemon]
     ada, grace = (site.join(name, first=True) for name in NAMES)
     site.wait_for_step(2)
     before = site.ledger.last_step()

@@ -1,0 +1,71 @@
+"""The watch over a peer's node, with real processes; nodes in their places are in tests/system/test_ways.py."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import hivemind
+import psutil
+import pytest
+
+from auth.errors import SwarmError
+from peer.dht import SILENT_LOOKS, NodeWatch
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+
+
+@pytest.fixture
+def dht() -> Iterator[hivemind.DHT]:
+    """A swarm's node of its own."""
+    node = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+    family = [psutil.Process(node.pid), *psutil.Process(node.pid).children()]
+    yield node
+    for process in family:
+        if process.is_running():
+            process.kill()
+
+
+def daemon_of(dht: hivemind.DHT) -> psutil.Process:
+    """Its p2p daemon, a child of the DHT's process."""
+    (daemon,) = psutil.Process(dht.pid).children()
+    return daemon
+
+
+@pytest.mark.parametrize("victim", ["p2p daemon", "DHT process"])
+def test_a_process_that_dies_is_told_once(dht: hivemind.DHT, victim: str) -> None:
+    """By its name, as soon as it is gone."""
+    told: list[SwarmError] = []
+    watch = NodeWatch(dht, (), told.append, time.time)
+    process = daemon_of(dht) if victim == "p2p daemon" else psutil.Process(dht.pid)
+    process.kill()
+    wait_until(lambda: told)
+    watch.stop()
+    assert [victim in str(lost) for lost in told] == [True]
+
+
+def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT) -> None:
+    """A daemon that lives and answers nothing is lost, too, after a while; until then nobody calls it alive."""
+    moments = itertools.count()
+    watch = NodeWatch(dht, (), lambda _lost: None, lambda: next(moments))
+    first = watch.heard_at
+    wait_until(lambda: watch.heard_at > first)
+    watch.stop()
+    daemon_of(dht).suspend()
+    looks = [watch.look() for _ in range(SILENT_LOOKS)]  # what it was asked before may still be answered
+    heard_at = watch.heard_at
+    looks += [watch.look() for _ in range(SILENT_LOOKS)]
+    assert watch.heard_at == heard_at
+    assert looks[0] is None
+    assert "has not answered" in str(looks[-1])
+
+
+def test_a_node_that_is_shut_down_is_not_missed(dht: hivemind.DHT) -> None:
+    """Who leaves stops looking first."""
+    told: list[SwarmError] = []
+    watch = NodeWatch(dht, (), told.append, time.time)
+    watch.stop()
+    dht.shutdown()
+    assert told == []
