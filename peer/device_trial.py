@@ -7,9 +7,10 @@ agent spawns it before it joins (`peer.device_choice`), and the doctor's helper 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -59,11 +60,11 @@ def _faults_of(device: str) -> dict[str, str]:
     """Each of the devices with its fault; "" for one that works."""
     if device in JAX_DEVICES:
         require_jax(device)
-        return {device: _fault(lambda: _jax_gradients(device))}
-    return {str(each): _fault(lambda each=each: [_gradient(each)]) for each in torch_devices(device)}
+        return {device: _fault(partial(_jax_gradients, device))}
+    return {str(each): _fault(partial(_torch_gradients, each)) for each in torch_devices(device)}
 
 
-def _fault(compute: Any) -> str:
+def _fault(compute: Callable[[], list[float]]) -> str:
     """The first line of what goes wrong."""
     try:
         sums = compute()
@@ -72,11 +73,11 @@ def _fault(compute: Any) -> str:
     return "" if sums and set(sums) == {2.0 * SIDE**3} else WRONG
 
 
-def _gradient(device: torch.device) -> float:
+def _torch_gradients(device: torch.device) -> list[float]:
     """The sum of the gradient of all that is in the square of a matrix of ones."""
     ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
     (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
-    return float(gradient.sum())  # waits for the device
+    return [float(gradient.sum())]  # waits for the device
 
 
 def _jax_gradients(device: str) -> list[float]:

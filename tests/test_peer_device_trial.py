@@ -19,16 +19,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | float]:
     """A machine with two GPUs in which PyTorch finds this wrong: an error's text, or another result."""
     wrong: dict[str, str | float] = {}
 
-    def gradient(device: torch.device) -> float:
+    def gradients(device: torch.device) -> list[float]:
         found = wrong.get(str(device), 2.0 * SIDE**3)
         if isinstance(found, str):
             raise RuntimeError(found)
-        return found
+        return [found]
 
     monkeypatch.setattr(device_trial, "count_gpus", lambda: 2)
     monkeypatch.setattr(device_trial, "has_tpu", lambda: False)
     monkeypatch.setattr(device_trial, "has_mps", lambda: False)
-    monkeypatch.setattr(device_trial, "_gradient", gradient)
+    monkeypatch.setattr(device_trial, "_torch_gradients", gradients)
     return wrong
 
 
