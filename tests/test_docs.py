@@ -33,6 +33,7 @@ from coordinator.web import (
     pages,
     participants_api,
     sharing,
+    software,
     trials,
     views,
 )
@@ -57,6 +58,7 @@ PUBLIC_ROUTERS = (
     history_api.router,
     moments_api.router,
     sharing.router,
+    software.router,
     trials.router,
     join_api.router,
     participants_api.router,
@@ -283,7 +285,7 @@ def test_every_command_shows_an_example(command: str) -> None:
 
 def typed_commands() -> list[str]:
     """Each `manyhands ...` that the documents tell a person to type."""
-    lines = (line.removeprefix(".venv/bin/") for line in shell_commands())
+    lines = (line.removeprefix(".venv/bin/").removeprefix("manyhands/bin/") for line in shell_commands())
     return sorted({line for line in lines if line.startswith("manyhands ")})
 
 
