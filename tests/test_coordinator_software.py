@@ -16,7 +16,6 @@ from fastapi.testclient import TestClient
 
 from coordinator.software import own_software, pack
 from coordinator.web import WebState, create_app
-from peer.installer.__main__ import installer_for, without_ours
 from peer.software import install_commands
 from tests.served_page import FakeRun, fake_run
 
@@ -139,19 +138,3 @@ def test_pip_and_uv_check_the_digest(installer: str, tmp_path: Path) -> None:
     right = subprocess.run([*command, address + software.sha256], capture_output=True, text=True, check=False)
     assert right.returncode == 0, right.stderr
     assert (target / "peer" / "constraints.txt").is_file()
-
-
-def test_what_installs_sees_no_invite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of others get neither what is meant for manyhands nor the host's packages."""
-    kept = without_ours({"MANYHANDS_INVITE": "secret", "PYTHONPATH": "/host", "PIP_INDEX_URL": "x", "HOME": "/h"})
-    assert kept == {"PIP_INDEX_URL": "x", "HOME": "/h"}
-
-
-def test_uv_installs_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else this Python's own pip does, into the other environment."""
-    (tmp_path / "uv").write_text("#!/bin/sh\n")
-    (tmp_path / "uv").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert installer_for(Path("/x/python")) == ["uv", "pip", "install", "--python", "/x/python"]
-    (tmp_path / "uv").unlink()
-    assert installer_for(Path("/x/python")) == [sys.executable, "-m", "pip", "--python", "/x/python", "install"]

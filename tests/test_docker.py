@@ -113,12 +113,15 @@ def test_nothing_else_reaches_the_builder(path: str) -> None:
 
 @pytest.mark.parametrize("dockerfile", IMAGES, ids=lambda path: path.stem)
 def test_an_image_holds_what_the_installed_program_needs(dockerfile: Path) -> None:
-    """Every package of the wheel, and every file that its build names, is copied."""
+    """Every package of the wheel, every file that its build names, and what links in a package lead to, is copied."""
     copied = {source for rest in arguments(instructions(dockerfile), "COPY") for source in shlex.split(rest)[:-1]}
     project = (ROOT / "pyproject.toml").read_text()
     (named,) = re.findall(r"^only-include = \[(.*)\]$", project, re.MULTILINE)
     wheel = set(re.findall(r'"([^"]+)"', named))
-    assert copied >= wheel | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    links = {path.resolve() for name in wheel for path in (ROOT / name).rglob("*") if path.is_symlink()}
+    linked = {path.relative_to(ROOT).as_posix() for path in links}
+    assert linked == {"constraints.txt", "notebooks/join.ipynb"}
+    assert copied >= wheel | linked | {"pyproject.toml", "README.md", "LICENSE"}
 
 
 @pytest.mark.parametrize("dockerfile", IMAGES, ids=lambda path: path.stem)

@@ -22,7 +22,8 @@ CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "peer/constraints.txt"  # in the wheel
 PROBE_S = 60
 FIRST_PIP_WITH_PYTHON = (22, 3)  # that installs into another environment
-FOREIGN_PATHS = ("PYTHONPATH", "PYTHONHOME")  # what lies there would count as installed
+# What lies at the first two would count as installed; the others send what is installed somewhere else.
+OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 
 def main(wheel: Path, arguments: Sequence[str]) -> None:
@@ -92,7 +93,7 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if not name.startswith("MANYHANDS_") and name not in FOREIGN_PATHS
+        if not name.startswith("MANYHANDS_") and name not in OTHER_PLACES
     }
 
 
