@@ -65,7 +65,7 @@ def test_missing_jax_is_told_before_the_swarm_is_joined(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     config = tiny_config()
-    with pytest.raises(ConfigError, match=r"manyhands\[tpu\]"):
+    with pytest.raises(ConfigError, match=r"install .*\[tpu\]"):
         choose_backend("jax", "auto", config, tiny_model(config))
 
 
