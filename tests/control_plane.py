@@ -26,6 +26,7 @@ from peer.outbox import Outbox
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers, SessionTiming
+from tests.stores import put_tables
 
 QUICK = SessionTiming(
     handshake_s=60.0,
@@ -96,7 +97,8 @@ async def serving(
     membership = {"token_lifetime_s": token_lifetime_s}
     config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": membership, **sections})
     clock = SteppedClock()
-    directory = RunDirectory.create(path / "run", config, Settings(bind_host=bind, providers=providers or {}))
+    settings = Settings(bind_host=bind, providers=providers or {})
+    directory = RunDirectory.create(path / "run", config, settings, prepare=put_tables)
     (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)
     (directory.path / "secret").write_text("not for peers")
     with open_run_services(directory, clock) as services:

@@ -21,6 +21,7 @@ from coordinator.web_server import WebServer
 from peer.messages import StepReport
 from peer.run_config import RunConfig
 from tests.receipts import keeper_confirms
+from tests.stores import put_tables
 
 TARGET = 100
 
@@ -139,7 +140,8 @@ def fake_run(
             "phases": phases,
         }
     )
-    created = RunDirectory.create(directory / "run", config, Settings(bind_host="127.0.0.1", database_url=database_url))
+    settings = Settings(bind_host="127.0.0.1", database_url=database_url)
+    created = RunDirectory.create(directory / "run", config, settings, prepare=put_tables)
     with open_run_services(created, clock) as services:
         yield FakeRun(created, services, {})
 

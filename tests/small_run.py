@@ -9,8 +9,10 @@ from typing import Any
 
 from coordinator.directory import RunDirectory
 from coordinator.ports import free_ports
-from coordinator.runs import create_run, make_settings
+from coordinator.runs import make_settings
+from peer.data.tokenizers import prepare_tokenizer
 from peer.run_config import RunConfig
+from tests.stores import put_tables
 
 HOST = "127.0.0.1"
 NO_VALIDATION: Mapping[str, Any] = MappingProxyType({"share": 0.0})  # one process less to start
@@ -82,4 +84,10 @@ def make_small_run(
         swarm_port=swarm_port,
         database_url=database_url,
     )
-    return create_run(directory / "run", small_config(directory, phases, validation, try_it), settings)
+    config = small_config(directory, phases, validation, try_it)
+    return RunDirectory.create(directory / "run", config, settings, prepare=_prepare)
+
+
+def _prepare(run: RunDirectory) -> None:
+    put_tables(run)
+    prepare_tokenizer(run.config, run.tokenizer_dir)

@@ -29,7 +29,7 @@ from coordinator.store.engine import migrate, open_engine
 from coordinator.store.models import Member
 from peer.run_config import Run, RunConfig
 from tests.postgres import new_database
-from tests.stores import Kind, database_address, downgrade
+from tests.stores import Kind, database_address, downgrade, put_tables
 from tests.test_coordinator_cli import call
 
 CONFIG = RunConfig(run=Run(name="demo"))
@@ -50,7 +50,7 @@ def run(tmp_path: Path, store_kind: Kind) -> Iterator[RunDirectory]:
     """A run with a member, a device and two checkpoints."""
     with database_address(tmp_path, store_kind) as address:
         settings = Settings(database_url=None if store_kind == "sqlite" else address)
-        directory = RunDirectory.create(tmp_path / "run", CONFIG, settings)
+        directory = RunDirectory.create(tmp_path / "run", CONFIG, settings, prepare=put_tables)
         (directory.tokenizer_dir / "tokenizer.json").write_text("{}")
         with open_run(directory.path) as opened:
             join(opened, tmp_path, "Ada")
@@ -304,7 +304,7 @@ def test_a_damaged_backup_is_refused(tmp_path: Path, whole: Path, name: str, dam
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backup of a run on SQLite."""
     directory = tmp_path_factory.mktemp("whole")
-    run = RunDirectory.create(directory / "run", CONFIG, Settings())
+    run = RunDirectory.create(directory / "run", CONFIG, Settings(), prepare=put_tables)
     with open_run(run.path) as opened:
         add_checkpoint(opened, 10)
     return back_up(run, directory / "backup", NOW).path
@@ -323,7 +323,7 @@ def test_a_manifest_that_lies_about_the_database_is_noticed(whole: Path, tmp_pat
 
 def test_text_that_the_other_database_cannot_hold_is_refused_whole(tmp_path: Path) -> None:
     """SQLite takes a NUL in a text; PostgreSQL says no, and no row stays there."""
-    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings())
+    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(), prepare=put_tables)
     with open_run(run.path) as opened, opened.sessions.begin() as session:
         session.add(Member(name="a\0b", created_at=0.0, revoked_reason=""))
     made = back_up(run, tmp_path / "backup", NOW)

@@ -23,6 +23,7 @@ from coordinator.doorkeeper import DoorLimits
 from coordinator.run_services import open_run_services
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 from peer.run_config import RunConfig
+from tests.stores import put_tables
 
 LIMITS = DoorLimits(handshake_s=1.0, first_message_s=0.5, idle_s=2.0)
 METHODS = ("Challenge", "Join", "Renew", "FetchFile", "Checkpoint", "Session", "Describe", "Probe", "DialBack")
@@ -33,7 +34,7 @@ CODE = grpc.StatusCode
 async def served(path: Path, limits: DoorLimits = LIMITS) -> AsyncIterator[ControlServer]:
     """A run's control plane on a free port."""
     config = RunConfig.from_mapping({"run": {"name": "test"}})
-    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1"))
+    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1"), prepare=put_tables)
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
     with open_run_services(directory, time.time) as services:
         server = await ControlServer.start(services, "127.0.0.1", 0, tls, limits)

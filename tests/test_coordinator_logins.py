@@ -44,6 +44,7 @@ from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from tests.control_plane import TestCoordinator, connected, serving
 from tests.openid_provider import OpenIdProvider, running
+from tests.stores import put_tables
 
 WEB = "http://127.0.0.1:8080"  # the default of settings; the requests go to the application directly
 
@@ -334,7 +335,7 @@ async def test_page_needs_https_beyond_this_machine(provider: OpenIdProvider) ->
 def test_secret_must_be_private(tmp_path: Path, provider: OpenIdProvider) -> None:
     """A client secret that others can read, that is missing or empty stops the service with one sentence."""
     settings = Settings(providers={"test": provider.settings(client_secret_file="keys/test.secret")})
-    directory = RunDirectory.create(tmp_path / "run", RunConfig.from_mapping({}), settings)
+    directory = RunDirectory.create(tmp_path / "run", RunConfig.from_mapping({}), settings, prepare=put_tables)
     secret = directory.keys_dir / "test.secret"
     for content, mode, word in ((None, 0, "cannot be read"), ("", 0o600, "empty"), ("x", 0o640, "chmod 600")):
         if content is not None:

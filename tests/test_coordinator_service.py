@@ -24,6 +24,7 @@ from coordinator.service import run_service, serve
 from coordinator.store.engine import Sessions, open_engine
 from peer.control_client import ControlClient
 from peer.run_config import RunConfig
+from tests.stores import put_tables
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -42,7 +43,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     control_port, web_port = free_ports(2)
     settings = Settings(bind_host="127.0.0.1", control_port=control_port, web_port=web_port)
     config = RunConfig.from_mapping({"run": {"name": "test"}})
-    return RunDirectory.create(tmp_path / "run", config, settings)
+    return RunDirectory.create(tmp_path / "run", config, settings, prepare=put_tables)
 
 
 @asynccontextmanager

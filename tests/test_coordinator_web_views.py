@@ -17,6 +17,7 @@ from dashboards import WEB, page_files, page_version
 from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.served_page import FakeRun, fake_run
+from tests.stores import put_tables
 
 MARKUP = '<script>alert(1)</script> & "more"'
 
@@ -77,7 +78,7 @@ def test_numbers_and_curve_are_in_the_page(client: TestClient) -> None:
 def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
     """A run's description that is markup stays text."""
     config = RunConfig.from_mapping({"run": {"name": "test-run", "description": MARKUP}})
-    directory = RunDirectory.create(tmp_path / "run", config, Settings(bind_host="127.0.0.1"))
+    directory = RunDirectory.create(tmp_path / "run", config, Settings(bind_host="127.0.0.1"), prepare=put_tables)
     with (
         open_run_services(directory, Clock()) as services,
         TestClient(create_app(WebState(directory, services))) as made,
