@@ -131,7 +131,10 @@ def _owner(session: Session) -> Keys | None:
 
 def _claim(session: Session, keys: Keys, path: Path) -> None:
     owner = _owner(session)
-    if owner is not None and not _is_same_run(owner, keys):
+    if owner is None:
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` would take over a row that came since that look
+        return
+    if not _is_same_run(owner, keys):
         raise ConfigError(
             f"The database of the run in {path} belongs to another run, `{owner.run}`: give each a database of its own "
             "(`database_url` in settings.yaml). If it is the same run with new keys, replace them one after the other."

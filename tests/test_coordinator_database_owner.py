@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from auth.errors import ConfigError, DatabaseError, ManyhandsError, StorageError
 from auth.identity import AuthorityKey, create_tls_certificate
+from coordinator import database_owner
 from coordinator.audit import audit_log
 from coordinator.cli import app
 from coordinator.database_owner import claim_database
@@ -86,6 +88,28 @@ def test_of_two_runs_at_once_one_gets_it(tmp_path: Path, store_kind: Kind) -> No
         claims = [threads.submit(claim_database, sessions, run) for run in runs]
         errors = [claim.exception() for claim in claims]
     assert {type(error) for error in errors} == {ConfigError, type(None)}, errors
+
+
+def test_a_run_that_looked_before_another_claimed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not take over the row of the quicker one, which PostgreSQL shows it between two looks."""
+    runs = []
+    for name in ("slow", "quick"):
+        (tmp_path / name).mkdir()
+        runs.append(make_small_run(tmp_path / name))
+    looks = []
+
+    def look(session: Session) -> database_owner.Keys | None:
+        found = owner_row(session)
+        looks.append(found)
+        if len(looks) == 2:  # the slow one's, in the transaction that claims
+            claim_database(sessions, runs[1])
+        return found
+
+    owner_row = database_owner._owner
+    monkeypatch.setattr(database_owner, "_owner", look)
+    with empty_store(tmp_path, "postgresql") as sessions, pytest.raises(ConfigError, match="belongs to another run"):
+        claim_database(sessions, runs[0])
+    assert looks[:2] == [None, None]
 
 
 def remove_database(run: RunDirectory) -> None:
