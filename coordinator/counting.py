@@ -58,7 +58,9 @@ def count_step(session: Session, step: int, target_batch_size: int, least_share:
         values = [{"id": claim.report_id, "counted": counted[claim.report_id]} for claim in changed]
         session.execute(update(Report), values)
     recounted(session, (_recount(claim, counted[claim.report_id]) for claim in changed))
-    false = [] if not words else _false_claims(claims, words, target_batch_size, least_share)
+    false = _disproved(claims, words, {})
+    if false:
+        false = _disproved(false, words, _believed_of_each(session, claims, receipts, target_batch_size, least_share))
     _name_for_false_claims(session, step, false, counted, now)
     losses = _losses(session, step, claims, counted)
     row = session.get(Step, step)
@@ -143,19 +145,41 @@ def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[
     return loss_sums(confirmed, known)
 
 
-def _false_claims(
-    claims: Sequence[Claim], words: Mapping[int, Sequence[Word]], target_batch_size: int, least_share: float
+def _disproved(
+    claims: Sequence[Claim], words: Mapping[int, Sequence[Word]], believed: Mapping[int, float]
 ) -> list[Claim]:
-    """Those that no reducer can have cut so far: each believes as much of every member, of its devices together."""
-    devices = Counter(claim.member_id for claim in claims)
-    believed = newcomer_share(len(devices), least_share) * target_batch_size
+    """Those that no reducer can have cut so far; `believed`: of devices by number, or of one that is missing all."""
     return [
         claim
         for claim in claims
-        if disproved(
-            claim.samples, str(claim.member_id), words[claim.device_number], believed / devices[claim.member_id]
+        if claim.device_number in words
+        and disproved(
+            claim.samples,
+            str(claim.member_id),
+            words[claim.device_number],
+            believed.get(claim.device_number, float(claim.samples)),
         )
     ]
+
+
+def _believed_of_each(
+    session: Session,
+    claims: Sequence[Claim],
+    receipts: Sequence[KeptReceipt],
+    target_batch_size: int,
+    least_share: float,
+) -> dict[int, float]:
+    """As much of every member, of its devices together, as far as claims and receipts name them: by device's number.
+
+    Most who took part are in the receipts before they have reported.
+    """
+    members = {claim.device_number: claim.member_id for claim in claims}
+    numbers = {number for receipt in receipts for number in receipt.samples} - members.keys()
+    others = select(Device.number, Device.member_id).where(Device.number.in_(numbers))
+    members |= dict(session.execute(others).all())
+    devices = Counter(members.values())
+    believed = newcomer_share(len(devices), least_share) * target_batch_size
+    return {number: believed / devices[member_id] for number, member_id in members.items()}
 
 
 def _name_for_false_claims(

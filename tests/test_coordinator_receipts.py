@@ -108,6 +108,21 @@ def test_samples_nobody_received_are_not_counted(ledger: Ledger, sessions: Sessi
     assert refused(sessions) == [("suspicion", "claim", "bob")]
 
 
+def test_who_reports_first_is_not_named_for_what_a_reducer_cut(ledger: Ledger, sessions: Sessions) -> None:
+    """What is believed of anybody follows from all who took part, not from those who have reported so far."""
+    keeper_receives(ledger, {"ada": 50, "bob": 50, "dan": 50, "fay": 50})
+    for device in ("ada", "bob", "dan", "fay"):
+        report(ledger, device, 90)
+    assert refused(sessions) == []
+
+
+def test_who_reports_before_its_other_devices_is_not_named(ledger: Ledger, sessions: Sessions) -> None:
+    """A member's devices share what is believed of it, also before all have reported."""
+    keeper_receives(ledger, {"ada": 25, "ada-2": 25, "bob": 50, "dan": 50, "fay": 50})
+    report(ledger, "ada", 60)
+    assert refused(sessions) == []
+
+
 def test_who_brought_nothing_moves_no_loss(ledger: Ledger) -> None:
     """An outsider to the group that reports a step has no say about it, before and after the others report."""
     report(ledger, "bob", 90, loss=99.0)
