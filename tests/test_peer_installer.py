@@ -49,8 +49,8 @@ def test_an_environment_is_made_and_brought_up_to_date(machine: Path, tmp_path: 
     """By pip or uv; another wheel replaces the one before, also under the same version, and a copy of it is kept."""
     if with_uv:
         (machine / "uv").symlink_to(find_uv_bin())
-    for content in ("BEFORE = 1", "AFTER = 1"):
-        wheel = small_wheel(tmp_path / content, content)
+    wheels = [small_wheel(tmp_path / content, content) for content in ("BEFORE = 1", "AFTER = 1")]
+    for wheel in [*wheels, tmp_path / "its place" / NAME]:  # the last is the copy that is kept
         command = [sys.executable, "-I", f"{wheel}/peer/installer", "its place"]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stderr
@@ -58,7 +58,7 @@ def test_an_environment_is_made_and_brought_up_to_date(machine: Path, tmp_path: 
     place = tmp_path / "its place"
     (installed,) = place.glob("lib/python3*/site-packages/auth.py")
     assert installed.read_text() == "AFTER = 1"
-    assert (place / NAME).read_bytes() == wheel.read_bytes()
+    assert (place / NAME).read_bytes() == wheels[-1].read_bytes()
     assert (place / "constraints.txt").read_text() == "torch==2.13.0\n"
 
 

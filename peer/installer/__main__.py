@@ -36,7 +36,9 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, symlinks=True)  # without a pip of its own, which some hosts (Colab, Debian) cannot make
-    kept = Path(shutil.copy(wheel, folder))  # an optional part may be added later
+    kept = folder / wheel.name
+    if not (kept.exists() and kept.samefile(wheel)):  # a second time out of the folder, for an optional part, say
+        shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
     install = [*installer_for(python), "--quiet", "-c", str(folder / "constraints.txt")]
