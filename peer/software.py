@@ -34,8 +34,12 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
 
 
 def update_command(address: str) -> str | None:
-    """The command that installs a run's software in place of this; None where the address names no such wheel."""
-    return " && ".join(install_commands(address, sys.prefix)) if _ADDRESS.fullmatch(address) else None
+    """The command that installs a run's software in place of this; None where the address names no such wheel.
+
+    A Python that is no environment of its own is the system's, of which the installer would make one: that stays.
+    """
+    folder = FOLDER if sys.prefix == sys.base_prefix else sys.prefix
+    return " && ".join(install_commands(address, folder)) if _ADDRESS.fullmatch(address) else None
 
 
 def how_to_add(extra: str) -> str:

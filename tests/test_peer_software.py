@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peer.software import CONSTRAINTS, DISTRIBUTION, command_to_add, how_to_add
+from peer.software import CONSTRAINTS, DISTRIBUTION, command_to_add, how_to_add, update_command
 
 PREFIX = ["run", "pip", "--python", sys.executable, "install", "-c", str(CONSTRAINTS)]
 DIGEST = "ab" * 32
@@ -36,6 +36,16 @@ def test_a_part_is_added_from_where_the_installation_came(origin: dict[str, Any]
 def test_without_its_origin_no_command_is_made_up(origin: str | None) -> None:
     """In a container what it was installed from is gone."""
     assert command_to_add("kenlm", origin) == "install this software again, with its extra `kenlm`"
+
+
+def test_an_update_makes_no_environment_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this is no environment of its own a new one is made; elsewhere this one is brought up to date."""
+    address = f"https://run.example/software/manyhands_swarm-9.0-py3-none-any.whl#sha256={DIGEST}"
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(sys, "prefix", "/home/ada/its place")
+    assert (update_command(address) or "").endswith("whl/peer/installer '/home/ada/its place'")
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    assert (update_command(address) or "").endswith("whl/peer/installer")
 
 
 def test_this_installation_knows_its_origin() -> None:
