@@ -14,6 +14,7 @@ from auth.errors import ClockError, FingerprintError, LinkError, UnreachableErro
 from auth.identity import TLS_NAME, certificate_fingerprint
 from auth.join_link import JoinLink
 from peer.protocol import MAX_CLOCK_SKEW_S, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2
+from peer.protocol.wire import told
 from peer.software import update_command
 
 CONNECT_TIMEOUT_S = 10.0
@@ -86,7 +87,7 @@ def check_version(greeting: control_pb2.ChallengeReply) -> None:
 def check_run(link: JoinLink, greeting: control_pb2.ChallengeReply) -> None:
     """Raise `LinkError` unless the coordinator serves the link's run."""
     if greeting.run_name != link.run:
-        raise LinkError(f"The coordinator's run is `{greeting.run_name}`, but the link says `{link.run}`.")
+        raise LinkError(f"The coordinator's run is `{told(greeting.run_name)}`, but the link says `{link.run}`.")
 
 
 def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:

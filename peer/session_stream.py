@@ -21,7 +21,7 @@ from peer.messages import Notice
 from peer.outbox import Outbox, Pending
 from peer.protocol import control_pb2
 from peer.protocol.errors import error_from_rpc
-from peer.protocol.wire import lost_to_wire, report_to_wire
+from peer.protocol.wire import lost_to_wire, report_to_wire, told
 from peer.suspicion import Suspicion
 
 MOST_PRESENCE_S = 60.0  # whatever the coordinator asks for: a peer is not silent for longer
@@ -151,7 +151,7 @@ class SessionStream:
             case "revocations":
                 handlers.on_revocations(message.revocations)
             case "notice":
-                handlers.on_notice(Notice(message.notice.level, message.notice.text))
+                handlers.on_notice(Notice(message.notice.level, told(message.notice.text)))
             case "swarm":
                 handlers.on_swarm(tuple(message.swarm.addresses))
             case "pace":
@@ -159,28 +159,27 @@ class SessionStream:
             case "standing":
                 handlers.on_standing(message.standing)
             case "revoked":
-                raise (QuarantinedError if message.revoked.quarantined else RevokedError)(message.revoked.reason)
+                raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
     def _acknowledged(self, ack: control_pb2.ReportAck) -> None:
         step = self._unacked.pop(ack.seq, None)
         if step is None:
             return
+        reason = told(ack.reason)
         if ack.ahead and self._outbox.keep(ack.seq):
-            self._wait_for(step, ack)
+            self._wait_for(step, ack.seq, reason)
             return
         self._ahead_until = None
         self._outbox.ack(ack.seq)
         if not ack.accepted:
-            self._handlers.on_notice(
-                Notice("warning", f"The coordinator refused the report of step {step}: {ack.reason}")
-            )
+            self._handlers.on_notice(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
-    def _wait_for(self, step: int, ack: control_pb2.ReportAck) -> None:
+    def _wait_for(self, step: int, seq: int, reason: str) -> None:
         """Go back to this report: it and what follows, which is of later steps, are for later."""
         if self._ahead_until is None:
-            text = f"The report of step {step}, and those after it, wait for the keeper: {ack.reason}"
+            text = f"The report of step {step}, and those after it, wait for the keeper: {reason}"
             self._handlers.on_notice(Notice("info", text))
-        self._sent_up_to = min(self._sent_up_to, ack.seq - 1)
+        self._sent_up_to = min(self._sent_up_to, seq - 1)
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:

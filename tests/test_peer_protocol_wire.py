@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from auth.errors import RequestError
 from auth.receipts import MAX_RECEIPT_CHARS
 from peer.lost_causes import Lost
 from peer.messages import StepReport
+from peer.protocol.errors import error_from_rpc
 from peer.protocol.wire import (
     MAX_CAUSES,
     MAX_COUNT,
@@ -19,6 +21,7 @@ from peer.protocol.wire import (
     lost_to_wire,
     report_from_wire,
     report_to_wire,
+    told,
 )
 
 REPORT = StepReport(
@@ -65,6 +68,15 @@ def test_what_no_peer_of_ours_would_send_is_refused(field: str, value: object) -
     setattr(message, field, value)
     with pytest.raises(RequestError, match=field):
         report_from_wire(message)
+
+
+def test_what_a_coordinator_says_commands_no_terminal() -> None:
+    """It may be shown beside a command to copy: an escape could put another one into the clipboard."""
+    error = grpc.aio.AioRpcError(
+        grpc.StatusCode.FAILED_PRECONDITION, grpc.aio.Metadata(), grpc.aio.Metadata(), "a\x1b]52;c;eA==\x07\r\nb"
+    )
+    assert "(failed_precondition: a ]52;c;eA==   b)" in str(error_from_rpc(error))
+    assert told("শুভ\u200cেচ্ছা \x9b2J\x7f") == "শুভ\u200cেচ্ছা  2J "
 
 
 def test_one_reason_stands_for_all_that_an_older_peer_lost() -> None:

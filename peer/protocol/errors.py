@@ -24,6 +24,7 @@ from auth.errors import (
     UnreachableError,
     VersionError,
 )
+from peer.protocol.wire import told
 
 ERROR_KEY = "manyhands-error"
 
@@ -62,7 +63,7 @@ def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
     """The error that a failed call means: the coordinator's own where it named one, else what gRPC's status says."""
-    details = error.details() or ""
+    details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))
     if named is not None:

@@ -6,6 +6,7 @@ whether a claim is plausible is the ledger's question.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 
 from auth.errors import RequestError
@@ -18,6 +19,11 @@ MAX_COUNT = 2**31 - 1
 MAX_LONG = 2**62
 MAX_REASON_CHARS = 40
 MAX_CAUSES = 16
+
+
+def told(text: str) -> str:
+    """What another program says, for a person's terminal: each control character, which might command it, a space."""
+    return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
 
 
 def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
