@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import time
@@ -107,6 +108,7 @@ class Workers:
         self._keeper_at = KeeperAt(())  # as it was told last
         self._keeper_moved = asyncio.Event()
         self._missed = 0  # how often in a row the swarm could not be joined
+        self._ready_at = math.inf  # when the worker was that ran last; never, if it was not
 
     def keeper_at(self, addresses: tuple[str, ...]) -> None:
         """Tell the worker that runs, and those after it, where the keeper is now."""
@@ -139,6 +141,10 @@ class Workers:
                 plan = replace(plan, microbatch_size=smaller)
                 self._on_event(Notice("warning", f"{failure.text} Starting again with microbatches of {smaller}."))
                 continue
+            if failure.code == SwarmError.code:
+                self._on_event(Notice("warning", f"{failure.text} Starting again."))
+                await pause(self._stop.asked, RESTART_DELAY_S)
+                continue
             failures.append(self._clock())
             if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
                 raise _error_of(failure)
@@ -153,6 +159,7 @@ class Workers:
             return False, None
         plan = replace(plan, initial_peers=self._keeper_at.addresses)
         worker = self._worker = WorkerProcess(line.within(plan), self._main)
+        self._ready_at = math.inf
         failure = await self._run_one(worker, line, checkpoints, keeper)
         if worker.asked_to_stop:
             return True, None
@@ -162,6 +169,8 @@ class Workers:
             self._presence.starting()
         if failure.code == SwarmError.code:
             keeper.seek()
+            if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
+                return False, failure  # it was in the swarm for long: what follows is no part of a row of tries
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
@@ -240,7 +249,7 @@ class Workers:
                     last = event  # told together with the pause that follows
                 case _:
                     if isinstance(event, Ready):
-                        self._found = event.microbatch_size
+                        self._found, self._ready_at = event.microbatch_size, self._clock()
                     last = event
                     self._hear(event)
         return last

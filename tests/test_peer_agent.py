@@ -314,6 +314,23 @@ async def test_a_keeper_that_cannot_be_reached_is_waited_for(tmp_path: Path, mon
         assert len(shown.told("The doctor says why.")) == 1
 
 
+async def test_a_node_that_dies_now_and_then_is_no_row_of_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a long stay in the swarm the next worker starts at once, and nobody asks the doctor why."""
+    monkeypatch.setattr(workers, "FAILURE_WINDOW_S", 0.0)  # what counts as long
+    monkeypatch.setattr(workers, "RESTART_DELAY_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.loses_its_node)
+        running = asyncio.create_task(agent.run())
+        await eventually(lambda: len(shown.devices) > MAX_FAILURES + 1 or running.done())
+        agent.stop("test")
+        await asyncio.wait_for(running, TIMEOUT_S)
+    assert shown.told("Trying again in ") == []
+    assert len(shown.told("has died. Starting again.")) > MAX_FAILURES
+
+
 async def test_a_pause_ends_when_somebody_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before it is over."""
     monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * TIMEOUT_S)

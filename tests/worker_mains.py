@@ -118,6 +118,13 @@ def fails_with_swarm_error(_plan: WorkerPlan, pipe: Connection, _parent_pid: int
     pipe.send(Failed("swarm", 16, "The swarm cannot be joined."))
 
 
+def loses_its_node(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Is in the swarm, until its p2p daemon dies."""
+    lead_own_group()
+    pipe.send(Ready("Qm", 0, "cpu"))
+    pipe.send(Failed("swarm", 16, "The p2p daemon of this peer's swarm node has died."))
+
+
 def joins_at_last(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     """Cannot reach the swarm five times, and then trains."""
     tries = Path(plan.data_dir) / "tries"
