@@ -19,6 +19,7 @@ from peer.messages import AgentMessage, LineInDoubt, Ready, Stop, Transferred, W
 from peer.supervision import end_group, has_ended
 
 POLL_S = 0.1
+KILLED_S = 5.0  # until a killed process is gone; one that hangs in a driver stays as long as the driver wants
 Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
@@ -105,15 +106,16 @@ class ChildProcess(Generic[Plan, Message]):
             await asyncio.sleep(POLL_S)
 
     def end(self) -> None:
-        """Kill what is left of the worker and of all that it started."""
+        """Kill what is left of the worker and of all that it started; what cannot be killed now is left to itself."""
         if self._process is None:
             return
         was_over = has_ended(self.pid)
         end_group(self.pid)  # before it is reaped: until then its id is nobody else's
         self._process.kill()
-        self._process.join()
+        self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None
-        self._process.close()
+        if self._process.exitcode is not None:
+            self._process.close()
         self._process = None
         if self._pipe is not None:
             self._pipe.close()

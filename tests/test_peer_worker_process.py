@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
+from peer import worker_process
 from peer.messages import LineInDoubt, Notice, Ready, StepReport, Stopped, Transferred, WorkerMessage, WorkerPlan
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 from tests import worker_mains
@@ -55,6 +58,24 @@ async def test_whole_group_is_ended(tmp_path: Path) -> None:
     worker.end()
     grandchild.wait(timeout=30)
     assert not grandchild.is_running()
+
+
+async def test_who_hangs_in_a_driver_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal ends a process whose system call does not return: the agent goes on all the same."""
+    worker = WorkerProcess(plan_in(tmp_path), worker_mains.ignores_stop)
+    worker.start()
+    assert isinstance(await asyncio.wait_for(worker.next_event(), 60), Ready)
+    process = worker._process
+    assert process is not None
+    pid = worker.pid
+    with monkeypatch.context() as unkillable:
+        unkillable.setattr(worker_process, "KILLED_S", 0.1)
+        unkillable.setattr(worker_process, "end_group", lambda _: None)
+        unkillable.setattr(type(process), "kill", lambda _: None)
+        worker.end()
+    assert worker.exit_code is None
+    os.killpg(pid, signal.SIGKILL)
+    process.join()
 
 
 async def test_ending_twice_is_fine(tmp_path: Path) -> None:
