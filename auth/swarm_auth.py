@@ -190,6 +190,7 @@ class PeerDirectory:
     async def _look_up(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.wait({previous})
+            previous = None  # else a look-up that fails keeps the one before, and that all those before it
         await asyncio.sleep(max(0.0, self._began_at + self.REFRESH_PERIOD_S - self._timer()))
         self._newest, self._next = self._next, None
         self._began_at = self._timer()

@@ -150,7 +150,7 @@ class NodeWatch:
     def look(self) -> SwarmError | None:
         """What this peer's node has lost; None if it lives."""
         for name, process in self._processes.items():
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            if _has_died(process):
                 return SwarmError(
                     f"The {name} of this peer's swarm node has died: without it no other peer is reached."
                 )
@@ -172,6 +172,13 @@ class NodeWatch:
 
     def _ask(self) -> Any:
         return self._dht.run_coroutine(_call_daemon, return_future=True)
+
+
+def _has_died(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # between the two
+        return True
 
 
 async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:

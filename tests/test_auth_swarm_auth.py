@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -333,6 +335,26 @@ async def test_those_who_ask_together_share_one_lookup_and_its_failure(alice: Cr
     dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
     assert await again
     assert len(dht.asked) == 2
+
+
+async def test_lookups_that_fail_do_not_pile_up(alice: Credentials) -> None:
+    """Each is forgotten after the next, however long a line is away."""
+    failed = []
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    directory.REFRESH_PERIOD_S = 0.0
+    for number in range(4):
+        reading = asyncio.create_task(directory.refresh())
+        await dht.asked_times(number + 1)
+        failed.append(weakref.ref(directory._newest))
+        dht.asked[number].set_exception(ConnectionError("no line"))
+        await asyncio.wait({reading})
+        assert isinstance(reading.exception(), ConnectionError)
+    del reading
+    newest, dht.asked = dht.asked[-1:], []
+    gc.collect()
+    assert [task() is not None for task in failed] == [False, False, False, True]
+    assert newest
 
 
 async def test_a_caller_that_goes_takes_no_lookup_with_it(alice: Credentials, bob: Credentials) -> None:

@@ -46,6 +46,20 @@ def test_a_process_that_dies_is_told_once(dht: hivemind.DHT, victim: str) -> Non
     assert [victim in str(lost) for lost in told] == [True]
 
 
+def test_a_process_that_dies_while_it_is_looked_at_is_told(dht: hivemind.DHT, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there, and a moment later it is not: the watch must not end over it."""
+
+    def status(process: psutil.Process) -> str:
+        raise psutil.NoSuchProcess(process.pid)
+
+    told: list[SwarmError] = []
+    watch = NodeWatch(dht, (), told.append, time.time)
+    monkeypatch.setattr(psutil.Process, "status", status)
+    wait_until(lambda: told or not watch._thread.is_alive())
+    watch.stop()
+    assert len(told) == 1
+
+
 def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT) -> None:
     """A daemon that lives and answers nothing is lost, too, after a while; until then nobody calls it alive."""
     moments = itertools.count()
