@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # between two looks at how far a download has come
 HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
+QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
 
@@ -169,11 +171,23 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             self._donations.end(donation)
 
     async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
-        """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state."""
+        """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state.
+
+        Trainers, whom the keeper asks, may be liars, and one that sends as slowly as it may takes days: so they are
+        asked in a drawn order, and a few for a short time first.
+        """
         try:
             donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
-            for name in sorted(donors.keys() - {self.peer_id.to_base58(), *refused}):
-                state = await self._download_from(donors[name])
+            names = sorted(donors.keys() - {self.peer_id.to_base58(), *refused})
+            random.shuffle(names)
+            may_lie = len(names) > 1 and "keeper" not in self.access.donor_roles
+            quick = names[:QUICK_DONORS] if may_lie else []
+            for name, most_s in [*((name, QUICK_S) for name in quick), *((name, None) for name in names)]:
+                try:
+                    state = await asyncio.wait_for(self._download_from(donors[name]), most_s)
+                except asyncio.TimeoutError:
+                    logger.warning("the state of %s has not come within %s s", name, most_s)
+                    continue
                 if state is not None:
                     future.set_result((name, *state))
                     return

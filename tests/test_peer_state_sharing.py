@@ -118,6 +118,34 @@ async def download(donor: Donor) -> tuple[Any, list[torch.Tensor]] | None:
     return found
 
 
+@pytest.mark.parametrize(("own", "donor_role"), [("keeper", "trainer"), ("trainer", "keeper")])
+async def test_one_slow_donor_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, own: str, donor_role: str
+) -> None:
+    """Who may be a liar is left for others, whatever its name; the keeper, whom trainers ask, is waited for."""
+    monkeypatch.setattr(state_sharing, "QUICK_S", 0.1)
+    asked = []
+
+    async def download_from(donor: str) -> tuple[Any, list[torch.Tensor]] | None:
+        asked.append(donor)
+        await asyncio.sleep(2.0 if donor == "A liar" else 0.0)
+        return {"epoch": 7}, STATE
+
+    async def with_role(_: frozenset[str]) -> list[Any]:
+        return [SimpleNamespace(to_base58=lambda name=name: name, name=name) for name in ("A liar", "honest")]
+
+    averager = SimpleNamespace(
+        access=SimpleNamespace(donor_roles=frozenset({donor_role})),
+        directory=SimpleNamespace(with_role=with_role),
+        peer_id=SimpleNamespace(to_base58=lambda: own),
+        _download_from=lambda donor: download_from(donor.name),
+    )
+    monkeypatch.setattr("random.shuffle", lambda names: None)
+    found: asyncio.Future[Any] = asyncio.Future()
+    await SwarmStateAverager._load_state_from_peers(averager, found)  # type: ignore[arg-type]
+    assert found.result()[0] == ("honest" if own == "keeper" else "A liar")
+
+
 async def test_a_slow_donors_state_is_taken() -> None:
     """A donor may be as slow as the least rate."""
     found = await download(Donor(Clock(), seconds=1.9, then="ends"))
