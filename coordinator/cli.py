@@ -132,12 +132,13 @@ def invite(
     as_json: bool = JSON,
 ) -> None:
     """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
+    packed = own_software()  # before there is a code, which is shown only now
     detail = f"{role}, {devices} code(s), {days:g} days"
     with open_run(directory) as run, run.audit.act("invite", name, detail):
         codes = run.membership.invite(name, role=role, days=days, devices=devices)
         link = str(run.directory.join_link)
         address = run.directory.settings.web_address
-    software = own_software().address(address)
+    software = packed.address(address)
     invitations = [Invitation.of(code, role, link, address, software) for code in codes]
     if as_json:
         invites = [asdict(invitation) for invitation in invitations]

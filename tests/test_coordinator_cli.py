@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from auth.errors import ConfigError, ManyhandsError
 from auth.identity import DeviceKey
 from auth.join_link import JoinLink
+from coordinator import cli
 from coordinator.cli import app
 from coordinator.directory import RunDirectory
 from coordinator.presence import record_checkpoint, write_swarm_status
@@ -141,6 +142,19 @@ def test_invite_prints_codes_that_admit_once_each(run_dir: Path, tmp_path: Path)
         link = str(run.directory.join_link)
     assert JoinLink.parse(invited["join_link"]) == JoinLink.parse(link)
     assert invited["invites"][0]["command"] == f"manyhands join '{link}' --invite {codes[0]}"
+
+
+def test_no_code_is_made_that_nobody_would_see(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the software cannot be packed: a code is shown once and stored nowhere."""
+
+    def refuse() -> None:
+        raise ConfigError("It is not installed.")
+
+    monkeypatch.setattr(cli, "own_software", refuse)
+    with pytest.raises(ConfigError):
+        call("invite", run_dir, "ada")
+    with open_run(run_dir) as run:
+        assert run.membership.members() == []
 
 
 def test_invite_for_people_shows_the_same_command(run_dir: Path) -> None:
