@@ -118,7 +118,7 @@ class Agent:
         )
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._device, self._fault = options.device, ""  # what that came to, and what is wrong with a better one
+        self._device, self._fault = "", ""  # the one to train on, once chosen, and what is wrong with a better one
         self._is_shut_out = False
 
     def stop(self, reason: str) -> None:
@@ -169,7 +169,8 @@ class Agent:
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
-            self._device, self._fault = await choose_device(options.device, options.state_dir / DATA_FOLDER)
+            if not self._device:
+                self._device, self._fault = await choose_device(options.device, options.state_dir / DATA_FOLDER)
             reply = await admit(client, self._credentials.device_key, options, self._show_login)
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version, client.software_address)
