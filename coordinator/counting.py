@@ -67,7 +67,8 @@ def count_step(session: Session, step: int, target_batch_size: int, least_share:
     if row is None:
         row = Step(step=step, era=claims[0].era, target_batch_size=target_batch_size)
         session.add(row)
-    row.devices, row.completed_at = len(claims), max(claim.completed_at for claim in claims)
+    confirmed = [claim for claim in claims if counted[claim.report_id]] or claims
+    row.devices, row.completed_at = len(claims), max(claim.completed_at for claim in confirmed)
     row.samples = sum(_believed(claim, counted[claim.report_id]) for claim in claims)
     row.loss_sum, row.loss_samples = losses
     session.flush()

@@ -74,12 +74,13 @@ def report(
     era: int = 0,
     loss: float = 4.0,
     receipt: str = "",
+    completed_at: float = 1000.0,
 ) -> bool:
     """Report a step as a device, with what it received of others, if it reduced anything."""
     if received is not None:
         receipt = receipt_by(device, step, received, era=era)
     claims = StepReport(step, samples, loss, None, None, 3, None, 0.5, 1.0, receipt=receipt)
-    return ledger.record(device, None, 10 * step + era, era, claims, 1000.0).accepted
+    return ledger.record(device, None, 10 * step + era, era, claims, completed_at).accepted
 
 
 def counted(ledger: Ledger) -> dict[str, tuple[int, int]]:
@@ -106,6 +107,14 @@ def test_samples_nobody_received_are_not_counted(ledger: Ledger, sessions: Sessi
     assert counted(ledger) == {"Ada": (60, 0), "Bob": (10, 0)}
     assert [row.samples for row in ledger.steps()] == [35, 35]
     assert refused(sessions) == [("suspicion", "claim", "bob")]
+
+
+def test_an_unconfirmed_claim_moves_no_steps_time(ledger: Ledger) -> None:
+    """The run's speed follows from these times, and whoever claims old steps late would distort it."""
+    keeper_receives(ledger, {"ada": 30})
+    report(ledger, "ada", 30)
+    report(ledger, "bob", 5, completed_at=1500.0)
+    assert [row.completed_at for row in ledger.steps()] == [1000.0]
 
 
 def test_who_reports_first_is_not_named_for_what_a_reducer_cut(ledger: Ledger, sessions: Sessions) -> None:
