@@ -116,7 +116,7 @@ def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
     """Check a token's signature and contents but not its times; raises `TokenError`."""
     _require_size(text, MAX_TOKEN_CHARS)
     signer = _signer(text, authority_public, run)
-    claims = _verify(text, signer, run, TOKEN_TYPE, MAX_TOKEN_CHARS, _TokenClaims)
+    claims = _verify(text, signer, run, TOKEN_TYPE, _TokenClaims)
     return AccessToken(
         member=claims.member,
         device_id=claims.sub,
@@ -161,7 +161,7 @@ def verify_revocations(text: str, authority_public: bytes, run: str) -> Revocati
     """Check a revocation list, which never expires; raises `TokenError`."""
     _require_size(text, MAX_REVOCATIONS_CHARS)
     signer = _signer(text, authority_public, run)
-    claims = _verify(text, signer, run, REVOCATIONS_TYPE, MAX_REVOCATIONS_CHARS, _RevocationClaims)
+    claims = _verify(text, signer, run, REVOCATIONS_TYPE, _RevocationClaims)
     return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
 
 
@@ -179,12 +179,13 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 def verify_handover(text: str, run: str) -> Handover:
     """Check a handover by the old key that it names itself; whether to believe that one is the caller's matter."""
+    _require_size(text, MAX_HANDOVER_CHARS)
     try:
-        claimed = jwt.decode(text, options={"verify_signature": False}) if len(text) <= MAX_HANDOVER_CHARS else {}
+        claimed = jwt.decode(text, options={"verify_signature": False})
         old_key = bytes.fromhex(_HandoverClaims.model_validate(claimed).old_key)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
         raise TokenError("The handover of the authority's key cannot be read.") from error
-    claims = _verify(text, old_key, run, HANDOVER_TYPE, MAX_HANDOVER_CHARS, _HandoverClaims)
+    claims = _verify(text, old_key, run, HANDOVER_TYPE, _HandoverClaims)
     return Handover(claims.aud, claims.iat, old_key, bytes.fromhex(claims.new_key), claims.until)
 
 
@@ -208,11 +209,8 @@ def _signer(text: str, authority_public: bytes, run: str) -> bytes:
     return authority_public if handover is None or handover.old_key != authority_public else handover.new_key
 
 
-def _verify(
-    text: str, authority_public: bytes, run: str, kind: str, max_chars: int, schema: type[_AnyClaims]
-) -> _AnyClaims:
-    """Signature, kind, run and schema; times are the caller's, against its own clock."""
-    _require_size(text, max_chars)
+def _verify(text: str, authority_public: bytes, run: str, kind: str, schema: type[_AnyClaims]) -> _AnyClaims:
+    """Signature, kind, run and schema; size and times are the caller's to check, the times against its own clock."""
     try:
         decoded = jwt.decode_complete(
             text,

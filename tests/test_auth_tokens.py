@@ -17,12 +17,17 @@ from auth.errors import ExpiredTokenError, TokenError
 from auth.identity import AuthorityKey
 from auth.tokens import (
     MAX_CLOCK_SKEW_S,
+    MAX_HANDOVER_CHARS,
+    MAX_REVOCATIONS_CHARS,
     MAX_TOKEN_CHARS,
     TOKEN_TYPE,
     AccessToken,
+    Handover,
     RevocationList,
+    issue_handover,
     issue_revocations,
     issue_token,
+    verify_handover,
     verify_revocations,
     verify_token,
 )
@@ -88,6 +93,19 @@ def test_malformed_token_is_refused(text: str) -> None:
     """What is no JWT, or too long for one, is refused."""
     with pytest.raises(TokenError):
         verify(text)
+
+
+def test_signed_text_is_bounded() -> None:
+    """Nothing longer is decoded, whoever signed it: neither a token nor a revocation list nor a handover."""
+    with pytest.raises(TokenError, match=f"{MAX_TOKEN_CHARS} are allowed"):
+        verify(forged(lambda claims: claims.update(padding="x" * MAX_TOKEN_CHARS)))
+    many = frozenset(f"{number:01000}" for number in range(MAX_REVOCATIONS_CHARS // 1000))
+    listed = issue_revocations(AUTHORITY, replace(REVOCATIONS, peer_ids=many))
+    with pytest.raises(TokenError, match=f"{MAX_REVOCATIONS_CHARS} are allowed"):
+        verify_revocations(listed, AUTHORITY.public_bytes, "demo")
+    run = "d" * MAX_HANDOVER_CHARS
+    with pytest.raises(TokenError, match=f"{MAX_HANDOVER_CHARS} are allowed"):
+        verify_handover(issue_handover(AUTHORITY, Handover(run, NOW, AUTHORITY.public_bytes, b"n" * 32, NOW)), run)
 
 
 def test_deeply_nested_token_is_refused() -> None:
