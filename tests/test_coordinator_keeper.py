@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from auth.errors import StorageError
 from coordinator.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
 from coordinator.presence import read_swarm_status, write_swarm_status
 from coordinator.store.engine import Sessions
@@ -37,6 +38,8 @@ class Scene:
     addresses: tuple[str, ...] = (MOVED,)
     state_is_own: bool = True
     disk_is_full: bool = False  # the database's
+    checkpoints_dir: Path = Path()
+    ledgers_era: int = 0  # above the swarm's once an operator has gone back to a checkpoint
     told: tuple[str, ...] = ()  # what the sessions could tell when the keeper looked for survivors
 
     def clock(self) -> float:
@@ -90,6 +93,7 @@ class Scene:
         return self
 
     device_id = "keeper"
+    era = 0  # the swarm's
     sketch = ()
 
     def step_taken(self, *_facts: object) -> None:
@@ -103,7 +107,11 @@ class Scene:
         """The ledger's."""
         if self.disk_is_full:
             raise FULL
-        return 0
+        return self.ledgers_era
+
+    def last_counting_step(self, _era: int) -> int | None:
+        """The ledger's."""
+        return None
 
     def leave(self) -> None:
         """The swarm's."""
@@ -115,9 +123,9 @@ class Scene:
 
     def keeper(self) -> Keeper:
         """Over these parts."""
-        names = ("directory", "config", "model", "membership", "suspicions", "devices")
+        names = ("config", "model", "membership", "suspicions", "devices")
         parts: dict[str, Any] = dict.fromkeys(names)
-        of_scene = ("swarm", "ledger", "credentials", "checkpointing", "alarms", "lock")
+        of_scene = ("directory", "swarm", "ledger", "credentials", "checkpointing", "alarms", "lock")
         parts |= dict.fromkeys(of_scene, self)
         return Keeper(**parts, sessions=self.sessions, clock=self.clock)
 
@@ -188,3 +196,11 @@ def test_it_trains_on_while_its_database_takes_nothing(sessions: Sessions, caplo
         f"{what}: The disk of the run's database is full"
         for what in ("the receipt is not counted", "the keeper is neither steered nor seen")
     }
+
+
+def test_a_return_without_a_checkpoint_ends_it_with_a_sentence(sessions: Sessions, tmp_path: Path) -> None:
+    """An operator has gone back to a checkpoint that is gone since; nothing is undone, and the lock was asked first."""
+    scene = Scene(sessions, recorded=18, ledgers_era=1, checkpoints_dir=tmp_path / "checkpoints")
+    with pytest.raises(StorageError, match="holds no checkpoint to go back to"):
+        scene.keeper().run(lambda: scene.step >= 3)
+    assert scene.done == ["advanced", "a receipt of step 3", "still the only one"]

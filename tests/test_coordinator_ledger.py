@@ -116,6 +116,13 @@ def test_step_is_the_sum_of_its_reports(ledger: Ledger) -> None:
     ]
 
 
+def test_a_step_is_completed_with_its_last_device(ledger: Ledger) -> None:
+    """Whatever the order in which the reports arrive."""
+    for device, completed_at in (("ada-1", 1002.0), ("bob-1", 1005.0), ("ada-2", 1003.0)):
+        ledger.record(device, None, 1, 0, report(1), completed_at)
+    assert ledger.steps()[0].completed_at == 1005.0
+
+
 def test_reports_without_a_loss_do_not_move_it(ledger: Ledger) -> None:
     """A peer without samples has no say about the loss, and a step without any loss has none."""
     record(ledger, "ada-1", 1, samples=0, loss=None)

@@ -132,6 +132,14 @@ def test_who_reports_before_its_other_devices_is_not_named(ledger: Ledger, sessi
     assert refused(sessions) == []
 
 
+def test_a_loss_weighs_what_is_confirmed_of_its_samples(ledger: Ledger) -> None:
+    """Not what is claimed; nothing of a report that nobody else has confirmed yet, while others' are confirmed."""
+    report(ledger, "ada", 30, {"bob": 10, "dan": 30}, loss=3.0)
+    report(ledger, "bob", 20, loss=4.0)
+    report(ledger, "dan", 30, loss=5.0)
+    assert [row.loss for row in ledger.steps()] == [pytest.approx((10 * 4.0 + 30 * 5.0) / 40)]
+
+
 def test_who_brought_nothing_moves_no_loss(ledger: Ledger) -> None:
     """An outsider to the group that reports a step has no say about it, before and after the others report."""
     report(ledger, "bob", 90, loss=99.0)

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from coordinator.ledger import Ledger
-from coordinator.recording import Delivery, Verdict
+from coordinator.recording import Delivery, Verdict, target_batch_size
+from coordinator.steering import Steersman
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Receipt, Refusal, Report
+from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.receipts import receipt_by
 from tests.stores import Kind, empty_store
@@ -73,6 +75,16 @@ def test_without_a_keeper_reports_of_a_batch_lead_each_other(ledger: Ledger) -> 
     """Each accepted step moves what the next may claim, as if they had come one after the other."""
     outcomes = ledger.record_all([delivery("ada-1", step) for step in (2, 4, 6, 9, 8)])
     assert [isinstance(outcome, Verdict) and outcome.accepted for outcome in outcomes] == [True] * 3 + [False, True]
+
+
+def test_a_step_needs_the_batch_that_was_in_force_before_it(sessions: Sessions) -> None:
+    """A phase from step 4 on, and an operator's change from step 6 on, first count for the steps after these."""
+    phases = [{"from_step": 4, "target_batch_size": 2 * TARGET}]
+    config = RunConfig.from_mapping(CONFIG.model_dump() | {"phases": phases})
+    Steersman(sessions, config, "os:tester", Clock()).change(6, target_batch_size=3 * TARGET)
+    with sessions() as session:
+        needed = [target_batch_size(session, config, step) for step in range(4, 8)]
+    assert needed == [TARGET, 2 * TARGET, 2 * TARGET, 3 * TARGET]
 
 
 def test_batches_side_by_side_lose_and_double_nothing(sessions: Sessions) -> None:

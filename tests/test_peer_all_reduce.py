@@ -11,7 +11,7 @@ import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.compression import serialize_torch_tensor
-from hivemind.p2p import PeerID
+from hivemind.p2p import PeerID, ServicerBase
 from hivemind.proto import averaging_pb2
 
 from peer.all_reduce import ExactAllReduce, take_averages
@@ -20,27 +20,37 @@ from peer.config.training import Averaging
 from peer.findings import Finding, Findings
 from peer.guest.traffic import Traffic
 from peer.part_reducer import PartReducer, RefusedPart
-from peer.reduction_guard import Past, RoundGuard
+from peer.reduction_guard import Past, ReductionGuard, RoundGuard
 from peer.weight_caps import CapsOfRound
 
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
+GROUP = b"group"
 
 
-def round_of_two(cap: float = math.inf) -> ExactAllReduce:
-    """What reduces one part of a trainer (0) and of an auxiliary peer (1), without a network."""
+def round_of_two(
+    cap: float = math.inf, *, parts: int = 1, reducer: PeerID = TRAINER, guard: RoundGuard | None = None
+) -> ExactAllReduce:
+    """A trainer's (0) side of its round with an auxiliary peer (1), without a network; one of them reduces all."""
 
     async def may_contribute(peer: PeerID) -> bool:
         return peer == TRAINER
 
-    reducing = ExactAllReduce.__new__(ExactAllReduce)
-    reducing._traffic, reducing._may_contribute = Traffic(), may_contribute
-    reducing._weights, reducing._counted, reducing.received_bytes = {}, {}, 0
-    reducing.sender_peer_ids, reducing.banned_senders, reducing.banlock = [TRAINER, AUXILIARY], set(), asyncio.Lock()
-    reducing.tensor_part_container = SimpleNamespace(prefetch=1)
-    reducing._guard = RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set())
-    reducing._guard._senders = [TRAINER.to_base58(), AUXILIARY.to_base58()]
-    reducing.tensor_part_reducer = PartReducer([torch.Size([3])], 2)
-    return reducing
+    return ExactAllReduce(
+        p2p=SimpleNamespace(peer_id=TRAINER),
+        servicer_type=ServicerBase,
+        prefix=None,
+        group_id=GROUP,
+        tensors=[torch.ones(3)] * parts,
+        weight=4.0,
+        ordered_peer_ids=[TRAINER, AUXILIARY],
+        peer_fractions=[float(peer == reducer) for peer in (TRAINER, AUXILIARY)],
+        traffic=Traffic(),
+        note=lambda _finding: None,
+        limits=[math.inf] * parts,
+        accused=(),
+        may_contribute=may_contribute,
+        guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set()),
+    )
 
 
 def found(reducing: ExactAllReduce) -> list[tuple[str, str]]:
@@ -254,8 +264,7 @@ def test_one_weight_for_all_parts() -> None:
     """Who names another weight with a later part is banned."""
 
     async def reduce_one() -> None:
-        reducing = round_of_two()
-        reducing.tensor_part_reducer = PartReducer([torch.Size([3])] * 2, 2)
+        reducing = round_of_two(parts=2)
         reducing.tensor_part_reducer.on_sender_failed(1)
 
         async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -293,3 +302,64 @@ def test_weights_count_up_to_their_cap() -> None:
             await stream.aclose()
 
     asyncio.run(reduce_both())
+
+
+def test_who_was_refused_in_one_half_is_out_of_the_next() -> None:
+    """The others' average of the second half comes without waiting for it."""
+
+    async def reduce_both_halves() -> None:
+        guard = ReductionGuard()
+        first = round_of_two(guard=guard.begin(GROUP, b"first half"))
+        with pytest.raises(RefusedPart):
+            await anext(first._accumulate_parts_streaming(sent(torch.full((3,), math.nan), 0.0), 1))
+        second = round_of_two(guard=guard.begin(GROUP, b"second half"))
+        assert second.banned_senders == {AUXILIARY}
+        stream = second._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
+        assert (await asyncio.wait_for(anext(stream), 30)).weight == 4.0
+        await stream.aclose()
+
+    asyncio.run(reduce_both_halves())
+
+
+def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
+    """Its line carries both at once; hivemind would keep all averages back until its stream has ended."""
+
+    async def reduce_both() -> None:
+        reducing, is_answered = round_of_two(parts=2), asyncio.Event()
+
+        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+            first = written(torch.zeros(3), 0.0)
+            first.group_id = GROUP
+            yield first
+            await is_answered.wait()
+            yield written(torch.zeros(3), 0.0)
+
+        own = asyncio.ensure_future(reducing._reduce_own_parts(0))
+        answers = reducing.rpc_aggregate_part(sends(), SimpleNamespace(remote_id=AUXILIARY))
+        assert torch.equal(decode((await asyncio.wait_for(anext(answers), 30)).tensor_part), torch.ones(3))
+        is_answered.set()
+        assert len([answer async for answer in answers]) == 1
+        await own
+
+    asyncio.run(reduce_both())
+
+
+def test_too_few_parts_of_a_reducer_fail_the_round() -> None:
+    """Nobody waits for the others: their values are missing."""
+
+    async def returned(_parts: object) -> AsyncIterator[averaging_pb2.AveragingData]:
+        average = serialize_torch_tensor(torch.ones(3))
+
+        async def answers() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=average, weight=4.0)
+
+        return answers()
+
+    async def take_part() -> None:
+        taking = round_of_two(parts=2, reducer=AUXILIARY)
+        taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=returned)
+        with pytest.raises(AllreduceException, match="returned 1 of 2 parts"):
+            await taking._communicate_with_peer(AUXILIARY)
+        assert taking.missing_values == 3
+
+    asyncio.run(take_part())

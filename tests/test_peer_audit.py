@@ -129,6 +129,18 @@ def test_statements_and_inputs_count_once_from_the_group_only() -> None:
     assert part.say(SENDER) is None
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_input_that_is_not_finite_is_refused(value: float) -> None:
+    """Nobody could tell with it what the reducer should have made; the true input is still taken."""
+    part = AuditedPart(0)
+    part.say(SENDER)
+    with pytest.raises(ValueError, match="not finite"):
+        part.audit.show(PEERS[SENDER], encode(torch.full((LENGTH,), value), 0))
+    assert PEERS[SENDER] in part.audit.missing
+    part.audit.show(PEERS[SENDER], part.wires[SENDER])
+    assert PEERS[SENDER] not in part.audit.missing
+
+
 def test_inputs_of_an_honest_sender_cannot_be_replaced() -> None:
     """The first counts."""
     part = AuditedPart(0)

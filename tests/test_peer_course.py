@@ -39,12 +39,13 @@ def keeper(
     *,
     era: int = 0,
     time: float = 1.0,
+    age_s: float = 0.0,
     usual_s: float = 0.0,
     credit: dict[str, int] | None = None,
     sketch: Sketch = (),
 ) -> KnownPeer:
     """The keeper, whose record is a beacon."""
-    course = Course(age_s=0.0, usual_s=usual_s, credits=credit or {})
+    course = Course(age_s=age_s, usual_s=usual_s, credits=credit or {})
     item = record(step, time=time).model_copy(update={"course": course, "sketch": sketch, "era": era})
     return KnownPeer("keeper", "keeper", "k", "keeper", item)
 
@@ -297,6 +298,15 @@ def test_a_step_that_takes_long_ends() -> None:
     known = [*peers(record(samples=40), record(), record(), record()), keeper(3, usual_s=10.0)]
     assert scene.look(known, 0.0).samples == TARGET // 2
     assert scene.look(known, 25.0).samples >= TARGET
+
+
+def test_a_newcomer_knows_from_the_beacon_when_the_step_began() -> None:
+    """The beacon's age is that of its own step: one that most members have reached without it has just begun."""
+    scene = Scene()
+    scene.look([*peers(record(3), record(3)), keeper(3, age_s=7.0)], 100.0)
+    assert scene.course.age_s(105.0) == 12.0
+    scene.look([*peers(record(4), record(4)), keeper(3, age_s=17.0, time=2.0)], 110.0)
+    assert scene.course.age_s(115.0) == 5.0
 
 
 @pytest.mark.parametrize(("usual_s", "rate"), [(0.0, 1e6), (4.0, 0.5 * TARGET / 4)])

@@ -9,7 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from peer.averaging import AveragedGroup
+from peer.course import MEETING_S
+from peer.round_counts import RoundCounts
 from peer.swarm_optimizer import SwarmOptimizer
+from tests.clocks import Clock
+from tests.test_peer_course import SOUND, Scene, peers, record
 
 
 class SlowRound:
@@ -68,3 +72,29 @@ def test_nobody_goes_on_alone_while_the_keeper_may_only_be_late(late: bool) -> N
     )
     group = SwarmOptimizer.average(optimizer)  # type: ignore[arg-type]
     assert group == (None if late else AveragedGroup(size=1, samples=64, averaged_bytes=0))
+
+
+def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
+    """The group is what the step is taken with; nothing more is averaged, though the batch still looks full."""
+    group = AveragedGroup(size=2, samples=64, averaged_bytes=0)
+    results = iter([None, group, None])
+    optimizer = SimpleNamespace(average=lambda: next(results), is_due=True, rounds=RoundCounts(Clock()), attempts=0)
+    assert SwarmOptimizer.average_when_due(optimizer) is group  # type: ignore[arg-type]
+    assert optimizer.attempts == 1
+
+
+def test_the_members_word_for_a_state_is_waited_for() -> None:
+    """Their records may reach the keeper a moment after the state that a donor gives it."""
+    scene = Scene(is_keeper=True)
+    records = peers(*[record(step=50).model_copy(update={"sketch": SOUND})] * 2)
+    scene.look(records, 0.0)
+
+    class Interval(threading.Event):
+        """The records come while one waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            scene.look(records, MEETING_S)
+            return False
+
+    optimizer = SimpleNamespace(tracker=SimpleNamespace(course=scene.course), interrupted=Interval())
+    assert SwarmOptimizer._await_sketch(optimizer, 50) == SOUND  # type: ignore[arg-type]

@@ -229,9 +229,9 @@ def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
 
 def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
     """When one of three peers is killed within a step, the others make the batch up and stay equal bit by bit."""
-    keeper = swarm.start_keeper()
+    keeper = swarm.start_keeper(last_step=6)
     first, second, victim = (
-        swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatch_s=0.3) for seed in (1, 2, 3)
+        swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatch_s=0.3, last_step=6) for seed in (1, 2, 3)
     )
     victim.wait_for_step(2)
     time.sleep(0.5)  # into the next step: the victim has accumulated something by now
@@ -241,18 +241,10 @@ def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
             outcome = survivor.wait_for_step(step)
             assert outcome["averaged"]
             assert outcome["group_samples"] >= TARGET
-    step = keeper.wait_for_step(6)["step"]
-    stopped_at = [stop_at_step(peer) for peer in (first, second)]
-    assert min(stopped_at) >= step
-    parameters = [load_file(peer.parameters_file) for peer in (first, second)]
-    if stopped_at[0] == stopped_at[1]:
-        assert all(torch.equal(parameters[0][name], parameters[1][name]) for name in parameters[0])
-
-
-def stop_at_step(peer: Peer) -> int:
-    """Let the peer leave; returns the step its parameters belong to."""
-    peer.stop()
-    return int(peer.wait_for(lambda said: said["event"] == "left")["step"])
+    keeper.wait_for_step(6)
+    together = [peer.stop() for peer in (first, second, keeper)]
+    for parameters in together[1:]:
+        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
 
 
 def test_late_joiner_takes_the_keepers_state(swarm: SwarmFactory) -> None:
