@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing as mp
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 from hivemind.dht import DHT
@@ -33,7 +34,20 @@ REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
 P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
 
 
-class _Node(DHT):
+class Node(DHT):
+    """hivemind's, in a process of its own."""
+
+    _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # in that process
+
+    async def _run_coroutine(self, coro: Any, future: Any) -> None:
+        """Hold the task: neither asyncio nor hivemind do, so one that waits for a stream alone would go as garbage."""
+        task = asyncio.current_task()
+        self._held.add(task)
+        try:
+            await super()._run_coroutine(coro, future)
+        finally:
+            self._held.discard(task)
+
     def run(self) -> None:
         """What the forked process does.
 
@@ -86,7 +100,7 @@ def start_dht(
     mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
     key = RecordKey(credentials.device_key.private_der)
     try:
-        return _Node(
+        return Node(
             initial_peers=list(initial_peers),
             start=True,
             host_maddrs=list(place.host_maddrs),
@@ -171,7 +185,7 @@ class NodeWatch:
                 return
 
     def _ask(self) -> Any:
-        return self._dht.run_coroutine(_call_daemon, return_future=True)
+        return self._dht.run_coroutine(call_daemon, return_future=True)
 
 
 def _has_died(process: psutil.Process) -> bool:
@@ -186,5 +200,6 @@ async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:
     return pid
 
 
-async def _call_daemon(_dht: DHT, node: DHTNode) -> None:
+async def call_daemon(_dht: DHT, node: DHTNode) -> None:
+    """Ask the node's p2p daemon for something that it knows."""
     await node.protocol.p2p.list_peers()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import itertools
 import time
 from collections.abc import Iterator
@@ -9,18 +11,21 @@ from collections.abc import Iterator
 import hivemind
 import psutil
 import pytest
+from hivemind.dht.node import DHTNode
 
 from auth.errors import SwarmError
-from peer.dht import SILENT_LOOKS, NodeWatch
+from peer.dht import SILENT_LOOKS, Node, NodeWatch, call_daemon
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+
+PATIENCE_S = 300.0
 
 
 @pytest.fixture
 def dht() -> Iterator[hivemind.DHT]:
     """A swarm's node of its own."""
-    node = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+    node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
     family = [psutil.Process(node.pid), *psutil.Process(node.pid).children()]
     yield node
     for process in family:
@@ -74,6 +79,22 @@ def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT) -> None:
     assert watch.heard_at == heard_at
     assert looks[0] is None
     assert "has not answered" in str(looks[-1])
+
+
+def test_an_answer_that_is_waited_for_is_not_collected(dht: hivemind.DHT) -> None:
+    """Neither asyncio nor hivemind hold its task: the daemon would seem silent for as long as nobody asks again."""
+    daemon = daemon_of(dht)
+    daemon.suspend()
+    answer = dht.run_coroutine(call_daemon, return_future=True)
+    dht.run_coroutine(collect_garbage)
+    daemon.resume()
+    answer.result(timeout=PATIENCE_S)
+
+
+async def collect_garbage(_dht: hivemind.DHT, _node: DHTNode) -> None:
+    """In the DHT's process, once the question is on its way."""
+    await asyncio.sleep(1.0)
+    gc.collect()
 
 
 def test_a_node_that_is_shut_down_is_not_missed(dht: hivemind.DHT) -> None:
