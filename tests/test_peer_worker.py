@@ -81,6 +81,8 @@ class JoinedLate:
         self.step, self.has_ended, self.sees_keeper = 0, False, False
         self.optimizer: Any = self
 
+    is_downloading = False
+
     def join(self, **_parts: object) -> JoinedLate:
         """`Swarm.join`."""
         wait_until(lambda: not self._pipe.poll(0))
