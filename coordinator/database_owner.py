@@ -63,7 +63,7 @@ def open_database(directory: RunDirectory) -> Iterator[Sessions]:
     """The run's own database for the time of the block, brought to this version's tables; it is never made here.
 
     Raises `DatabaseError` for one that is lost, `StorageError` for one that does not answer, `ConfigError` for another
-    run's. What the database refuses later, in the block, becomes one sentence, too.
+    run's. A failure of the database within the block becomes one sentence, too.
     """
     engine = open_engine(directory.database_url)
     try:

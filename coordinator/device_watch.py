@@ -1,9 +1,9 @@
-"""Whether all who are here can take part: is the swarm in two, and has somebody been starting for minutes?
+"""Alarms about devices that cannot take part: a swarm in two parts, and devices that have been starting for minutes.
 
-Each device tells in its session what it is doing. Who trains and has not seen the keeper for as long as records hold is
-in a DHT of its own, alone or with others. Who has been starting for minutes has not found the keeper, or does not get
-the run's state. Nothing need be done but to tell: each session hears the keeper's newest addresses, and peers that miss
-the keeper look for it there every few seconds (`peer.greeting`).
+Each device reports its state in its session. A device that trains and has not seen the keeper for as long as records
+hold is in a DHT of its own, alone or with others. A device that has been starting for minutes has not found the keeper,
+or does not get the run's state. The alarm is all that is needed: each session receives the keeper's newest addresses,
+and peers without a keeper look for it there every few seconds (`peer.greeting`).
 """
 
 from __future__ import annotations

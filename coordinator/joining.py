@@ -70,7 +70,7 @@ def _state(invite: Invite, now: float) -> InviteState:
 
 @dataclass(frozen=True)
 class Invitation:
-    """What an operator hands to one person, for one machine."""
+    """An invitation for one person and one machine, as the operator hands it out."""
 
     code: str
     command: str  # where the run's software is installed

@@ -96,7 +96,7 @@ class Repetitions(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is told; it may be shortened, and says how many like it were not."""
+        """Let a line pass once a minute; the next one of its kind says how many were left out."""
         try:
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - arguments that do not fit the line: the handler tells of them
