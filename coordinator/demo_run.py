@@ -59,7 +59,7 @@ def choose_settings(web_port: int | None, *wished: int) -> Settings:
 
     `wished`: the control plane's and the swarm's, if they are free.
     """
-    control_port, swarm_port, any_port = free_ports(HOST, 3)
+    control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
     if web_port is not None:
         check_ports([Listener(HOST, web_port, "the dashboard", "--port")])
     else:

@@ -22,6 +22,7 @@ from coordinator.demo_processes import CommandProcess, stop_in_order
 from coordinator.demo_report import SETTLE_S, StepFollower, step_line, summarize, summary_lines
 from coordinator.demo_run import Demo, DemoPlan, answers, choose_settings, member_names, prepare_run
 from coordinator.ledger import Contribution, StepRow
+from coordinator.ports import free_ports
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import OpenRun, open_run
 from coordinator.store.models import Device
@@ -292,6 +293,16 @@ def test_port_that_was_asked_for_must_be_free() -> None:
         choose_settings(server.getsockname()[1])
     settings = choose_settings(None)
     assert len({settings.control_port, settings.web_port, settings.swarm_port}) == 3
+
+
+def test_port_that_was_asked_for_is_given_to_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is free, so the operating system may offer it for the swarm, too."""
+    wished, *others = free_ports(HOST, 4)
+    monkeypatch.setattr(
+        "coordinator.demo_run.free_ports", lambda _host, count: [others[0], wished, *others[1:]][:count]
+    )
+    settings = choose_settings(wished)
+    assert (settings.web_port, settings.control_port, settings.swarm_port) == (wished, *others[:2])
 
 
 def test_names_are_enough_for_all() -> None:
