@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+import peer.state_sharing
 import peer.suspicion
 from auth.credentials import Credentials
 from peer.backends.torch_backend import TorchBackend
@@ -34,6 +35,14 @@ MASKED_TOKENS, FIRST_TOKEN = 8, 5
 SEEDS = range(1, 3)  # of the honest; the insider has the same data as the first of them
 STATE_RETRY_S = 0.3
 SAME_PAUSE_S = 0.5  # each attack in its turn is to be named, by whatever name the one before was
+
+
+class _ByName:
+    """Chance that leaves the donors as they are named, so that a keeper asks the insider first."""
+
+    @staticmethod
+    def shuffle(_names: list[str]) -> None:
+        """Draw just that order."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     return_false_averages(orders)
     send_bad_parts(orders)
     peer.suspicion.SAME_PAUSE_S = SAME_PAUSE_S
+    peer.state_sharing.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(
         config=config,
         model=model,

@@ -119,16 +119,16 @@ class MemberSwarm:
     @property
     def step(self) -> int:
         """The highest step that an honest trainer has told of."""
-        return max((said["step"] for peer in self.honest for said in peer.hear() if said["event"] == "step"), default=0)
+        return max((said["step"] for peer in self.honest for said in peer.said if said["event"] == "step"), default=0)
 
     def steps_at(self, step: int) -> list[Said]:
         """What each honest peer that has come to this very step said of it."""
-        heard = [said for peer in [*self.honest, self.keeper] for said in peer.hear()]
+        heard = [said for peer in [*self.honest, self.keeper] for said in peer.said]
         return [said for said in heard if said["event"] == "step" and said["step"] == step]
 
     def named(self, kind: str) -> list[Said]:
         """The suspicions of this kind that honest peers have raised."""
-        heard = [said for peer in [*self.honest, self.keeper] for said in peer.hear()]
+        heard = [said for peer in [*self.honest, self.keeper] for said in peer.said]
         return [said for said in heard if said["event"] == "suspicion" and said["kind"] == kind]
 
     def all_named(self) -> list[Said]:

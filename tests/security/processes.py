@@ -21,6 +21,7 @@ import pytest
 from hivemind.utils import MPFuture
 
 TIMEOUT_S = 120.0
+LOOK_S = 0.05
 MAX_ATTACK_BYTES = 40
 PRELOADED = [f"tests.security.{name}" for name in ("plain_peer", "plain_reducer", "plain_rounds", "member_peer")]
 Said = dict[str, Any]
@@ -80,29 +81,32 @@ class PeerProcess:
         theirs.close()
         self.said: list[Said] = []
         self._read = 0
+        # What it says is always taken: it says it with its state held, and would hold that while its pipe is full.
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def tell(self, order: str) -> None:
         """Let the peer play this attack, or stop."""
         self._pipe.send(order)
 
-    def hear(self) -> list[Said]:
-        """Everything that the peer has said."""
-        while self._pipe.poll(0):
-            self.said.append(self._pipe.recv())
-        return self.said
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self.said.append(self._pipe.recv())
 
     def wait_for(self, wanted: Callable[[Said], bool]) -> Said:
         """The next thing said that is `wanted`; fails the test if none comes."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            self.hear()
+            has_ended = not self._listener.is_alive()
             while self._read < len(self.said):
                 said = self.said[self._read]
                 self._read += 1
                 if wanted(said):
                     return said
-            if not self._pipe.poll(1.0) and self.process.exitcode is not None:
+            if has_ended:
                 break
+            time.sleep(LOOK_S)
         pytest.fail(f"the peer said nothing more (exit code {self.process.exitcode}):\n{self.log.read_text()[-3000:]}")
 
     def wait_for_event(self, event: str) -> Said:
@@ -119,4 +123,5 @@ class PeerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
+        self._listener.join()
         self._pipe.close()

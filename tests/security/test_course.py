@@ -86,7 +86,7 @@ def test_receipts_say_what_everybody_brought(swarm: MemberSwarm) -> None:
     brought = {
         (name, said["step"]): said["samples"]
         for name, peer in peers.items()
-        for said in peer.hear()
+        for said in peer.said
         if said["event"] == "step" and said["averaged"]
     }
     signed = [said for step in range(1, swarm.step + 1) for said in swarm.steps_at(step) if said["receipt"]]

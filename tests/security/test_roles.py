@@ -18,7 +18,7 @@ def steps_with(swarm: MemberSwarm) -> str:
     for peer in swarm.honest:
         peer.wait_for_step(STEPS)
     require_health(swarm, STEPS)
-    assert not any(said["samples"] for said in swarm.insider.hear() if said["event"] == "step" and said["averaged"])
+    assert not any(said["samples"] for said in swarm.insider.said if said["event"] == "step" and said["averaged"])
     return "".join(peer.log.read_text() for peer in [*swarm.honest, swarm.keeper])
 
 
