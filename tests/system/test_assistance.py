@@ -12,10 +12,9 @@ import torch
 
 from coordinator.ledger import Contribution
 from coordinator.presence import online_sessions
-from tests.system.test_recovery import HOST, Site
-from tests.system.test_swarm import MICROBATCH, TARGET, SwarmFactory, relative_difference, swarm, train_alone
+from tests.support.commands import HOST, Site
+from tests.support.swarms import MICROBATCH, TARGET, SwarmFactory, relative_difference, train_alone
 
-__all__ = ["swarm"]  # the fixture
 STEPS = 3
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from tests.system.test_swarm import CONFIG, MICROBATCH, SwarmFactory, relative_difference, swarm, train_alone
+from tests.support.swarms import CONFIG, MICROBATCH, SwarmFactory, relative_difference, train_alone
 
-__all__ = ["swarm"]  # the fixture
 STEPS = 5
 PARTS = 4  # microbatches of each trainer in a step
 DEVICES = {1: "cpu", 2: "replicas", 3: "jax"}  # by seed

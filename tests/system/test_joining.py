@@ -5,24 +5,11 @@ Each test starts several processes that import torch and hivemind; that is why i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from coordinator.manifests import newest_verified
-from tests.system.test_recovery import NAMES, Site
-from tests.system.test_swarm import SwarmFactory
+from tests.support.commands import NAMES, Site
+from tests.support.swarms import SwarmFactory
 
 UPLOAD_RATE = 40_000.0  # bytes a second: the small state takes longer than busy joiners come apart
-
-
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[SwarmFactory]:
-    """An empty swarm."""
-    factory = SwarmFactory(tmp_path)
-    yield factory
-    factory.close()
 
 
 def test_a_donor_serves_a_few_and_the_others_come_back(swarm: SwarmFactory) -> None:
@@ -36,14 +23,6 @@ def test_a_donor_serves_a_few_and_the_others_come_back(swarm: SwarmFactory) -> N
     assert max(said["asked"] for said in joined) > 1
     keeper.stop()
     assert keeper.wait_for(lambda said: said["event"] == "left")["turned_away"] > 0
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A fresh run."""
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def test_who_joins_a_run_that_waits_takes_the_checkpoint_over_the_web(site: Site) -> None:

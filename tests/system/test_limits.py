@@ -10,9 +10,7 @@ import pytest
 
 from auth.errors import ConfigError
 from tests.metadata_server import metadata_server
-from tests.system.test_recovery import Site, site
-
-__all__ = ["site"]  # the fixture
+from tests.support.commands import Site
 
 
 def test_a_cloud_takes_the_machine_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

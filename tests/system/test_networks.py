@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._network import HostPlan, Network, why_impossible
-from tests.system.test_recovery import Site
+from tests.support.commands import Site
 
 COORDINATOR = HostPlan("hub", 200)
 REACHED = (HostPlan("fast", 200), HostPlan("middle", 100), HostPlan("slow", 50))

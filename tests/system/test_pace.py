@@ -7,15 +7,13 @@ then trains some global steps of a few seconds; that is why one may take over a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.system.test_swarm import CONFIG, MICROBATCH, TARGET, Peer, SwarmFactory
+from tests.support.swarms import CONFIG, MICROBATCH, TARGET, Peer, SwarmFactory
 
 LOCAL: dict[str, Any] = CONFIG | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
@@ -24,14 +22,6 @@ LOCAL: dict[str, Any] = CONFIG | {
 }
 DELAYED: dict[str, Any] = CONFIG | {"averaging": CONFIG["averaging"] | {"delay": True, "compression": "float16"}}
 FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
-
-
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[SwarmFactory]:
-    """An empty swarm."""
-    factory = SwarmFactory(tmp_path)
-    yield factory
-    factory.close()
 
 
 def equal(left: Peer, right: Peer) -> bool:

@@ -7,26 +7,15 @@ that is why it takes over a minute.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 from coordinator.web.views import VIEWS
 from tests.browser import chromium, fresh_page, keep_screenshot
 from tests.small_run import HOST
-from tests.system.test_recovery import NAMES, TIMEOUT_S, Site
+from tests.support.commands import NAMES, TIMEOUT_S, Site
 
 PATIENCE_MS = 1000 * TIMEOUT_S
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A fresh run."""
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def test_the_pages_follow_a_live_run(site: Site) -> None:

@@ -20,11 +20,10 @@ from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups, rate_in_phase
 from peer.run_config import RunConfig
 from tests.small_run import TARGET_BATCH_SIZE
+from tests.support.commands import Site
+from tests.support.swarms import CONFIG, SwarmFactory, relative_difference
 from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
-from tests.system.test_recovery import Site
-from tests.system.test_swarm import CONFIG, SwarmFactory, relative_difference, swarm
 
-__all__ = ["swarm"]  # the fixture
 BOUNDARY, LAST = 3, 5
 PARTS = 4  # microbatches of each trainer in a step
 SEEDS = [1, 2]

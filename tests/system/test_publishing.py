@@ -16,7 +16,7 @@ from coordinator.checkpoints import RESERVE_BYTES
 from coordinator.manifests import newest_verified, verify
 from tests.small_disks import fill, make_room, small_disk
 from tests.sound_checkpoints import publish_to
-from tests.system.test_recovery import Site
+from tests.support.commands import Site
 
 
 @pytest.fixture

@@ -6,175 +6,19 @@ steps of about two seconds; that, and starting everything a second time, is why 
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from sqlalchemy import func, select
 from transformers import AlbertForPreTraining
 
 from auth.errors import RevokedError
-from coordinator.directory import RunDirectory
-from coordinator.ledger import Ledger
 from coordinator.manifests import newest_verified
-from coordinator.membership import Membership
 from coordinator.presence import read_swarm_status
-from coordinator.store.engine import Sessions, open_engine
-from coordinator.store.models import Report, Step
-from coordinator.store.share_models import LostSamples
-from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run
-
-TIMEOUT_S = 180.0
-NAMES = ("ada", "grace")
-
-
-class Command:
-    """A running `manyhands` command and everything that it has started."""
-
-    def __init__(self, log_path: Path, *arguments: str, invite: str = "", prefix: Sequence[str] = ()) -> None:
-        self.log_path = log_path
-        with log_path.open("a") as log:
-            self.process = psutil.Popen(
-                [*prefix, sys.executable, "-m", "manyhands", *arguments],
-                env=os.environ | {"MANYHANDS_INVITE": invite},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def family(self) -> list[psutil.Process]:
-        """The command and its descendants."""
-        with suppress(psutil.NoSuchProcess):
-            return [self.process, *self.process.children(recursive=True)]
-        return []
-
-    def kill(self) -> None:
-        """SIGKILL to all of them, as a power cut would."""
-        family = self.family()
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(family, timeout=30)
-
-    def terminate(self) -> tuple[int, list[psutil.Process]]:
-        """SIGTERM; returns the exit code and which of its processes are left afterwards."""
-        family = self.family()
-        self.process.send_signal(signal.SIGTERM)
-        exit_code = self.process.wait(timeout=60)
-        _, left = psutil.wait_procs(family, timeout=10)
-        return exit_code, left
-
-
-class Site:
-    """The run's directory, its coordinator and its volunteers on this machine."""
-
-    def __init__(
-        self, base: Path, phases: Sequence[dict[str, Any]] = (), host: str = HOST, database_url: str | None = None
-    ) -> None:
-        self.base = base
-        self.run: RunDirectory = make_small_run(base, phases, host=host, database_url=database_url)
-        sessions = Sessions(open_engine(self.run.database_url))
-        self.sessions = sessions
-        self.ledger = Ledger(sessions, self.run.config)
-        self.membership = Membership(sessions, self.run.authority, self.run.config.run.name, 3600, time.time)
-        self.commands: list[Command] = []
-
-    def start(self, name: str, *arguments: str, invite: str = "", prefix: Sequence[str] = ()) -> Command:
-        """Start a command that is ended with the test; `prefix` starts it on another host."""
-        command = Command(self.base / f"{name}.log", *arguments, invite=invite, prefix=prefix)
-        self.commands.append(command)
-        return command
-
-    def serve(self, prefix: Sequence[str] = ()) -> Command:
-        """The coordinator; returns once the keeper has said where the swarm stands."""
-        began = time.time()
-        command = self.start("serve", "coordinator", "serve", str(self.run.path), prefix=prefix)
-
-        def up() -> bool:
-            status = read_swarm_status(self.sessions)
-            return status is not None and status.updated_at > began
-
-        self.wait_until(up)
-        return command
-
-    def join(self, name: str, first: bool, *more: str) -> Command:
-        """A volunteer, by invite the first time."""
-        options = [*more, "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
-        invite = self.membership.invite(name)[0] if first else ""
-        state_dir = str(self.base / name)
-        return self.start(name, "join", str(self.run.join_link), "--state-dir", state_dir, *options, invite=invite)
-
-    def wait_until(self, true: Callable[[], bool]) -> None:
-        """Wait for what the processes do."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not true():
-            if time.monotonic() > deadline:
-                logs = {path.name: path.read_text()[-800:] for path in self.base.glob("*.log")}
-                pytest.fail(json.dumps(logs, indent=1))
-            time.sleep(0.2)
-
-    def wait_for_step(self, step: int) -> None:
-        """Wait until both volunteers' reports of a step have arrived."""
-        self.wait_until(lambda: any(row.step >= step and row.devices == len(NAMES) for row in self.ledger.steps()))
-
-    def assert_ledger_is_right(self) -> None:
-        """Each step once, none missing, with just the samples of its reports, up to the last of which all have told.
-
-        What is missing from a batch was told as lost, by a volunteer whose round failed where the other's did not. By
-        how much a batch exceeds its target depends on how late volunteers see that it is full: that is not judged.
-        A device tells of its steps in their order: of later ones some report may be on its way.
-        """
-        rows = self.ledger.steps()
-        last = max(row.step for row in rows if row.devices == len(NAMES))
-        settled = [row for row in rows if row.step <= last]
-        assert [row.step for row in settled] == list(range(1, last + 1))
-        self.assert_steps_are_their_reports()
-        with self.sessions() as session:
-            lost = session.scalar(select(func.sum(LostSamples.samples))) or 0
-        short = [row for row in settled if row.samples < TARGET_BATCH_SIZE]
-        assert sum(TARGET_BATCH_SIZE - row.samples for row in short) <= lost, short
-
-    def assert_steps_are_their_reports(self) -> None:
-        """Each step has just the samples of its reports."""
-        believed = func.sum(func.coalesce(Report.counted, Report.samples))
-        query = select(Step.step, Step.samples, believed).join(Report, Report.step == Step.step)
-        with self.sessions() as session:
-            sums = session.execute(query.where(Report.superseded.is_(False)).group_by(Step.step)).all()
-        assert [step for step, samples, of_reports in sums if samples != of_reports] == []
-
-    def close(self) -> None:
-        """Kill whatever is left."""
-        for command in self.commands:
-            command.kill()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A fresh run."""
-    made = Site(tmp_path)
-    yield made
-    made.close()
-
-
-def service_of(serve: Command, port: int) -> psutil.Process:
-    """The coordinator's process that listens on this port."""
-    for process in serve.family():
-        with suppress(psutil.AccessDenied, psutil.NoSuchProcess):
-            if any(item.status == "LISTEN" and item.laddr.port == port for item in process.net_connections("tcp")):
-                return process
-    raise AssertionError(f"no process of the coordinator listens on {port}")
+from tests.support.commands import NAMES, Command, Site, service_of
 
 
 def test_everything_is_killed_and_comes_back(site: Site) -> None:

@@ -26,7 +26,7 @@ from coordinator.store.share_models import LostSamples
 from tests.balancer import balancing
 from tests.postgres import PostgresServer, new_server
 from tests.small_run import HOST
-from tests.system.test_recovery import Command, Site, service_of
+from tests.support.commands import Command, Site, service_of
 
 SECOND_HOST = "127.0.0.2"
 MEMBERS = ("ada", "grace", "joan")

@@ -6,25 +6,13 @@ that is why it takes over a minute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from sqlalchemy import select
 
 from coordinator.ports import free_ports
 from coordinator.presence import read_swarm_status
 from coordinator.store.models import Refusal
 from tests.small_run import HOST
-from tests.system.test_recovery import NAMES, Site
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A fresh run."""
-    made = Site(tmp_path)
-    yield made
-    made.close()
+from tests.support.commands import NAMES, Site
 
 
 def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:

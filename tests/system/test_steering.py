@@ -8,11 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import select
 
 from coordinator.manifests import stored_steps
@@ -20,17 +17,9 @@ from coordinator.rewinding import UNDONE
 from coordinator.steering import LEAD_STEPS
 from coordinator.store.models import Step
 from tests.small_run import TARGET_BATCH_SIZE
-from tests.system.test_recovery import NAMES, Site
+from tests.support.commands import NAMES, Site
 
 NEWS = "The run moves on Sunday."
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A fresh run."""
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def steer(site: Site, command: str, *arguments: str) -> Any:
