@@ -1,11 +1,13 @@
 # Everything runs in .venv, which the first target that needs it creates; `make demo` installs no more than it needs:
 #   make demo     a whole run on this machine: coordinator, dashboard, two volunteers
-#   make test     all tests, in two processes, or WORKERS=... of them
+#   make test     the units and a few whole swarms, in ten minutes on two cores
+#   make test-all all tests: also the other swarms, browsers, notebooks and benchmarks
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the stubs after a change of peer/protocol/*.proto
 #   make bench    the benchmarks' quick forms
-# Options: PYTHON=python3.12 chooses the interpreter; ARGS="--steps 12 --json" goes to the command.
+# Options: PYTHON=python3.12 chooses the interpreter; ARGS="--steps 12 --json" goes to the command; WORKERS=... processes
+# share the tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,10 +22,10 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz lint check protocol bench clean
+.PHONY: help install demo test test-all fuzz lint check protocol bench clean
 
 help:
-	@sed -n '2,8s/^# \{0,1\}//p' Makefile
+	@sed -n '2,9s/^# \{0,1\}//p' Makefile
 
 install: $(STAMP)
 
@@ -47,11 +49,17 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(DEMO_STAMP)
 	$(BIN)/manyhands demo $(ARGS)
 
+# A file's tests stay together, for they share what is costly to make. The files start in the order of tests/conftest.py.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m 'not thorough' $(ARGS)
+
+test-all: $(STAMP)
+	$(PYTEST) $(ARGS)
 
 fuzz: $(STAMP)
-	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/fuzz $(ARGS)
+	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(PYTEST) tests/fuzz $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)

@@ -1,4 +1,4 @@
-"""Rules for the whole suite: one thread per process, time for every example, no skip where none is allowed."""
+"""Rules for the whole suite: what `make test` leaves out, one thread per process, no skip where none is allowed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator
-from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 from coordinator.pace import Pace
 from tests.programs import missing
 
-SYSTEM, SECURITY = "tests/system/", "tests/security/"  # they start swarms
+SWARMS = ("tests/system/", "tests/security/")
+# Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
+THOROUGH = (
+    *SWARMS,
+    "tests/test_benchmarks_",
+    "tests/test_dashboards_archive.py",  # this one and the next five drive a browser
+    "tests/test_dashboards_history.py",
+    "tests/test_dashboards_model.py",
+    "tests/test_dashboards_people.py",
+    "tests/test_dashboards_tasks.py",
+    "tests/test_dashboards_web.py",
+    "tests/test_notebooks_",
+    "tests/test_peer_backends_jax_backend.py",
+)
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
 # Compiled with little optimization: what is compiled for a test runs a few times only.
 EIGHT_DEVICES = (
@@ -44,34 +55,19 @@ def pytest_report_header() -> str:
     return f"programs: tests of {'; '.join(names)} are skipped. To run them: apt-get install {' '.join(packages)}"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest chooses by the marks then
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest group first, and last the one that the worker takes that has run out of all else.
+    """Mark what is thorough, and begin with the swarms: they take longest, and two workers shall end at the same time.
 
     A test of whole swarms that fails is run once more: a dozen busy processes on two cores may miss what they have
     seconds for. The summary shows how it failed (`RERUN`): a race of our own would, too.
     """
     for item in items:
-        if _group_of(item.nodeid) in (SYSTEM, SECURITY):
+        if item.nodeid.startswith(SWARMS):
             item.add_marker(pytest.mark.flaky(reruns=1))
-    items.sort(key=lambda item: {SYSTEM: 0, SECURITY: 2}.get(_group_of(item.nodeid), 1))
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """With several workers: one runs the whole system's tests, one after another; the others share the rest by file."""
-    return SwarmsOneByOne(config, log)
-
-
-class SwarmsOneByOne(LoadScopeScheduling):
-    """What belongs together, by the test's id."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return _group_of(nodeid)
-
-
-def _group_of(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    return next((group for group in (SYSTEM, SECURITY) if file.startswith(group)), file)
+        if item.nodeid.startswith(THOROUGH) and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.thorough)
+    items.sort(key=lambda item: not item.nodeid.startswith(SWARMS))
 
 
 @pytest.fixture

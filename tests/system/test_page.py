@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from coordinator.web.views import VIEWS
@@ -18,6 +19,7 @@ from tests.support.commands import NAMES, TIMEOUT_S, Site
 PATIENCE_MS = 1000 * TIMEOUT_S
 
 
+@pytest.mark.smoke
 def test_the_pages_follow_a_live_run(site: Site) -> None:
     """Steps arrive by themselves, every view opens, and a coordinator that was killed is missed and found again."""
     coordinator = site.serve()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import torch
 
 from tests.support.swarms import (
@@ -26,6 +27,7 @@ from tests.support.swarms import (
 )
 
 
+@pytest.mark.smoke
 def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
     """Two peers that share the target batch end, after five global steps, with one plain process's parameters."""
     keeper = swarm.start_keeper()
@@ -46,6 +48,7 @@ def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
         assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
 
 
+@pytest.mark.smoke
 def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
     """When one of three peers is killed within a step, the others make the batch up and stay equal bit by bit."""
     keeper = swarm.start_keeper(last_step=6)
@@ -112,6 +115,7 @@ def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
         assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
 
 
+@pytest.mark.smoke
 def test_outsider_can_take_no_part(swarm: SwarmFactory) -> None:
     """A plain hivemind peer that knows every address reads no record, joins no group, gets no state."""
     keeper = swarm.start_keeper()
