@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 HOST = "127.0.0.1"
 Backend = tuple[str, int]  # host, port
 
@@ -67,7 +69,7 @@ def balancing(port: int, backends: Sequence[Backend]) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE_S)
     try:
         yield
     finally:

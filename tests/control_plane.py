@@ -27,9 +27,10 @@ from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers, SessionTiming
 from tests.stores import put_tables
+from tests.support.waiting import PATIENCE_S
 
 QUICK = SessionTiming(
-    handshake_s=60.0,
+    handshake_s=PATIENCE_S,
     send_every_s=0.02,
     presence_every_s=0.1,
     renew_check_s=0.02,
@@ -213,7 +214,7 @@ class Member:
     async def leave(self) -> None:
         self.stop.set()
         assert self.running is not None
-        await asyncio.wait_for(self.running, 20)
+        await asyncio.wait_for(self.running, PATIENCE_S)
 
 
 @asynccontextmanager

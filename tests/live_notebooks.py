@@ -17,10 +17,9 @@ from coordinator.directory import RunDirectory
 from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine
 from tests.small_run import make_small_run
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-TIMEOUT_S = 120.0
 
 
 @contextmanager
@@ -35,11 +34,15 @@ def served_run(directory: Path) -> Iterator[RunDirectory]:
             start_new_session=True,
         )
     try:
-        wait_until(lambda: read_swarm_status(sessions_of(run)) is not None)
+        wait_until(
+            "the keeper has said where the swarm stands",
+            lambda: read_swarm_status(sessions_of(run)) is not None,
+            directory / "coordinator.log",
+        )
         yield run
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(timeout=60)
+        server.wait(PATIENCE_S)
 
 
 def sessions_of(run: RunDirectory) -> Sessions:
@@ -55,7 +58,7 @@ def open_notebook(name: str, directory: Path, typed: tuple[str, ...] = ()) -> No
         code = next(cell for cell in notebook.cells if cell.cell_type == "code")
         code.source = answering + code.source.replace("getpass.getpass(", "input(")
     return NotebookClient(
-        notebook, timeout=TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": directory}}
+        notebook, timeout=int(PATIENCE_S), kernel_name="python3", resources={"metadata": {"path": directory}}
     )
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 TOKEN = "hf_of_the_test"
 LARGE_BYTES = 20_000  # from here on by git-lfs
 FIRST = "0" * 40
@@ -66,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.seen.append(kind)
         if self.hub.hold == kind:
             self.hub.arrived.set()
-            self.hub.released.wait(60)
+            self.hub.released.wait(PATIENCE_S)
         fault = self.hub.faults[kind].pop(0) if self.hub.faults[kind] else None
         if fault == 0:
             self.close_connection = True

@@ -22,10 +22,10 @@ from sqlalchemy import URL, Engine, create_engine, text
 from coordinator.ports import free_ports
 from coordinator.store.engine import migrate, open_engine
 from tests.programs import POSTGRESQL, require
+from tests.support.waiting import PATIENCE_S
 
 HOST, USER, TEMPLATE = "127.0.0.1", "manyhands", "migrated"
 PASSWORD = "a secret of this test"
-START_TIMEOUT_S = "120"
 _at_end = ExitStack()
 SETTINGS = (
     "fsync=off",
@@ -64,11 +64,11 @@ class PostgresServer:
         given = [f"-c {setting}" for setting in (*SETTINGS, "unix_socket_directories=", f"listen_addresses={HOST}")]
         options = " ".join([f"-p {self.port}", *given])
         log = str(self._directory / "server.log")
-        self._control("start", "--options", options, "--log", log, "--timeout", START_TIMEOUT_S)
+        self._control("start", "--options", options, "--log", log, "--timeout", str(int(PATIENCE_S)))
 
     def stop(self) -> None:
         """End it at once, whoever is connected, as a crash of its machine would."""
-        self._control("stop", "--mode", "immediate", "--timeout", START_TIMEOUT_S)
+        self._control("stop", "--mode", "immediate", "--timeout", str(int(PATIENCE_S)))
 
     def url(self, database: str = "postgres") -> str:
         """As it stands in settings.yaml."""

@@ -22,6 +22,7 @@ from peer.messages import StepReport
 from peer.run_config import RunConfig
 from tests.receipts import keeper_confirms
 from tests.stores import put_tables
+from tests.support.waiting import PATIENCE_S
 
 TARGET = 100
 
@@ -172,7 +173,7 @@ class PageServer:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(PATIENCE_S)
 
     async def _serve(self) -> None:
         app = create_app(WebState(self._run.directory, self._run.services))

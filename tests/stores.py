@@ -22,7 +22,7 @@ from coordinator.directory import RunDirectory
 from coordinator.store.copying import sqlite_address
 from coordinator.store.engine import MIGRATIONS, Sessions, migrate, open_engine
 from tests.postgres import new_database
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Kind = Literal["sqlite", "postgresql"]
 KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")
@@ -81,7 +81,7 @@ def let_others_wait(session: Session, count: int = 1) -> None:
     """Return when so many transactions wait for this one, where that can be known; on SQLite they cannot even begin."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     if session.get_bind().dialect.name == "postgresql":
-        wait_until(lambda: session.scalar(waiting) == count)
+        wait_until("the other transactions wait for this one", lambda: session.scalar(waiting) == count)
 
 
 def device_keys(directory: Path, count: int) -> list[bytes]:

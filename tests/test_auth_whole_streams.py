@@ -12,7 +12,7 @@ from hivemind.proto.averaging_pb2 import DownloadData, DownloadRequest
 from hivemind.proto.p2pd_pb2 import RPCError
 
 from auth.whole_streams import end_streams_whole
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 end_streams_whole()
 # hivemind finds its daemon by a function of importlib that is going away
@@ -170,10 +170,10 @@ async def test_who_hangs_up_early_ends_the_handler(spoken: bool) -> None:
         if spoken:
             assert await anext(stream) == A_PART
         asking = asyncio.create_task(collect(stream, []))
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
         await asyncio.sleep(0.1)  # until it reads
         asking.cancel()
-        await asyncio.wait_for(ended.wait(), 30)
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
 
 
 async def test_answers_before_all_is_asked_cost_no_later_stream() -> None:
@@ -195,9 +195,9 @@ async def test_answers_before_all_is_asked_cost_no_later_stream() -> None:
         for _ in range(25):
             messages: list[DownloadData] = []
             stream = await client.iterate_protobuf_handler(server.peer_id, "parts", verbose(), DownloadData)
-            await asyncio.wait_for(collect(stream, messages), 30)
+            await asyncio.wait_for(collect(stream, messages), PATIENCE_S)
             assert messages == [A_PART]
-        await eventually(lambda: tasks_of_streams() == [])
+        await eventually("no task of a stream is left", lambda: tasks_of_streams() == [])
 
 
 async def test_requests_that_fail_are_told_to_the_caller() -> None:

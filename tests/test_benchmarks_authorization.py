@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks.authorization import compare, delayed
+from tests.support.waiting import PATIENCE_S
 
 SENT = bytes(range(256)) * 2000
 
@@ -29,7 +30,7 @@ def test_a_delayed_line_loses_nothing() -> None:
         line = delayed(address, 0.01, stack)
         assert line != address
         with socket.create_connection(("127.0.0.1", int(line.split("/")[4]))) as caller:
-            caller.settimeout(30)
+            caller.settimeout(PATIENCE_S)
             received = b""
             caller.sendall(SENT)
             caller.shutdown(socket.SHUT_WR)

@@ -15,6 +15,7 @@ from benchmarks._viewers import watching
 from benchmarks._visit import visit
 from benchmarks.dashboard import ask, listener_of
 from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import PATIENCE_S
 
 VIEWERS = 40  # more than one address may be
 
@@ -57,7 +58,7 @@ def test_a_visit_is_measured(server: PageServer) -> None:
 
 def test_answers_are_asked_for_and_refusals_noticed(server: PageServer) -> None:
     """The time of an answer counts; a refusal is none."""
-    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
     seconds, content = ask(line, "/healthz")
     assert seconds > 0
     assert content == b'{"status":"ok"}'

@@ -20,7 +20,7 @@ from coordinator.runs import OpenRun, open_run
 from tests.clocks import Clock
 from tests.small_checkpoints import add_checkpoint
 from tests.small_run import make_small_run
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SENTENCE = "Many hands make [MASK] work."
 
@@ -142,8 +142,8 @@ def test_the_process_answers_and_stops_when_told(run: OpenRun) -> None:
             row = find_question(run.sessions, identity, time.time())
             return row is not None and row.answered_at is not None
 
-        wait_until(is_answered)
+        wait_until("the question is answered", is_answered)
         process.ask_to_stop()
-        wait_until(process.has_ended)
+        wait_until("the answerer has ended", process.has_ended)
     finally:
         assert process.end() == 0

@@ -19,8 +19,8 @@ from coordinator.runs import open_run
 from peer.session_stream import SessionHandlers
 from tests.control_plane import TestCoordinator, connected, join_as, joined, serving
 from tests.small_run import make_small_run
+from tests.support.waiting import eventually
 from tests.test_coordinator_cli import call
-from tests.waiting import eventually
 
 NOW = 1_800_000_000.0
 LIFE_S = 3600.0
@@ -128,7 +128,10 @@ async def test_members_go_on_while_the_key_is_replaced(tmp_path: Path) -> None:
         until = rotate_run(coordinator)
         new_key = coordinator.services.authority_public
         public_file = ada.credentials.directory / "authority.pub"
-        await eventually(lambda: Authorities.from_bytes(public_file.read_bytes()).previous == old_key)
+        await eventually(
+            "the public file names the old key as the previous one",
+            lambda: Authorities.from_bytes(public_file.read_bytes()).previous == old_key,
+        )
         assert Authorities.from_bytes(public_file.read_bytes()).current == new_key
         joiner = await join_as(coordinator, client, tmp_path / "new", "Carol")
         now = time.time()

@@ -10,7 +10,7 @@ import pytest
 
 from auth.errors import RequestError
 from coordinator.batches import Batches
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 class Work:
@@ -22,7 +22,7 @@ class Work:
 
     def __call__(self, numbers: Sequence[int]) -> list[int | Exception]:
         self.batches.append(list(numbers))
-        assert self.go.wait(60)
+        assert self.go.wait(PATIENCE_S)
         if 0 in numbers:
             raise OSError("the disk is gone")
         return [RequestError(f"{number} is negative") if number < 0 else 2 * number for number in numbers]
@@ -33,7 +33,7 @@ async def test_who_comes_during_a_batch_is_in_the_next() -> None:
     work = Work()
     batches = Batches(work)
     first = asyncio.create_task(batches.add(1))
-    await eventually(lambda: work.batches)
+    await eventually("the first batch is under way", lambda: work.batches)
     others = [asyncio.create_task(batches.add(number)) for number in (2, 3, 4)]
     await asyncio.sleep(0)
     work.go.set()
@@ -75,7 +75,7 @@ async def test_who_leaves_has_it_done_nevertheless() -> None:
     work = Work()
     batches = Batches(work)
     leaving, staying = (asyncio.create_task(batches.add(number)) for number in (1, 2))
-    await eventually(lambda: work.batches)
+    await eventually("the first batch is under way", lambda: work.batches)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -90,7 +90,7 @@ async def test_closing_waits_for_what_was_asked_for() -> None:
     batches = Batches(work)
     await batches.close()
     asking = asyncio.create_task(batches.add(1))
-    await eventually(lambda: work.batches)
+    await eventually("the first batch is under way", lambda: work.batches)
     closing = asyncio.create_task(batches.close())
     await asyncio.sleep(0)
     assert not closing.done()

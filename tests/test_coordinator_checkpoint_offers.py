@@ -17,8 +17,8 @@ from peer.checkpoint_offer import STATE_FILES
 from peer.messages import CheckpointFetched, Ready
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, connected, join_as, serving, write_status
+from tests.support.waiting import eventually
 from tests.test_peer_agent import make_agent
-from tests.waiting import eventually
 
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/Qm"
 
@@ -74,7 +74,7 @@ async def test_a_worker_hears_that_there_is_none(tmp_path: Path) -> None:
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.asks_for_a_checkpoint)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
         answer = next(event.device for event in shown.events if isinstance(event, Ready))
         assert answer == repr(CheckpointFetched(0, ""))
         agent.stop("test")

@@ -27,12 +27,13 @@ from peer.protocol import PROTOCOL_VERSION, control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
 from tests.control_plane import TOKENIZER, connected, serving, write_status
+from tests.support.waiting import PATIENCE_S
 
 
 async def call(client: ControlClient, method: str, request: Any) -> Any:
     """A raw call, for requests that our own client would not make; raises our errors."""
     try:
-        return await getattr(client._stub, method)(request, timeout=10)
+        return await getattr(client._stub, method)(request, timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
 
@@ -175,7 +176,7 @@ async def test_only_the_listed_files_are_served(tmp_path: Path, key: DeviceKey, 
     """A name is looked up, never opened as a path."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         reply = await client.join(key, coordinator.invite("Ada"))
-        stream = client._stub.FetchFile(control_pb2.FetchFileRequest(token=reply.token, name=name), timeout=10)
+        stream = client._stub.FetchFile(control_pb2.FetchFileRequest(token=reply.token, name=name), timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError, match="no file"):
             await stream.read()
         assert coordinator.refusals() == [("file", "bad-request")]

@@ -31,7 +31,7 @@ from tests.raw_sessions import greeted
 from tests.small_checkpoints import run_model
 from tests.small_disks import FILLER, fill, make_room, small_disk
 from tests.small_run import make_small_run
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 SIZE_BYTES = 2 * RESERVE_BYTES
 DATABASE_BYTES = 8 << 20
@@ -155,5 +155,5 @@ async def test_a_service_goes_on_when_the_disk_has_room_again(tmp_path: Path) ->
             ada.start()
             assert [row.name for row in services.membership.members()][:1] == ["Ada"]
             make_room(disk)
-            await eventually(lambda: services.ledger.last_step() == 1)
+            await eventually("the report of step 1 is in the ledger", lambda: services.ledger.last_step() == 1)
             await ada.leave()

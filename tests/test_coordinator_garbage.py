@@ -7,7 +7,7 @@ import gc
 import weakref
 
 from coordinator.garbage import rare_full_collections
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 class Knot:
@@ -38,7 +38,7 @@ async def test_old_garbage_goes_when_the_collection_is_due() -> None:
         gc.collect(1)
         gone = weakref.ref(knot)
         del knot
-        await eventually(lambda: gone() is None)
+        await eventually("the object is collected", lambda: gone() is None)
 
 
 async def test_afterwards_all_is_as_before() -> None:

@@ -21,7 +21,7 @@ from coordinator.parts import HERALD, PartProcess
 from tests.chat_server import ChatServer, chat_server
 from tests.clocks import Clock
 from tests.served_page import FakeRun, fake_run
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 FIRST = "first-step:1"
 
@@ -301,9 +301,9 @@ def test_the_process_tells_and_stops_when_told(tmp_path: Path, chat: ChatServer)
         process = PartProcess(HERALD, run.directory.path)
         process.start()
         try:
-            wait_until(lambda: chat.asked or process.has_ended())
+            wait_until("the herald has asked the chat or has ended", lambda: chat.asked or process.has_ended())
             process.ask_to_stop()
-            wait_until(process.has_ended)
+            wait_until("the herald has ended", process.has_ended)
         finally:
             assert process.end() == 0
         assert len(chat.asked) == 1

@@ -17,7 +17,7 @@ from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.store.engine import Sessions, open_engine
 from tests.postgres import new_database, new_server
 from tests.stores import empty_store
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_only_one_has_it(engine: Engine) -> None:
     assert not second.try_take()
     first.check()
     first.release()
-    wait_until(second.try_take)  # the server closes the connection in its own time
+    wait_until("the second keeper has the lock", second.try_take)  # the server closes the connection in its own time
     second.release()
 
 
@@ -76,7 +76,7 @@ def test_who_is_told_to_stop_waits_no_longer(engine: Engine) -> None:
     answers = iter([False, True])
     second.wait(lambda: next(answers), lambda _: None)
     first.release()
-    wait_until(first.try_take)
+    wait_until("the first keeper has the lock", first.try_take)
     first.release()
 
 
@@ -88,7 +88,7 @@ def test_a_lock_that_may_be_lost_ends_the_keeper(engine: Engine) -> None:
         connection.execute(text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"))
     with pytest.raises(WorkerError, match="only keeper"):
         lock.check()
-    wait_until(lock.try_take)
+    wait_until("the keeper has the lock", lock.try_take)
     lock.release()
 
 
@@ -107,12 +107,12 @@ def test_a_killed_keepers_lock_is_free(address: str, engine: Engine) -> None:
     process.start()
     lock = KeeperLock(engine)
     try:
-        assert held.wait(60)
+        assert held.wait(PATIENCE_S)
         assert not lock.try_take()
     finally:
         process.kill()
         process.join()
-    wait_until(lock.try_take)
+    wait_until("the keeper has the lock", lock.try_take)
     lock.release()
 
 

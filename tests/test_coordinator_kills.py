@@ -18,7 +18,7 @@ from coordinator.manifests import MANIFEST, newest_verified, verify
 from tests import kill_mains
 from tests.small_run import make_small_run
 from tests.sound_checkpoints import publish_to
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 KILLS = int(os.environ.get("MANYHANDS_KILLS", "25"))
 MOST_S = 0.25  # from the first whole checkpoint to the kill: several are written in that time
@@ -34,7 +34,7 @@ def killed_again_and_again(main: Callable[[str, str], None], run_dir: Path, chec
         before = written.stat().st_size
         process = context.Process(target=main, args=(str(run_dir), str(written)))
         process.start()
-        wait_until(lambda before=before: written.stat().st_size > before)  # type: ignore[misc]
+        wait_until("the writer has written a checkpoint", lambda before=before: written.stat().st_size > before)  # type: ignore[misc]
         time.sleep(chance.uniform(0, MOST_S))
         assert process.is_alive()
         os.kill(process.pid or 0, signal.SIGKILL)

@@ -13,14 +13,14 @@ from coordinator.store.engine import Sessions, open_engine
 from coordinator.store.news import Topic, tell
 from tests.postgres import new_database, new_server
 from tests.stores import empty_store
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
-LONG_S = 600.0
+LONG_S = 10 * PATIENCE_S
 
 
 async def rings(ear: Ear) -> None:
     """Wait until it does; it is ready for the next then."""
-    await asyncio.wait_for(ear.rest(LONG_S), 60)
+    await asyncio.wait_for(ear.rest(LONG_S), PATIENCE_S)
     ear.look()
 
 
@@ -37,7 +37,7 @@ async def test_who_rests_is_woken_by_its_own_topics_only() -> None:
     await rings(ear)
     assert not resting.done()
     bell.ring(Topic.PROGRESS)
-    await asyncio.wait_for(resting, 60)
+    await asyncio.wait_for(resting, PATIENCE_S)
 
 
 async def test_a_rest_is_as_long_as_the_look_took() -> None:
@@ -54,7 +54,7 @@ async def test_a_rest_is_as_long_as_the_look_took() -> None:
 
 async def test_without_news_a_rest_ends_by_itself() -> None:
     """Where the database tells nothing, everybody looks again all the same."""
-    await asyncio.wait_for(Ear().rest(0.01), 60)
+    await asyncio.wait_for(Ear().rest(0.01), PATIENCE_S)
 
 
 async def test_who_is_cancelled_while_it_rings_ends() -> None:
@@ -64,7 +64,7 @@ async def test_who_is_cancelled_while_it_rings_ends() -> None:
     await asyncio.sleep(2 * LEAST_REST_S)
     ear.ring()
     resting.cancel()
-    await asyncio.wait({resting}, timeout=60)
+    await asyncio.wait({resting}, timeout=PATIENCE_S)
     assert resting.cancelled()
 
 
@@ -115,7 +115,9 @@ async def test_a_server_that_comes_back_is_listened_to_again(caplog: pytest.LogC
         async with listening(engine, bell):
             await rings(ear)
             await asyncio.to_thread(server.stop)
-            await eventually(lambda: "looking every second" in caplog.text)
+            await eventually(
+                "the cache has said that it looks every second", lambda: "looking every second" in caplog.text
+            )
             await asyncio.to_thread(server.start)
             await rings(ear)
             assert caplog.text.count("looking every second") == 1

@@ -14,7 +14,7 @@ from coordinator.presence_book import PresenceBook
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
 from tests.stores import Kind, empty_store
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 NOW = 1_800_000_000.0
 DEVICES = ("laptop", "desktop", "server")
@@ -62,7 +62,7 @@ async def test_it_writes_by_itself_again_and_again(sessions: Sessions) -> None:
     book = PresenceBook(sessions, 0.01)
     for step in (1, 2):
         book.note(stay, claim(step))
-        await eventually(lambda step=step: steps_of(sessions) == {"laptop": step})
+        await eventually("the store has the newest step", lambda step=step: steps_of(sessions) == {"laptop": step})
     await book.close()
 
 
@@ -88,9 +88,9 @@ async def test_a_database_that_is_away_costs_only_what_was_to_be_written(
             session.connection().exec_driver_sql("ALTER TABLE sessions RENAME TO away")
         book = PresenceBook(sessions, 0.01)
         book.note(stay, claim(1))
-        await eventually(lambda: "Cannot write who is here" in caplog.text)
+        await eventually("the failed write is logged", lambda: "Cannot write who is here" in caplog.text)
         with sessions.begin() as session:
             session.connection().exec_driver_sql("ALTER TABLE away RENAME TO sessions")
         book.note(stay, claim(2))
-        await eventually(lambda: steps_of(sessions) == {"laptop": 2})
+        await eventually("the store has the newest step", lambda: steps_of(sessions) == {"laptop": 2})
         await book.close()

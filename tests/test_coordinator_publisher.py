@@ -24,12 +24,11 @@ from coordinator.runs import OpenRun, open_run
 from tests.local_hub import TOKEN, Hub, local_hub
 from tests.small_run import make_small_run
 from tests.sound_checkpoints import add_sound_checkpoint, publish_to, record
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # huggingface_hub's own uploads.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 REPOSITORY = "us/model"
-PUBLISHED_S = 240.0  # the publisher gives way to whatever else the machine does, and so does what loads the folder
 FILES = {"README.md", "config.json", "manifest.json", "model.safetensors", "probe.safetensors", "tokenizer.json"}
 
 
@@ -239,12 +238,15 @@ def test_killed_and_started_again_it_publishes_what_is_missing(run: OpenRun, hub
         assert hub.commits(REPOSITORY) == 0
     hub.hold = ""
     hub.released.set()
-    wait_until(lambda: hub.commits(REPOSITORY) == 1)
+    wait_until("the hub has the first commit", lambda: hub.commits(REPOSITORY) == 1)
     process.start()
     try:
-        wait_until(lambda: publications(run.sessions) and publications(run.sessions)[0].published_at, PUBLISHED_S)
+        wait_until(
+            "the checkpoint is recorded as published",
+            lambda: publications(run.sessions) and publications(run.sessions)[0].published_at,
+        )
         process.ask_to_stop()
-        wait_until(process.has_ended)
+        wait_until("the publisher has ended", process.has_ended)
     finally:
         process.end()
     assert hub.commits(REPOSITORY) == 1
@@ -255,13 +257,13 @@ def kill_when_held(process: PartProcess, hub: Hub) -> None:
     """Start the publisher, and kill it when the hub holds its request; till then nobody has seen its secret."""
     process.start()
     try:
-        wait_until(hub.arrived.is_set, PUBLISHED_S)
+        wait_until("the upload has begun", hub.arrived.is_set)
         assert process._process is not None
         place = Path(f"/proc/{process._process.pid}")
         assert TOKEN not in (place / "environ").read_text()
         assert TOKEN not in (place / "cmdline").read_text()
         os.kill(process._process.pid or 0, signal.SIGKILL)
-        wait_until(process.has_ended)
+        wait_until("the publisher has ended", process.has_ended)
     finally:
         process.end()
 

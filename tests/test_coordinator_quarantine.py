@@ -27,7 +27,7 @@ from tests.clocks import Clock
 from tests.control_plane import TestCoordinator, joined, serving
 from tests.receipts import key_of
 from tests.stores import Kind, device_keys, empty_store, let_others_wait
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 AUTHORITY = AuthorityKey.generate()
 
@@ -264,7 +264,9 @@ async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_pa
     ):
         ada.start()
         bob.start()
-        await eventually(lambda: bool(ada.heard.standings and bob.heard.standings))
+        await eventually(
+            "both members have heard where they stand", lambda: bool(ada.heard.standings and bob.heard.standings)
+        )
         impose(coordinator, "Bob", "sends garbage")
         assert bob.running is not None
         with pytest.raises(QuarantinedError, match=r"in quarantine \(sends garbage\): ask the run's operator"):
@@ -277,13 +279,15 @@ async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_pa
         def heard() -> list[frozenset[str]]:
             return [verify_revocations(jwt, key, "test").peer_ids for jwt in ada.heard.revocations]
 
-        await eventually(lambda: heard()[-1:] == [frozenset({bob.credentials.device_key.peer_id})])
+        await eventually(
+            "Bob's device is in quarantine", lambda: heard()[-1:] == [frozenset({bob.credentials.device_key.peer_id})]
+        )
         services = coordinator.services
         release(services.sessions, "Bob", "", "os:grace", services.clock())
-        await eventually(lambda: heard()[-1:] == [frozenset()])
+        await eventually("nobody is in quarantine", lambda: heard()[-1:] == [frozenset()])
         bob.heard.standings.clear()
         bob.start()
-        await eventually(lambda: bool(bob.heard.standings))
+        await eventually("Bob has heard where he stands", lambda: bool(bob.heard.standings))
 
 
 async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> None:
@@ -292,7 +296,7 @@ async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> Non
         services, peer_id = coordinator.services, mallory.credentials.device_key.peer_id
         keeper = services.membership.grant_keeper(device_keys(tmp_path, 1)[0]).device_id
         mallory.start()
-        await eventually(lambda: bool(mallory.heard.standings))
+        await eventually("Mallory has heard where she stands", lambda: bool(mallory.heard.standings))
         for minute in range(services.quarantine.strikes):
             at = services.clock() + 60 * minute
             hear(services.sessions, services.quarantine, Claim(peer_id, "step", 7, "claims step 99"), keeper, at)

@@ -15,7 +15,7 @@ from peer.messages import Ready
 from peer.own_presence import OwnPresence
 from peer.protocol import MAX_RELAYS
 from tests.control_plane import connected, joined, serving
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ID = "12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
 OTHER = "12D3KooWQJNRsRgC65NXgWCgawvsTkTRP81VgbfRTSsSyyAuXhjT"
@@ -66,7 +66,7 @@ async def test_a_joiner_hears_of_a_volunteer_that_relays(tmp_path: Path) -> None
             assert list((await client.join(key, invite)).relays) == []
             ada.start()
             services = coordinator.services
-            await eventually(lambda: relays(services.sessions, services.clock()))
+            await eventually("the relay is known", lambda: relays(services.sessions, services.clock()))
             assert list((await client.join(key)).relays) == list(presence.relays)
             assert list((await client.join(ada.credentials.device_key)).relays) == []
             await ada.leave()

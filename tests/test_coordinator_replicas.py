@@ -45,7 +45,7 @@ from tests.postgres import new_database
 from tests.raw_sessions import drained, greeted
 from tests.receipts import keeper_confirms
 from tests.stores import Kind, empty_store
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 NOW = 1_800_000_000.0
 LONG_S = 3600.0
@@ -99,7 +99,7 @@ async def two_replicas(path: Path) -> AsyncIterator[Replicas]:
 async def ended_with(member: Member) -> BaseException | None:
     """How the member's own session came to its end."""
     assert member.running is not None
-    await asyncio.wait({member.running}, timeout=60)
+    await asyncio.wait({member.running}, timeout=PATIENCE_S)
     return member.running.exception()
 
 
@@ -154,7 +154,9 @@ async def test_who_is_shut_out_at_one_is_sent_away_by_the_other(tmp_path: Path) 
     ):
         for member in (ada, bob, eve):
             member.start()
-            await eventually(lambda member=member: bool(member.heard.standings))
+            await eventually(
+                "each member has heard where it stands", lambda member=member: bool(member.heard.standings)
+            )
         before = len(ada.heard.revocations)
         services = run.first.services
         services.membership.revoke("Bob", "sends garbage")
@@ -162,7 +164,7 @@ async def test_who_is_shut_out_at_one_is_sent_away_by_the_other(tmp_path: Path) 
         device = eve.credentials.access_token(time.time()).device_id
         quarantine_device(services.sessions, "Eve", device, "tests", "os:grace", services.clock())
         assert isinstance(await ended_with(eve), QuarantinedError)
-        await eventually(lambda: len(ada.heard.revocations) >= before + 1)
+        await eventually("Ada has the new revocations", lambda: len(ada.heard.revocations) >= before + 1)
 
 
 async def test_a_report_to_one_moves_the_standing_at_the_other(tmp_path: Path) -> None:
@@ -175,12 +177,17 @@ async def test_a_report_to_one_moves_the_standing_at_the_other(tmp_path: Path) -
         write_status(run.first, "/ip4/127.0.0.1/tcp/1/p2p/Qm")
         ada.start()
         bob.start()
-        await eventually(lambda: bool(ada.heard.standings and bob.heard.standings))
+        await eventually(
+            "both members have heard where they stand", lambda: bool(ada.heard.standings and bob.heard.standings)
+        )
         bob.outbox.put(a_report(1), era=0, completed_at=time.time())
-        await eventually(lambda: len(bob.outbox) == 0)
+        await eventually("Bob's outbox is empty", lambda: len(bob.outbox) == 0)
         services = run.second.services
         keeper_confirms(services.sessions, services.membership, services.ledger, "test", 1)
-        await eventually(lambda: (ada.heard.standings[-1].rank, bob.heard.standings[-1].rank) == (2, 1))
+        await eventually(
+            "both members have heard of Bob's step",
+            lambda: (ada.heard.standings[-1].rank, bob.heard.standings[-1].rank) == (2, 1),
+        )
 
 
 async def test_a_joiner_at_one_hears_of_relays_at_the_other(tmp_path: Path) -> None:
@@ -195,7 +202,7 @@ async def test_a_joiner_at_one_hears_of_relays_at_the_other(tmp_path: Path) -> N
         ada.presence = presence
         ada.start()
         services = run.second.services
-        await eventually(lambda: relays(services.sessions, services.clock()) == [address])
+        await eventually("the relay is known", lambda: relays(services.sessions, services.clock()) == [address])
         reply = await client.join(DeviceKey.load_or_create(tmp_path / "key"), run.second.invite("Bob"))
         assert list(reply.relays) == [address]
 
@@ -209,7 +216,7 @@ async def test_pages_at_both_show_at_once_what_the_keeper_writes(
         pages = [live_page(coordinator) for coordinator in (run.first, run.second)]
         async with pages[0].refreshing(), pages[1].refreshing():
             write_status(run.first, "/ip4/127.0.0.1/tcp/1/p2p/Qm")
-            await eventually(lambda: all(page.current.swarm is not None for page in pages))
+            await eventually("both pages know the swarm", lambda: all(page.current.swarm is not None for page in pages))
 
 
 def live_page(coordinator: TestCoordinator) -> LiveSnapshot:

@@ -25,6 +25,7 @@ from coordinator.store.engine import Sessions, open_engine
 from peer.control_client import ControlClient
 from peer.run_config import RunConfig
 from tests.stores import put_tables
+from tests.support.waiting import PATIENCE_S
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -58,7 +59,7 @@ async def running(directory: RunDirectory) -> AsyncIterator[None]:
             yield
     finally:
         stop.set()
-        await asyncio.wait_for(service, 20)
+        await asyncio.wait_for(service, PATIENCE_S)
 
 
 async def http_status(port: int, path: str) -> int:
@@ -76,7 +77,7 @@ async def health_of(directory: RunDirectory, service: str) -> int:
     address = f"127.0.0.1:{directory.settings.control_port}"
     async with grpc.aio.secure_channel(address, credentials, options) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
         return int(reply.status)
 
 
@@ -109,7 +110,7 @@ async def test_a_taken_port_is_named_and_nothing_stays_open(directory: RunDirect
     """Whichever of its ports is taken, the service ends at once, says which, and releases the other."""
     port = getattr(directory.settings, port_of)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError, match=str(port)):
-        await asyncio.wait_for(run_service(directory, lambda: None, asyncio.Event()), 20)
+        await asyncio.wait_for(run_service(directory, lambda: None, asyncio.Event()), PATIENCE_S)
     async with running(directory):
         assert await health_of(directory, "") == SERVING
 
@@ -136,7 +137,7 @@ def test_sigterm_ends_the_process_in_order(directory: RunDirectory) -> None:
             assert process.is_alive()
         assert process.pid is not None
         process.terminate()
-        process.join(20)
+        process.join(PATIENCE_S)
         assert process.exitcode == 0
         asyncio.run(_start_and_stop(directory))
     finally:

@@ -20,7 +20,7 @@ from peer.protocol import control_pb2
 from peer.protocol.wire import lost_to_wire, report_to_wire
 from tests.control_plane import TestCoordinator, a_report, joined, samples_of, serving, write_status
 from tests.raw_sessions import drained, greeted, next_of
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 async def test_a_report_whose_acknowledgement_was_lost_is_counted_once(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ async def test_a_report_whose_acknowledgement_was_lost_is_counted_once(tmp_path:
             assert (await next_of(call, "ack")).ack.accepted
         call.cancel()
         member.start()
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == {1: 32}
 
 
@@ -43,9 +43,11 @@ async def test_an_impossible_presence_is_dropped_and_the_session_goes_on(tmp_pat
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.presence = control_pb2.Presence(step=2**60, state="training", samples_per_second=float("nan"))
         member.start()
-        await eventually(lambda: ("session", "bad-request") in coordinator.refusals())
+        await eventually(
+            "the bad request is recorded as refused", lambda: ("session", "bad-request") in coordinator.refusals()
+        )
         member.outbox.put(a_report(1), era=0, completed_at=time.time())
-        await eventually(lambda: samples_of(coordinator) == {1: 32})
+        await eventually("the ledger has the samples of step 1", lambda: samples_of(coordinator) == {1: 32})
 
 
 async def test_an_expired_token_is_refused_at_hello(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ async def test_losses_beside_reports_are_counted_once(tmp_path: Path) -> None:
             assert (await next_of(call, "ack")).ack.accepted
         call.cancel()
         member.start()
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert lost_in(coordinator) == {"left": 12}
 
 
@@ -178,7 +180,10 @@ async def test_a_device_is_known_by_what_its_worker_found(tmp_path: Path) -> Non
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.presence = control_pb2.Presence(step=1, state="training", device="cuda:0 (Tesla\n T4)")
         member.start()
-        await eventually(lambda: "cuda:0 (Tesla T4)" in newest_hardware(coordinator.services.sessions).values())
+        await eventually(
+            "the ledger has the member's hardware",
+            lambda: "cuda:0 (Tesla T4)" in newest_hardware(coordinator.services.sessions).values(),
+        )
 
 
 def lost_in(coordinator: TestCoordinator) -> dict[str, int]:

@@ -28,11 +28,10 @@ from coordinator.sinks.tensorboard_sink import TensorBoardSink, rows_in
 from coordinator.sinks.writer import LONGEST_PAUSE_S, POLL_S, SinkWriter, pause_s
 from tests.clocks import Clock
 from tests.served_page import FakeRun, fake_run
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 LATER = 1e12
 BLOCK = 32_768
-PATIENCE_S = 120.0  # the sinks' libraries take seconds to import, on a busy machine many
 
 
 @pytest.fixture
@@ -254,7 +253,10 @@ def write_in_a_process(run: FakeRun, sinks: dict[str, object], change: str = "",
     child = subprocess.Popen([sys.executable, "-c", script, str(run.directory.path)], stderr=subprocess.PIPE, text=True)
     book = run.directory.sinks_dir / f"{waits_for or next(iter(sinks))}.json"
     try:
-        wait_until(lambda: child.poll() is not None or rows_settled(book) == rows, PATIENCE_S)
+        wait_until(
+            "all rows are written or the process has ended",
+            lambda: child.poll() is not None or rows_settled(book) == rows,
+        )
         child.terminate()
         _, said = child.communicate(timeout=PATIENCE_S)
     finally:
@@ -293,7 +295,7 @@ def test_trackio_holds_each_point_once(run: FakeRun) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert read.returncode == 0, read.stderr
     rows = json.loads(read.stdout.splitlines()[-1])

@@ -24,6 +24,7 @@ from coordinator.validations import record_validation
 from tests.postgres import PASSWORD, new_database, shared_server
 from tests.served_page import validation_row
 from tests.stores import Kind, database_address, downgrade
+from tests.support.waiting import PATIENCE_S
 
 WRITERS, WRITES = 3, 20
 
@@ -258,7 +259,7 @@ def test_deadlock_is_tried_again(engine: Engine) -> None:
             session.flush()
             if not met and engine.dialect.name == "postgresql":  # on SQLite the second cannot even begin
                 met.append(True)
-                both_began.wait(60)
+                both_began.wait(PATIENCE_S)
             session.get_one(Step, second, with_for_update=True).samples += 1
 
         sessions.transact(add)

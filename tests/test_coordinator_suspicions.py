@@ -13,7 +13,7 @@ from peer.protocol import control_pb2
 from peer.session_stream import SessionHandlers
 from peer.suspicion import Suspicion, WaitingSuspicions
 from tests.control_plane import Member, connected, join_as, joined, serving
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 def waiting_at(member: Member, found: Suspicion) -> WaitingSuspicions:
@@ -38,7 +38,9 @@ async def test_a_suspicion_names_the_member_in_the_log(tmp_path: Path, caplog: p
         mallory = (await join_as(coordinator, client, tmp_path / "mallory", "Mallory")).device_key.peer_id
         waiting_at(member, Suspicion(mallory, "whoever", "d9", "step", 7, "claims step 1000000000"))
         member.start()
-        await eventually(lambda: ("suspicion", "step") in coordinator.refusals())
+        await eventually(
+            "the suspicion is recorded as refused", lambda: ("suspicion", "step") in coordinator.refusals()
+        )
     assert "Ada noticed at step 7: Mallory's device claims step 1000000000" in caplog.text
 
 
@@ -47,7 +49,9 @@ async def test_a_suspicion_of_nobody_is_dropped_and_recorded(tmp_path: Path) -> 
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         waiting_at(member, Suspicion("QmNobody", "whoever", "d9", "step", 7, "claims step 1000000000"))
         member.start()
-        await eventually(lambda: ("session", "bad-request") in coordinator.refusals())
+        await eventually(
+            "the bad request is recorded as refused", lambda: ("session", "bad-request") in coordinator.refusals()
+        )
 
 
 async def test_an_older_coordinator_is_told_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +61,7 @@ async def test_an_older_coordinator_is_told_nothing(tmp_path: Path, monkeypatch:
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         waiting = waiting_at(member, Suspicion("QmNobody", "whoever", "d9", "step", 7, "claims step 1000000000"))
         member.start()
-        await eventually(lambda: bool(member.heard.standings))
+        await eventually("the member has heard where it stands", lambda: bool(member.heard.standings))
         assert len(waiting.take()) == 1
 
 

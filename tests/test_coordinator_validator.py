@@ -26,9 +26,8 @@ from peer.data.validation_set import open_validation_set
 from tests import part_mains
 from tests.small_checkpoints import add_checkpoint, run_model
 from tests.small_run import make_small_run
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
-TIMEOUT_S = 120.0
 VALIDATION = {"share": 0.25, "samples": 16}
 PHASES = ({"from_step": 8, "sequence_length": 64},)
 
@@ -199,17 +198,17 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(run: OpenRun) -> None:
     started = run.directory.path / part_mains.EVALUATING_FILE
     with running(run, Part("validator", part_mains.evaluates_for_ever)):
         add_checkpoint(run.directory, run.sessions, 1, seed=1)
-        wait_until(lambda: started.exists() and started.read_text() != "")
+        wait_until("the validator has said how it started", lambda: started.exists() and started.read_text() != "")
         os.kill(int(started.read_text()), signal.SIGKILL)
     assert steps(run) == []
     with running(run, VALIDATOR) as process:
-        wait_until(lambda: steps(run) == [1])
+        wait_until("the first checkpoint is validated", lambda: steps(run) == [1])
         first = validations(run.sessions)
         add_checkpoint(run.directory, run.sessions, 2, seed=2)
-        wait_until(lambda: steps(run) == [1, 2])
+        wait_until("the second checkpoint is validated", lambda: steps(run) == [1, 2])
         assert validations(run.sessions)[:1] == first
         process.ask_to_stop()
-        wait_until(process.has_ended)
+        wait_until("the validator has ended", process.has_ended)
         assert process.end() == 0
 
 

@@ -19,14 +19,14 @@ from peer.protocol import MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, contro
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
 from tests.control_plane import connected, serving, write_status
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20.0
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"
 
 
 async def ask(client: ControlClient, method: str, request: Any) -> Any:
     try:
-        return await getattr(client._stub, method)(request, timeout=TIMEOUT_S)
+        return await getattr(client._stub, method)(request, timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
 
@@ -40,7 +40,7 @@ async def probe(client: ControlClient, up_bytes: int, down_bytes: int) -> tuple[
             yield control_pb2.ProbeUp(data=bytes(min(PROBE_CHUNK_BYTES, up_bytes - start)))
 
     try:
-        replies = [reply async for reply in client._stub.Probe(chunks(), timeout=TIMEOUT_S)]
+        replies = [reply async for reply in client._stub.Probe(chunks(), timeout=PATIENCE_S)]
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
     return replies[1].received_bytes, sum(len(reply.data) for reply in replies)
@@ -122,7 +122,7 @@ async def test_a_probe_does_not_hold_its_place_for_ever(tmp_path: Path, monkeypa
     """A caller who sends nothing, or takes nothing, is sent away."""
     monkeypatch.setattr("coordinator.visitors.PROBE_TIMEOUT_S", 0.05)
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        call = client._stub.Probe(timeout=TIMEOUT_S)
+        call = client._stub.Probe(timeout=PATIENCE_S)
         await call.write(control_pb2.ProbeUp())
         await call.read()  # admitted
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -143,7 +143,7 @@ async def test_the_coordinator_dials_back(tmp_path: Path) -> None:
         port = listener.sockets[0].getsockname()[1]
         reply = await ask(client, "DialBack", control_pb2.DialBackRequest(port=port))
         assert len(reply.word) == WORD_BYTES
-        assert await asyncio.wait_for(heard.get(), TIMEOUT_S) == reply.word
+        assert await asyncio.wait_for(heard.get(), PATIENCE_S) == reply.word
         listener.close()
 
 

@@ -11,6 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel
 
 from coordinator.web.answers import AnswerCache, answer, encode
+from tests.support.waiting import PATIENCE_S
 
 
 class Sum(BaseModel):
@@ -51,7 +52,7 @@ async def test_of_many_who_ask_one_builds() -> None:
     built, go = [], threading.Event()
 
     def make() -> Sum:
-        go.wait(30)
+        go.wait(PATIENCE_S)
         built.append(1)
         return Sum(value=len(built))
 
@@ -71,7 +72,7 @@ async def test_whoever_goes_away_takes_nothing_along() -> None:
     go = threading.Event()
 
     def make() -> Sum:
-        go.wait(30)
+        go.wait(PATIENCE_S)
         return Sum(value=7)
 
     cache = AnswerCache()

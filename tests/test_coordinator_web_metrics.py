@@ -27,7 +27,7 @@ from peer.round_counts import RoundTally
 from tests.clocks import Clock
 from tests.control_plane import TestCoordinator, a_report, connected, joined, serving
 from tests.served_page import TARGET, FakeRun, fake_run
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 Samples = dict[tuple[str, ...], float]
 
@@ -164,11 +164,13 @@ async def test_calls_of_the_control_plane_are_counted_with_their_status(tmp_path
     """By method and status code; those that reach no method are not, nor do strangers choose names."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path), connected(coordinator) as client:
         with pytest.raises(grpc.aio.AioRpcError):
-            await client._stub.Renew(control_pb2.RenewRequest(nonce=b"x"), timeout=60)
+            await client._stub.Renew(control_pb2.RenewRequest(nonce=b"x"), timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError):
-            await client._channels[0].unary_unary(f"/{SERVICE_NAME}/Nonsense")(b"", timeout=60)
+            await client._channels[0].unary_unary(f"/{SERVICE_NAME}/Nonsense")(b"", timeout=PATIENCE_S)
         calls = Calls(coordinator)
-        await eventually(lambda: calls.ended("Renew", "invalid_argument") == 1)  # said before the call has ended
+        await eventually(
+            "the refused call is counted", lambda: calls.ended("Renew", "invalid_argument") == 1
+        )  # said before the call has ended
         assert calls.ended("Join", "ok") == 1
         assert calls.answered("Join") == 1
         assert calls.methods() == {"Challenge", "Join", "Renew"}
@@ -179,12 +181,14 @@ async def test_a_session_is_open_until_it_has_ended(tmp_path: Path) -> None:
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         calls = Calls(coordinator)
         member.start()
-        await eventually(lambda: calls.value("manyhands_sessions_open") == 1)
+        await eventually("the session is counted as open", lambda: calls.value("manyhands_sessions_open") == 1)
         member.outbox.put(a_report(1), era=0, completed_at=coordinator.clock())
-        await eventually(lambda: calls.value("manyhands_reports_total", verdict="accepted") == 1)
+        await eventually(
+            "the report is counted", lambda: calls.value("manyhands_reports_total", verdict="accepted") == 1
+        )
         assert member.running is not None
         member.running.cancel()
-        await eventually(lambda: calls.ended("Session", "cancelled") == 1)
+        await eventually("the session is counted as ended", lambda: calls.ended("Session", "cancelled") == 1)
         assert calls.value("manyhands_sessions_open") == 0
         assert calls.answered("Session") == 0
 

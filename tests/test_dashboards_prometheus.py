@@ -14,6 +14,7 @@ from coordinator.web import WebState, create_app
 from tests.metric_names import ALERTS, DASHBOARDS, GRAFANA, expressions, names_given, names_used
 from tests.programs import require
 from tests.served_page import fake_run
+from tests.support.waiting import PATIENCE_S
 
 UNIT_TESTS = Path(__file__).parent / "prometheus_alerts.yml"
 
@@ -21,7 +22,7 @@ UNIT_TESTS = Path(__file__).parent / "prometheus_alerts.yml"
 def promtool(*arguments: object) -> str:
     """What promtool says; fails the test with it where it complains."""
     require("promtool")
-    result = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    result = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -81,7 +82,9 @@ def test_scrape_follows_prometheus_conventions(tmp_path: Path) -> None:
         run.add_member("ada")
         run.add_step(1, 9.0)
         scrape = client.get("/metrics").text
-    result = subprocess.run(["promtool", "check", "metrics"], input=scrape, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        ["promtool", "check", "metrics"], input=scrape, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 

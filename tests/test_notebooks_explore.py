@@ -22,7 +22,7 @@ from coordinator.membership import Membership
 from coordinator.ports import free_ports
 from tests.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
 from tests.served_page import FakeRun, PageServer, fake_run
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 HOSTILE = "<img src=x onerror=alert(1)> $x^{"
@@ -92,10 +92,10 @@ def train_two_steps(served: RunDirectory, directory: Path) -> None:
     )
     try:
         ledger = Ledger(sessions, served.config)
-        wait_until(lambda: len(ledger.steps()) >= 2)
+        wait_until("the ledger has two steps", lambda: len(ledger.steps()) >= 2)
     finally:
         volunteer.terminate()
-        volunteer.wait(timeout=180)
+        volunteer.wait(PATIENCE_S)
 
 
 async def test_a_run_without_data_is_said_to_have_none(

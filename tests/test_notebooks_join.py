@@ -33,13 +33,12 @@ from coordinator.membership import Membership
 from coordinator.presence import online_sessions
 from coordinator.software import own_software
 from peer.software import CONSTRAINTS
-from tests.live_notebooks import TIMEOUT_S, open_notebook, outputs, printed, served_run, sessions_of, shown
-from tests.waiting import eventually
+from tests.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 OURS = ("MANYHANDS_", "COLAB_", "KAGGLE_")
 HOST = dict(os.environ)  # before a test changes it
-PATIENCE_S = 900  # a hundred packages, which may have to be downloaded
 WHEEL = "manyhands_swarm-0-py3-none-any.whl"
 STAND_IN = """
 import os, sys
@@ -82,13 +81,13 @@ def prepare(run: RunDirectory, code: str, monkeypatch: pytest.MonkeyPatch) -> No
 async def run_cell(client: NotebookClient, true: Callable[[], object], *, interrupts: int = 1) -> None:
     """Execute the cell and interrupt it, as the notebook's button does, once something has happened."""
     running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
-    await eventually(lambda: running.done() or true(), PATIENCE_S)
+    await eventually("the cell has done what is waited for, or has ended", lambda: running.done() or true())
     assert client.km is not None
     for _ in range(interrupts):
         await client.km.interrupt_kernel()
         await asyncio.sleep(0.1)
     try:
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
     except CellExecutionError as error:
         pytest.fail(str(error))
 
@@ -125,7 +124,7 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
     assert "Ended at once" in printed(client)
     assert len(shown(client, "text/html")) == 1
     assert [(row.member, row.devices) for row in ledger.contributions() if row.samples] == [("<i>nora</i>", 1)]
-    await eventually(lambda: nothing_left(tmp_path))
+    await eventually("no process of the notebook is left", lambda: nothing_left(tmp_path))
 
 
 async def test_nothing_outlives_the_kernel(
@@ -137,11 +136,13 @@ async def test_nothing_outlives_the_kernel(
     sessions = sessions_of(served)
     async with client.async_setup_kernel():
         running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
-        await eventually(lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time())))
+        await eventually(
+            "pia is online", lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time()))
+        )
         assert client.km is not None
         await client.km.shutdown_kernel(now=True)
         running.cancel()
-    await eventually(lambda: nothing_left(tmp_path))
+    await eventually("no process of the notebook is left", lambda: nothing_left(tmp_path))
 
 
 def nothing_left(home: Path) -> bool:
@@ -265,7 +266,9 @@ async def test_a_machine_without_a_checkout_gets_all_from_the_run(
     monkeypatch.delenv("MANYHANDS_SOFTWARE")
     monkeypatch.delenv("MANYHANDS_LINK")
     place = {"metadata": {"path": tmp_path}}
-    client = NotebookClient(served_notebook(served), timeout=PATIENCE_S, kernel_name=fresh_host, resources=place)
+    client = NotebookClient(
+        served_notebook(served), timeout=2 * int(PATIENCE_S), kernel_name=fresh_host, resources=place
+    )
     ledger = Ledger(sessions_of(served), served.config)
 
     def counted() -> bool:
@@ -281,7 +284,7 @@ async def test_a_machine_without_a_checkout_gets_all_from_the_run(
 
 def served_notebook(run: RunDirectory) -> nbformat.NotebookNode:
     """The notebook as the run offers it."""
-    with urlopen(f"{run.settings.web_address}/software/join.ipynb", timeout=TIMEOUT_S) as answer:  # noqa: S310
+    with urlopen(f"{run.settings.web_address}/software/join.ipynb", timeout=PATIENCE_S) as answer:  # noqa: S310
         return nbformat.reads(answer.read().decode(), as_version=4)
 
 
@@ -302,7 +305,7 @@ async def test_the_invite_is_typed_unseen(tmp_path: Path, monkeypatch: pytest.Mo
         client.kc.execute(client.nb.cells[1].source, allow_stdin=True)
         asked = []
         for answer in ("cpu", "a link", "s3cret-code"):
-            asked.append((await client.kc.get_stdin_msg(timeout=TIMEOUT_S))["content"])
+            asked.append((await client.kc.get_stdin_msg(timeout=PATIENCE_S))["content"])
             client.kc.input(answer)
         said = await everything_said(client)
     assert [question["password"] for question in asked] == [False, False, True]
@@ -315,7 +318,7 @@ async def everything_said(client: NotebookClient) -> str:
     said = ""
     while True:
         assert client.kc is not None
-        message = await client.kc.get_iopub_msg(timeout=TIMEOUT_S)
+        message = await client.kc.get_iopub_msg(timeout=PATIENCE_S)
         said += str(message["content"])
         if "Thank you!" in said and message["content"].get("execution_state") == "idle":
             return said

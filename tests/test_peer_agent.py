@@ -32,9 +32,7 @@ from peer.worker_process import WorkerMain
 from peer.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from tests import worker_mains
 from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
-from tests.waiting import eventually
-
-TIMEOUT_S = 180.0
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 class Recorder:
@@ -85,9 +83,9 @@ async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         running = asyncio.create_task(agent.run())
         ledger = coordinator.services.ledger
-        await eventually(lambda: [row.step for row in ledger.steps()] == [1, 2])
+        await eventually("the ledger has steps 1 and 2", lambda: [row.step for row in ledger.steps()] == [1, 2])
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert [row.samples for row in ledger.steps()] == [10, 10]
         assert shown.state == PanelState(run="test", member="ada")
         assert any(isinstance(event, Stopped) for event in shown.events)
@@ -100,9 +98,11 @@ async def test_second_stay_needs_no_invite(tmp_path: Path) -> None:
         for invite in (None, ""):
             agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, invite)
             running = asyncio.create_task(agent.run())
-            await eventually(lambda shown=shown: any(isinstance(event, Ready) for event in shown.events))
+            await eventually(
+                "the agent is ready", lambda shown=shown: any(isinstance(event, Ready) for event in shown.events)
+            )
             agent.stop("test")
-            await asyncio.wait_for(running, TIMEOUT_S)
+            await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_worker_learns_its_devices_number(tmp_path: Path) -> None:
@@ -111,10 +111,12 @@ async def test_worker_learns_its_devices_number(tmp_path: Path) -> None:
         for directory, invite, device in (("one", None, 0), ("two", None, 1), ("one", "", 0)):
             agent, shown = make_agent(coordinator, tmp_path / directory, worker_mains.trains_until_stopped, invite)
             running = asyncio.create_task(agent.run())
-            await eventually(lambda shown=shown: any(isinstance(event, Ready) for event in shown.events))
+            await eventually(
+                "the agent is ready", lambda shown=shown: any(isinstance(event, Ready) for event in shown.events)
+            )
             assert [e.device for e in shown.events if isinstance(e, Ready)] == [f"device {device}"]
             agent.stop("test")
-            await asyncio.wait_for(running, TIMEOUT_S)
+            await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +125,10 @@ async def test_dead_worker_is_started_again(tmp_path: Path, monkeypatch: pytest.
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_once)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
         assert any(isinstance(event, Notice) and "Starting again" in event.text for event in shown.events)
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 def count_kills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +146,12 @@ async def test_a_worker_killed_for_memory_gets_half_the_microbatch(
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.is_killed)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(e, Ready) and e.device == "device 2" for e in shown.events))
+        await eventually(
+            "the worker of device 2 is ready",
+            lambda: any(isinstance(e, Ready) and e.device == "device 2" for e in shown.events),
+        )
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
     assert [e.device for e in shown.events if isinstance(e, Ready)] == ["device 8", "device 4", "device 2"]
     killed = "The system killed the training process because memory had run out."
     assert [e.text for e in shown.events if isinstance(e, Notice) and "Starting again" in e.text] == [
@@ -163,7 +168,7 @@ async def test_a_worker_killed_by_somebody_keeps_its_microbatch(
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.is_killed)
         with pytest.raises(WorkerError, match=r"died \(Killed\)"):
-            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
     assert {e.device for e in shown.events if isinstance(e, Ready)} == {"device 8"}
 
 
@@ -175,7 +180,7 @@ async def test_a_worker_that_is_killed_with_one_sample_is_given_up(
     async with serving(tmp_path) as coordinator:
         agent, _ = make_agent(coordinator, tmp_path / "ada", worker_mains.is_always_killed)
         with pytest.raises(MemoryLimitError, match=r"memory had run out\. Not even one sample at a time"):
-            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
 
 
 async def test_a_worker_whose_device_has_no_memory_left_gets_half_the_microbatch(tmp_path: Path) -> None:
@@ -183,9 +188,9 @@ async def test_a_worker_whose_device_has_no_memory_left_gets_half_the_microbatch
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.runs_out_of_memory)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
     notices = [e.text for e in shown.events if isinstance(e, Notice) and "Starting again" in e.text]
     assert [text.partition(". ")[2] for text in notices] == ["Starting again with microbatches of 2."]
 
@@ -196,9 +201,11 @@ async def test_what_workers_held_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_with_samples)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: sum(isinstance(event, Ready) for event in shown.events) == 2)
+        await eventually(
+            "the second worker is ready", lambda: sum(isinstance(event, Ready) for event in shown.events) == 2
+        )
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         with coordinator.services.sessions() as session:
             lost = {row.cause: row.samples for row in session.scalars(select(LostSamples))}
         assert lost == {"died": 7, "left": 5}
@@ -209,7 +216,7 @@ async def test_a_run_that_reads_this_machines_files_needs_its_owners_word(tmp_pa
     async with serving(tmp_path, data={"sources": [{"kind": "text", "path": "/etc/hosts"}]}) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         with pytest.raises(ConfigError, match=r"/etc/hosts.*--data-folder"):
-            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
         assert shown.events == []
 
 
@@ -218,7 +225,7 @@ async def test_a_device_that_is_not_there_is_told_before_joining(tmp_path: Path)
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, device="cuda:99")
         with pytest.raises(ConfigError, match="`--device cuda:99`"):
-            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
         assert not (tmp_path / "ada" / "token.jwt").exists()
         assert shown.events == []
 
@@ -234,9 +241,9 @@ async def test_a_device_that_does_not_work_is_passed_over(tmp_path: Path, monkey
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.tells_its_device)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.devices)
+        await eventually("a device is shown", lambda: shown.devices)
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
     assert shown.devices == ["cpu"]
     assert Notice("warning", "Training on cpu: cuda:0 cannot be used here (no kernel).") in shown.events
 
@@ -247,7 +254,7 @@ async def test_gives_up_on_a_worker_that_keeps_failing(tmp_path: Path, monkeypat
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.dies_at_once)
         with pytest.raises(WorkerError):
-            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
         assert sum(isinstance(event, Notice) and event.level == "warning" for event in shown.events) == MAX_FAILURES - 1
 
 
@@ -258,15 +265,20 @@ async def test_who_comes_before_the_keeper_waits_for_it_and_then_trains(tmp_path
         options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
         agent = Agent(options, recorder.open, time.time, main)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: recorder.told("Waiting for the run's keeper") or recorder.devices)
+        await eventually(
+            "the agent waits for the keeper", lambda: recorder.told("Waiting for the run's keeper") or recorder.devices
+        )
         sessions = coordinator.services.sessions
-        await eventually(lambda: [stay.state for stay in online_sessions(sessions, time.time())] == ["starting"])
+        await eventually(
+            "the session says that the agent is starting",
+            lambda: [stay.state for stay in online_sessions(sessions, time.time())] == ["starting"],
+        )
         assert recorder.devices == []
         write_status(coordinator, KEEPER)
-        await eventually(lambda: recorder.devices)
+        await eventually("a device is shown", lambda: recorder.devices)
         assert recorder.devices == [repr((KEEPER,))]
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_who_waits_for_the_keeper_may_leave(tmp_path: Path) -> None:
@@ -276,9 +288,9 @@ async def test_who_waits_for_the_keeper_may_leave(tmp_path: Path) -> None:
         options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
         agent = Agent(options, recorder.open, time.time, main)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: recorder.told("Waiting for the run's keeper"))
+        await eventually("the agent waits for the keeper", lambda: recorder.told("Waiting for the run's keeper"))
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert recorder.devices == []
 
 
@@ -287,10 +299,10 @@ async def test_a_worker_that_misses_the_keeper_hears_again_where_it_is(tmp_path:
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.seeks_the_keeper)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.devices)
+        await eventually("a device is shown", lambda: shown.devices)
         assert shown.devices == [repr(KeeperAt((KEEPER,)))]
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_a_keeper_that_cannot_be_reached_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,9 +318,9 @@ async def test_a_keeper_that_cannot_be_reached_is_waited_for(tmp_path: Path, mon
         options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
         agent = Agent(options, shown.open, time.time, worker_mains.joins_at_last, explain=look_into)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.devices or running.done())
+        await eventually("a device is shown or the agent has ended", lambda: shown.devices or running.done())
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert len(shown.told("The swarm cannot be joined. ")) == 5
         assert all("Trying again in " in text for text in shown.told("The swarm cannot be joined."))
         assert len(shown.told("The doctor says why.")) == 1
@@ -324,23 +336,26 @@ async def test_a_node_that_dies_now_and_then_is_no_row_of_tries(
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.loses_its_node)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: len(shown.devices) > MAX_FAILURES + 1 or running.done())
+        await eventually(
+            "the agent has started more workers than it may lose, or has ended",
+            lambda: len(shown.devices) > MAX_FAILURES + 1 or running.done(),
+        )
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
     assert shown.told("Trying again in ") == []
     assert len(shown.told("has died. Starting again.")) > MAX_FAILURES
 
 
 async def test_a_pause_ends_when_somebody_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before it is over."""
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * TIMEOUT_S)
-    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 10 * PATIENCE_S)
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.fails_with_swarm_error)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.told("Trying again in "))
+        await eventually("the agent says when it tries again", lambda: shown.told("Trying again in "))
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_a_known_device_waits_for_a_coordinator_that_is_away(
@@ -351,20 +366,23 @@ async def test_a_known_device_waits_for_a_coordinator_that_is_away(
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.devices)
+        await eventually("a device is shown", lambda: shown.devices)
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         port = coordinator.server.port
         await coordinator.server.stop()
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, "")
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: len(shown.told("Trying again in ")) > 2 or running.done())
+        await eventually(
+            "the agent has tried three times or has ended",
+            lambda: len(shown.told("Trying again in ")) > 2 or running.done(),
+        )
         assert all("Cannot reach the coordinator" in text for text in shown.told("Trying again in "))
         assert shown.state == PanelState(run="test", member="ada", connected=False)
         await coordinator.serve_again(port)
-        await eventually(lambda: shown.devices or running.done())
+        await eventually("a device is shown or the agent has ended", lambda: shown.devices or running.done())
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert shown.devices
 
 
@@ -373,17 +391,17 @@ async def test_who_waits_for_the_coordinator_may_leave(tmp_path: Path, monkeypat
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.devices)
+        await eventually("a device is shown", lambda: shown.devices)
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         await coordinator.server.stop()
-        monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * TIMEOUT_S)
-        monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 10 * TIMEOUT_S)
+        monkeypatch.setattr(patience, "FIRST_PAUSE_S", 10 * PATIENCE_S)
+        monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 10 * PATIENCE_S)
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, "")
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: shown.told("Trying again in "))
+        await eventually("the agent says when it tries again", lambda: shown.told("Trying again in "))
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert shown.closed
 
 
@@ -393,7 +411,7 @@ async def test_an_unknown_device_does_not_wait_for_the_coordinator(tmp_path: Pat
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         await coordinator.server.stop()
         with pytest.raises(UnreachableError, match="is it running"):
-            await asyncio.wait_for(agent.run(), TIMEOUT_S)
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
         assert shown.events == []
 
 
@@ -403,9 +421,9 @@ async def test_hanging_worker_does_not_hold_the_agent_up(tmp_path: Path, monkeyp
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.ignores_stop)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_revoked_device_stops(tmp_path: Path) -> None:
@@ -413,10 +431,10 @@ async def test_revoked_device_stops(tmp_path: Path) -> None:
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: coordinator.services.ledger.steps())
+        await eventually("the ledger has a step", lambda: coordinator.services.ledger.steps())
         coordinator.services.membership.revoke("ada", "a test")
         with pytest.raises(RevokedError, match="removed from this run"):
-            await asyncio.wait_for(running, TIMEOUT_S)
+            await asyncio.wait_for(running, PATIENCE_S)
         assert any(isinstance(event, Stopped) for event in shown.events)
 
 
@@ -425,13 +443,16 @@ async def test_reports_wait_for_an_absent_coordinator(tmp_path: Path) -> None:
     async with serving(tmp_path) as coordinator:
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
         port = coordinator.server.port
         await coordinator.server.stop()
         await coordinator.serve_again(port)
-        await eventually(lambda: [row.samples for row in coordinator.services.ledger.steps()] == [10, 10])
+        await eventually(
+            "the ledger has the samples of both steps",
+            lambda: [row.samples for row in coordinator.services.ledger.steps()] == [10, 10],
+        )
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 def test_one_agent_per_identity(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from peer.worker_process import WorkerMain
 from peer.workers import halved
 from tests import worker_mains
 from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
-from tests.test_peer_agent import TIMEOUT_S, Recorder
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
+from tests.test_peer_agent import Recorder
 
 
 @dataclass
@@ -64,19 +64,19 @@ async def test_a_pause_ends_the_worker_in_order_and_keeps_the_session(tmp_path: 
     async with serving(tmp_path) as coordinator:
         guest = make_guest(coordinator, tmp_path / "ada", Limits(polite=True), Readings(on_battery=False))
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: guest.count(Ready) == 1)
+        await eventually("the agent is ready", lambda: guest.count(Ready) == 1)
         guest.read(on_battery=True)
-        await eventually(lambda: guest.count(Stopped) == 1)
+        await eventually("the worker has stopped", lambda: guest.count(Stopped) == 1)
 
         def states() -> list[str]:
             return [stay.state for stay in online_sessions(coordinator.services.sessions, time.time())]
 
-        await eventually(lambda: states() == ["paused"])
+        await eventually("the session says that the agent has paused", lambda: states() == ["paused"])
         guest.read(on_battery=False)
-        await eventually(lambda: guest.count(Ready) == 2)
-        await eventually(lambda: states() == ["training"])
+        await eventually("the agent is ready again", lambda: guest.count(Ready) == 2)
+        await eventually("the session says that the agent trains", lambda: states() == ["training"])
         guest.agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert [e for e in guest.shown.events if isinstance(e, Paused)] == [Paused("this machine runs on its battery")]
         assert (guest.count(Resumed), guest.count(Stopped)) == (1, 2)
 
@@ -89,9 +89,9 @@ async def test_outside_its_hours_it_joins_and_waits(tmp_path: Path) -> None:
         limits = Limits(hours=parse_windows([f"{soon}:00-{later}:00"]))
         guest = make_guest(coordinator, tmp_path / "ada", limits)
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: guest.count(Paused) == 1)
+        await eventually("the agent has paused", lambda: guest.count(Paused) == 1)
         guest.agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert guest.count(Ready) == guest.count(Stopped) == 0
 
 
@@ -100,9 +100,9 @@ async def test_it_leaves_in_order_when_its_hours_are_over(tmp_path: Path) -> Non
     async with serving(tmp_path) as coordinator:
         guest = make_guest(coordinator, tmp_path / "ada", Limits(max_hours=1.0))
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: guest.count(Ready) == 1)
+        await eventually("the agent is ready", lambda: guest.count(Ready) == 1)
         guest.read(elapsed_s=3600.0)
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         assert guest.count(Stopped) == 1
         assert Leaving("the hours are over") in guest.shown.events
 
@@ -114,9 +114,9 @@ async def test_what_polite_does_not_know_is_said_once(tmp_path: Path) -> None:
             coordinator, tmp_path / "ada", Limits(polite=True), Readings(on_battery=False, metered=False)
         )
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: guest.count(Ready) == 1)
+        await eventually("the agent is ready", lambda: guest.count(Ready) == 1)
         guest.agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         notices = [event.text for event in guest.shown.events if isinstance(event, Notice)]
         assert [text for text in notices if "polite" in text] == [
             "`--polite`: this system does not tell whether somebody is at the keyboard."
@@ -129,9 +129,12 @@ async def test_a_worker_that_needs_too_much_memory_gets_half_the_microbatch(tmp_
         limits = Limits(memory_bytes=390_000_000)
         guest = make_guest(coordinator, tmp_path / "ada", limits, main=worker_mains.needs_memory)
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: any(isinstance(e, Ready) and e.device == "device 1" for e in guest.shown.events))
+        await eventually(
+            "the worker of device 1 is ready",
+            lambda: any(isinstance(e, Ready) and e.device == "device 1" for e in guest.shown.events),
+        )
         guest.agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         sizes = [event.device for event in guest.shown.events if isinstance(event, Ready)]
         assert sizes == ["device 4", "device 2", "device 1"]
 
@@ -151,11 +154,13 @@ async def test_what_was_used_is_told_at_the_end(tmp_path: Path) -> None:
         readings = Readings(energy=Energy(gpu_wh=2.0))
         guest = make_guest(coordinator, tmp_path / "ada", Limits(), readings)
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: guest.count(Ready) == 1)
+        await eventually("the agent is ready", lambda: guest.count(Ready) == 1)
         guest.read(energy=Energy(gpu_wh=5.0))
-        await eventually(lambda: guest.agent._readings.energy == Energy(gpu_wh=3.0))
+        await eventually(
+            "the agent has read the worker's energy", lambda: guest.agent._readings.energy == Energy(gpu_wh=3.0)
+        )
         guest.agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         lines = [event.line for event in guest.shown.events if isinstance(event, Used) and event.line]
         assert len(lines) == 1
         assert lines[0].endswith("MB received, 3.0 Wh by GPU.")
@@ -168,14 +173,18 @@ async def test_a_newer_version_is_told_once_and_training_goes_on(
     async with serving(tmp_path) as coordinator:
         guest = make_guest(coordinator, tmp_path / "ada", Limits())
         running = asyncio.create_task(guest.agent.run())
-        await eventually(lambda: guest.count(Ready) == 1 and guest.count(Connected) == 1)
+        await eventually(
+            "the agent is ready and connected", lambda: guest.count(Ready) == 1 and guest.count(Connected) == 1
+        )
         monkeypatch.setattr(session_stream, "software_version", lambda: "99.0")
         for connections in (3, 5):  # up, then lost and up again
             port = coordinator.server.port
             await coordinator.server.stop()
             await coordinator.serve_again(port)
-            await eventually(lambda connections=connections: guest.count(Connected) >= connections)
+            await eventually(
+                "the agent is connected again", lambda connections=connections: guest.count(Connected) >= connections
+            )
         guest.agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
         told = [e.text for e in guest.shown.events if isinstance(e, Notice) and "manyhands 99.0" in e.text]
         assert len(told) == 1

@@ -22,6 +22,7 @@ from peer.averaging import SwarmGradientAverager
 from peer.findings import Finding, FindingKind
 from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 
@@ -201,7 +202,7 @@ async def test_a_step_that_was_given_up_takes_part_in_no_round(
     assert not round_.done()
     averager._control.cancel()
     with pytest.raises(MatchmakingException):
-        await asyncio.wait_for(round_, 300)
+        await asyncio.wait_for(round_, PATIENCE_S)
     assert ended.is_set()
 
 
@@ -217,5 +218,5 @@ async def test_a_step_is_not_known_as_given_up_before_that_shows(
     done, _ = await asyncio.wait({waiting}, timeout=0.5)
     assert not done
     MPFuture.cancel(step)
-    await asyncio.wait_for(waiting, 300)
+    await asyncio.wait_for(waiting, PATIENCE_S)
     assert searches

@@ -18,6 +18,7 @@ from peer.data.batches import Batch
 from peer.models import build_model, copy_model
 from peer.objectives import Losses, compute_losses
 from peer.run_config import RunConfig
+from tests.support.waiting import PATIENCE_S
 from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 
 CPU = torch.device("cpu")
@@ -197,7 +198,7 @@ def test_replicas_compute_side_by_side() -> None:
     """Each replica's part is begun before any has ended."""
     config = exact_config()
     backend, _ = replicated(config, 3)
-    meeting = threading.Barrier(3, timeout=30)
+    meeting = threading.Barrier(3, timeout=PATIENCE_S)
     for replica in backend._replicas:
         compute = replica._passes.compute
 

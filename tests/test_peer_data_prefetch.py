@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from peer.data.prefetch import Prefetched
+from tests.support.waiting import PATIENCE_S
 
 
 class Ticks:
@@ -41,7 +42,7 @@ def test_the_source_runs_ahead_but_not_away() -> None:
             yield number
 
     prefetched = Prefetched(source(), depth=3, clock=Ticks())
-    assert enough.wait(10)
+    assert enough.wait(PATIENCE_S)
     prefetched.close()
     assert made == [0, 1, 2, 3]
 

@@ -15,11 +15,9 @@ from hivemind.dht.node import DHTNode
 
 from auth.errors import SwarmError
 from peer.dht import SILENT_LOOKS, Node, NodeWatch, call_daemon
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
-
-PATIENCE_S = 300.0
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def test_a_process_that_dies_is_told_once(dht: hivemind.DHT, victim: str) -> Non
     watch = NodeWatch(dht, (), told.append, time.time)
     process = daemon_of(dht) if victim == "p2p daemon" else psutil.Process(dht.pid)
     process.kill()
-    wait_until(lambda: told)
+    wait_until("the watch has told of the DHT's end", lambda: told)
     watch.stop()
     assert [victim in str(lost) for lost in told] == [True]
 
@@ -60,7 +58,7 @@ def test_a_process_that_dies_while_it_is_looked_at_is_told(dht: hivemind.DHT, mo
     told: list[SwarmError] = []
     watch = NodeWatch(dht, (), told.append, time.time)
     monkeypatch.setattr(psutil.Process, "status", status)
-    wait_until(lambda: told or not watch._thread.is_alive())
+    wait_until("the watch has told of the DHT's end or has ended", lambda: told or not watch._thread.is_alive())
     watch.stop()
     assert len(told) == 1
 
@@ -70,7 +68,7 @@ def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT) -> None:
     moments = itertools.count()
     watch = NodeWatch(dht, (), lambda _lost: None, lambda: next(moments))
     first = watch.heard_at
-    wait_until(lambda: watch.heard_at > first)
+    wait_until("the watch has heard of the DHT again", lambda: watch.heard_at > first)
     watch.stop()
     daemon_of(dht).suspend()
     looks = [watch.look() for _ in range(SILENT_LOOKS)]  # what it was asked before may still be answered

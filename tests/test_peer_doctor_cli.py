@@ -16,8 +16,8 @@ from coordinator.ports import free_ports
 from peer.cli import default_state_dir
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor_cli import make_options
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 120.0
 FAST = ("--device", "cpu", "--threads", "1", "--microbatch", "1")
 
 
@@ -25,7 +25,7 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A real process."""
     command = [sys.executable, "-m", "manyhands", "doctor", *arguments, *FAST]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=os.environ | {"HTTPS_PROXY": ""}
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=os.environ | {"HTTPS_PROXY": ""}
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 from peer.doctor.helper import Helper, HelperError, HelperMain
 from peer.doctor.questions import Device, Look
 from tests import doctor_mains
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 180.0
 LOOK = Look("cpu", None)
 
 
@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 async def test_one_process_answers_all_questions() -> None:
     """It is started with the first and gone after the end."""
     async with helper_with(doctor_mains.echoes) as helper:
-        answers = [await helper.ask(Look(name, None), TIMEOUT_S) for name in ("cpu", "cuda")]
+        answers = [await helper.ask(Look(name, None), PATIENCE_S) for name in ("cpu", "cuda")]
         assert [answer.name for answer in answers if isinstance(answer, Device)] == ["cpu", "cuda"]
         (pid,) = {answer.threads for answer in answers if isinstance(answer, Device)}
         assert pid != os.getpid()
@@ -48,7 +48,7 @@ async def test_a_helper_that_cannot_start_leaves_its_last_words() -> None:
     """What it printed last is in the error."""
     async with helper_with(doctor_mains.dies) as helper:
         with pytest.raises(HelperError, match=r"died .*libcudart\.so\.12 is missing") as caught:
-            await helper.ask(LOOK, TIMEOUT_S)
+            await helper.ask(LOOK, PATIENCE_S)
         assert caught.value.died
 
 
@@ -56,7 +56,7 @@ async def test_a_helper_that_is_killed_at_work_is_noticed() -> None:
     """Without a word, and without waiting for the timeout."""
     async with helper_with(doctor_mains.dies_at_the_question) as helper:
         with pytest.raises(HelperError, match="no word") as caught:
-            await helper.ask(LOOK, TIMEOUT_S)
+            await helper.ask(LOOK, PATIENCE_S)
         assert caught.value.died
 
 
@@ -73,5 +73,5 @@ async def test_ending_twice_is_fine() -> None:
     """Also if it was never started."""
     async with helper_with(doctor_mains.echoes) as helper:
         await helper.end()
-        await helper.ask(LOOK, TIMEOUT_S)
+        await helper.ask(LOOK, PATIENCE_S)
         await helper.end()

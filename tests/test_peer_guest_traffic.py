@@ -16,6 +16,7 @@ from peer.guest.limits import Limits
 from peer.guest.readings import Readings
 from peer.guest.traffic import BURST_S, HEADERS, Throttle, Traffic, require_rate
 from peer.messages import Transferred
+from tests.support.waiting import PATIENCE_S
 
 RATE = 1000.0  # bytes a second
 
@@ -76,7 +77,9 @@ def test_forked_processes_share_one_rate() -> None:
 
     They are forked from a process of its own: in this one other tests may have started threads.
     """
-    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     total_bytes, wait_s = map(float, done.stdout.split())
     assert total_bytes == pytest.approx(3000 * HEADERS)
     assert wait_s == pytest.approx(4 * HEADERS - BURST_S, rel=1e-6)

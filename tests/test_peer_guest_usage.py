@@ -16,6 +16,7 @@ from peer.guest.disk_use import CACHES, IN_USE_S, cache_within, clean_cache, dis
 from peer.guest.limits import Limits
 from peer.guest.machine import Machine
 from peer.guest.memory_use import group_memory, kills_for_memory, require_memory
+from tests.support.waiting import PATIENCE_S, wait_until
 
 MB = 1_000_000
 NOW = 2_000_000_000.0
@@ -45,11 +46,8 @@ def test_memory_of_a_group_counts_shared_pages_once() -> None:
         assert 60 * MB < group_memory(process.pid) < 110 * MB
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(30)
-        deadline = time.monotonic() + 30
-        while group_memory(process.pid):  # the children end a moment after their leader
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        process.wait(PATIENCE_S)
+        wait_until("the children have ended, a moment after their leader", lambda: not group_memory(process.pid))
 
 
 def test_the_cache_loses_what_was_unused_longest(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from auth.errors import RequestError
 from peer.keeper_search import KeeperSearch
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 OLD, NEW = "/ip4/127.0.0.1/tcp/1/p2p/QmKeeper", "/ip4/127.0.0.1/tcp/2/p2p/QmKeeper"
 
@@ -36,25 +36,25 @@ async def test_workers_hear_what_is_new_once() -> None:
     scene.search.hear([OLD])
     assert scene.search.known.is_set()
     scene.search.hear([OLD])
-    await eventually(lambda: scene.told == [(OLD,)])
+    await eventually("the old keeper is told", lambda: scene.told == [(OLD,)])
     scene.search.hear([NEW])
-    await eventually(lambda: scene.told == [(OLD,), (NEW,)])
+    await eventually("the new keeper is told", lambda: scene.told == [(OLD,), (NEW,)])
 
 
 async def test_who_seeks_it_hears_what_the_coordinator_says_now() -> None:
     """The same addresses again, too: another of them may answer by now."""
     scene = Scene((OLD,), (NEW,))
     scene.search.hear([OLD])
-    await eventually(lambda: len(scene.told) == 1)
+    await eventually("the first keeper is told", lambda: len(scene.told) == 1)
     for expected in ([(OLD,)] * 2, [(OLD,), (OLD,), (NEW,)]):
         scene.search.seek()
-        await eventually(lambda expected=expected: scene.told == expected)
+        await eventually("the next keeper is told", lambda expected=expected: scene.told == expected)
 
 
 async def test_without_an_answer_the_known_addresses_are_tried_again() -> None:
     """The coordinator is away, or is asked too much from this network."""
     scene = Scene(RequestError("Too often."))
     scene.search.hear([OLD])
-    await eventually(lambda: len(scene.told) == 1)
+    await eventually("the first keeper is told", lambda: len(scene.told) == 1)
     scene.search.seek()
-    await eventually(lambda: scene.told == [(OLD,)] * 2)
+    await eventually("the keeper is told again", lambda: scene.told == [(OLD,)] * 2)

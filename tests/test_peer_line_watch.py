@@ -15,7 +15,8 @@ from peer.messages import LineMeasured, Notice, Ready, WorkerPlan
 from peer.worker_process import WorkerProcess, default_worker_main
 from tests import worker_mains
 from tests.control_plane import KEEPER, serving, write_status
-from tests.test_peer_agent import TIMEOUT_S, Recorder, eventually
+from tests.support.waiting import PATIENCE_S, eventually
+from tests.test_peer_agent import Recorder
 
 PLAN = WorkerPlan("{}", "", "", "", ())
 
@@ -29,9 +30,9 @@ async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(tmp
         shown = Recorder()
         agent = Agent(options, shown.open, time.time, worker_mains.doubts_its_line, Readings, poll_s=0.05)
         running = asyncio.create_task(agent.run())
-        await eventually(lambda: any(isinstance(event, Ready) for event in shown.events))
+        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
         agent.stop("test")
-        await asyncio.wait_for(running, TIMEOUT_S)
+        await asyncio.wait_for(running, PATIENCE_S)
     assert [e.device for e in shown.events if isinstance(e, Ready)] == [repr(LineMeasured(40_000.0))]
     told = [event.text for event in shown.events if isinstance(event, Notice) and "again" in event.text]
     assert told[0] == "The line was measured again: it has 0.3 Mbit/s."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from benchmarks.averaging_memory import Peer, run_round, started
 from peer.dht import start_dht
 from peer.place import Place
 from peer.round_memory import forget_frames, give_back
-
-PATIENCE_S = 30.0
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 
@@ -63,21 +61,16 @@ def test_objects_in_a_circle_are_freed() -> None:
 
 
 def held_rounds(peer: Peer) -> int:
-    """How many rounds the peer has in memory; waits until there are none, for as long as that may take."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        tell(peer, "rounds")
-        held = int(hear(peer))
-        if held == 0 or time.monotonic() > deadline:
-            return held
-        time.sleep(0.1)
+    """How many rounds the peer has in memory."""
+    tell(peer, "rounds")
+    return int(hear(peer))
 
 
 def test_no_round_outlives_its_end() -> None:
     """Neither rounds that succeeded nor those that failed stay in the averager's memory until the next one."""
     with started() as (peer, failing):
         assert False in [run_round(peer, failing) for _ in range(3)]
-        assert held_rounds(peer) == 0
+        wait_until("the peer holds no round", lambda: held_rounds(peer) == 0, poll_s=0.1)
 
 
 async def frozen_objects(dht: object, node: object) -> int:

@@ -21,7 +21,7 @@ from peer.session import failed_rounds, renewal_due_at, retry_delay_s
 from peer.session_stream import paced
 from tests.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
 from tests.receipts import keeper_confirms
-from tests.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 async def test_reports_reach_the_ledger_and_leave_the_outbox(tmp_path: Path) -> None:
@@ -29,13 +29,19 @@ async def test_reports_reach_the_ledger_and_leave_the_outbox(tmp_path: Path) -> 
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.outbox.put(a_report(1), era=0, completed_at=time.time())
         member.start()
-        await eventually(lambda: samples_of(coordinator) == {1: 32})
+        await eventually("the ledger has the samples of step 1", lambda: samples_of(coordinator) == {1: 32})
         member.outbox.put(a_report(2, samples=16), era=0, completed_at=time.time())
-        await eventually(lambda: samples_of(coordinator) == {1: 32, 2: 16} and len(member.outbox) == 0)
+        await eventually(
+            "the ledger has both steps and the outbox is empty",
+            lambda: samples_of(coordinator) == {1: 32, 2: 16} and len(member.outbox) == 0,
+        )
         services = coordinator.services
         for step in (1, 2):
             keeper_confirms(services.sessions, services.membership, services.ledger, services.config.run.name, step)
-        await eventually(lambda: bool(member.heard.standings) and member.heard.standings[-1].own_samples == 48)
+        await eventually(
+            "the member has heard where it stands",
+            lambda: bool(member.heard.standings) and member.heard.standings[-1].own_samples == 48,
+        )
         assert (member.heard.standings[-1].rank, member.heard.standings[-1].members) == (1, 1)
         assert member.heard.notices == []
 
@@ -49,12 +55,12 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
             return [(row.member, row.hardware, row.state, row.own_samples, row.samples_per_second) for row in found]
 
         member.start()
-        await eventually(lambda: online() == [("Ada", "8 cores", "training", 12, 3.5)])
+        await eventually("the member is online", lambda: online() == [("Ada", "8 cores", "training", 12, 3.5)])
         await member.leave()
         assert member.heard.connected == [True, False]
         software = coordinator.services.software_address
         assert member.heard.versions == [(coordinator.services.software.version, software)]
-        await eventually(lambda: online() == [])
+        await eventually("nobody is online", lambda: online() == [])
 
 
 async def test_presence_follows_the_coordinators_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +68,11 @@ async def test_presence_follows_the_coordinators_pace(tmp_path: Path, monkeypatc
     monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.01)
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.start()
-        await eventually(lambda: len(member.presence_asked_at) > 1)
-        await eventually(lambda: time.monotonic() - member.presence_asked_at[-1] > 20 * QUICK.presence_every_s)
+        await eventually("the presence is asked for twice", lambda: len(member.presence_asked_at) > 1)
+        await eventually(
+            "the member is silent",
+            lambda: time.monotonic() - member.presence_asked_at[-1] > 20 * QUICK.presence_every_s,
+        )
 
 
 @pytest.mark.parametrize(("told", "followed"), [(10.0, 10.0), (0.0, 3.0), (1e9, 60.0), (float("nan"), 3.0)])
@@ -76,7 +85,7 @@ async def test_stopping_delivers_the_last_report(tmp_path: Path) -> None:
     """A report that is put just before the end is still sent and acknowledged before the goodbye."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.start()
-        await eventually(lambda: member.heard.connected == [True])
+        await eventually("the session is connected", lambda: member.heard.connected == [True])
         member.outbox.put(a_report(1), era=0, completed_at=time.time())
         await member.leave()
         assert len(member.outbox) == 0
@@ -88,13 +97,13 @@ async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.start()
         member.outbox.put(a_report(1), era=0, completed_at=time.time())
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         port = coordinator.server.port
         await coordinator.server.stop()
-        await eventually(lambda: member.heard.connected == [True, False])
+        await eventually("the session has lost its connection", lambda: member.heard.connected == [True, False])
         member.outbox.put(a_report(2), era=0, completed_at=time.time())
         await coordinator.serve_again(port)
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == {1: 32, 2: 32}
         assert member.heard.connected == [True, False, True]
 
@@ -106,13 +115,13 @@ async def test_a_session_finds_a_coordinator_that_has_moved(tmp_path: Path) -> N
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path, others=others) as member:
         first = coordinator.server.port
         member.start()
-        await eventually(lambda: member.heard.connected == [True])
+        await eventually("the session is connected", lambda: member.heard.connected == [True])
         for step, port in ((1, second), (2, first)):
             await coordinator.server.stop()
-            await eventually(lambda: not member.heard.connected[-1])
+            await eventually("the session has lost its connection", lambda: not member.heard.connected[-1])
             member.outbox.put(a_report(step), era=0, completed_at=time.time())
             await coordinator.serve_again(port)
-            await eventually(lambda: len(member.outbox) == 0)
+            await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
             assert member.client.link.port == port
         assert samples_of(coordinator) == {1: 32, 2: 32}
 
@@ -130,7 +139,7 @@ async def test_a_refused_report_is_dropped_and_told_once(tmp_path: Path) -> None
         member.outbox.put(a_report(1, samples=2**40), era=0, completed_at=time.time())
         member.outbox.put(a_report(1), era=0, completed_at=time.time())
         member.start()
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert [notice.level for notice in member.heard.notices] == ["warning", "warning"]
         assert "step 1" in member.heard.notices[0].text
         assert samples_of(coordinator) == {1: 32}
@@ -144,9 +153,12 @@ async def test_a_report_that_is_ahead_counts_when_its_step_is_known(tmp_path: Pa
         for step in range(4, 10):
             member.outbox.put(a_report(step), era=0, completed_at=time.time())
         member.start()
-        await eventually(lambda: len(member.outbox) == 4 and bool(member.heard.notices))
+        await eventually(
+            "four reports are left and a notice has come",
+            lambda: len(member.outbox) == 4 and bool(member.heard.notices),
+        )
         write_status(coordinator, "", step=9)
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == dict.fromkeys(range(4, 10), 32)
         assert [(notice.level, "step 6" in notice.text) for notice in member.heard.notices] == [("info", True)]
         assert coordinator.refusals() == []
@@ -170,7 +182,7 @@ async def test_only_the_first_of_those_that_are_ahead_is_sent_again(
             member.outbox.put(a_report(step), era=0, completed_at=time.time())
         member.start()
         window = QUICK.window_reports
-        await eventually(lambda: len(asked) >= window + 10)
+        await eventually("the window is sent again", lambda: len(asked) >= window + 10)
         assert asked[:window] == list(range(6, 6 + window))
         assert set(asked[window:]) == {6}
         assert len(member.outbox) == 100
@@ -183,9 +195,9 @@ async def test_what_waited_in_vain_is_refused_when_its_era_is_over(tmp_path: Pat
         for step in (6, 7):
             member.outbox.put(a_report(step), era=0, completed_at=time.time())
         member.start()
-        await eventually(lambda: bool(member.heard.notices))
+        await eventually("a notice has come", lambda: bool(member.heard.notices))
         coordinator.services.ledger.roll_back(2)
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == {}
         assert [notice.level for notice in member.heard.notices] == ["info", "warning", "warning"]
 
@@ -199,13 +211,15 @@ async def test_a_revocation_ends_the_session_of_the_revoked_and_reaches_the_othe
     ):
         ada.start()
         bo.start()
-        await eventually(lambda: bool(ada.heard.connected and bo.heard.revocations))
+        await eventually(
+            "Ada is connected and Bo has the revocations", lambda: bool(ada.heard.connected and bo.heard.revocations)
+        )
         coordinator.services.membership.revoke("Ada", "test")
         assert ada.running is not None
         with pytest.raises(RevokedError, match="Ada"):
-            await asyncio.wait_for(ada.running, 20)
+            await asyncio.wait_for(ada.running, PATIENCE_S)
         assert len(ada.heard.revoked) == 1
-        await eventually(lambda: len(bo.heard.revocations) > 1)
+        await eventually("Bo has the new revocations", lambda: len(bo.heard.revocations) > 1)
         bo.credentials.store_revocations(bo.heard.revocations[-1])
         assert bo.credentials.is_revoked(ada.credentials.device_key.peer_id)
         assert bo.running is not None
@@ -219,7 +233,7 @@ async def test_a_revoked_device_is_told_when_it_comes_back(tmp_path: Path) -> No
         member.start()
         assert member.running is not None
         with pytest.raises(RevokedError):
-            await asyncio.wait_for(member.running, 20)
+            await asyncio.wait_for(member.running, PATIENCE_S)
 
 
 async def test_the_session_brings_a_new_token_before_the_old_one_is_old(tmp_path: Path) -> None:
@@ -227,9 +241,9 @@ async def test_the_session_brings_a_new_token_before_the_old_one_is_old(tmp_path
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         before = member.credentials.access_token(time.time())
         member.start()
-        await eventually(lambda: member.heard.connected == [True])
+        await eventually("the session is connected", lambda: member.heard.connected == [True])
         coordinator.clock.ahead_s = 0.55 * 3600
-        await eventually(lambda: bool(member.heard.tokens))
+        await eventually("a new token has come", lambda: bool(member.heard.tokens))
         assert member.credentials.access_token(coordinator.clock()).expires_at > before.expires_at + 1000
 
 
@@ -238,7 +252,7 @@ async def test_without_a_session_the_peer_renews_at_two_thirds(tmp_path: Path) -
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.clock.ahead_s = 0.7 * 3600
         member.start()
-        await eventually(lambda: bool(member.heard.tokens))
+        await eventually("a new token has come", lambda: bool(member.heard.tokens))
         assert coordinator.refusals() == []
 
 
@@ -248,7 +262,7 @@ async def test_a_peer_whose_token_expired_meanwhile_renews_and_comes_back(tmp_pa
         coordinator.clock.ahead_s = 3601.0
         member.clock.ahead_s = 3551.0  # within the allowed skew; by it, the token is good for another while
         member.start()
-        await eventually(lambda: member.heard.connected == [True])
+        await eventually("the session is connected", lambda: member.heard.connected == [True])
         assert ("session", "expired-token") in coordinator.refusals()
 
 
@@ -267,7 +281,7 @@ async def test_stopping_does_not_wait_for_a_coordinator_that_is_silent(tmp_path:
 
         member.client.open_session = Silent  # type: ignore[method-assign]
         member.start()
-        await asyncio.wait_for(opened.wait(), 20)
+        await asyncio.wait_for(opened.wait(), PATIENCE_S)
         await member.leave()  # long before the handshake's time is over
 
 
@@ -283,7 +297,7 @@ async def test_what_only_a_person_can_mend_ends_the_session(tmp_path: Path) -> N
         member.start()
         assert member.running is not None
         with pytest.raises(TokenError, match="authority"):
-            await asyncio.wait_for(member.running, 20)
+            await asyncio.wait_for(member.running, PATIENCE_S)
 
 
 def test_the_wait_before_a_retry_grows_to_its_limit_and_is_never_the_same() -> None:

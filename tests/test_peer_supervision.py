@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from peer.supervision import end_group, has_ended
-from tests.waiting import is_gone, wait_until
+from tests.support.waiting import PATIENCE_S, is_gone, wait_until
 
-TIMEOUT_S = 180.0
 SLEEP = "import time; time.sleep(600)"
 # A child that leads its group and dies with its parent; it prints its own pid and that of a fork.
 CHILD = """
@@ -40,7 +39,7 @@ def test_child_and_its_forks_end_with_a_killed_parent(platform: str, monkeypatch
     assert group == child
     parent.kill()
     parent.wait()
-    wait_until(lambda: is_gone(child) and is_gone(fork))
+    wait_until("the child and its fork are gone", lambda: is_gone(child) and is_gone(fork))
     parent.stdout.close()
 
 
@@ -53,12 +52,12 @@ def test_fork_ends_with_its_killed_parent(platform: str, monkeypatch: pytest.Mon
         assert process.stdout is not None
         _, fork, _ = map(int, process.stdout.readline().split())
         process.kill()
-        wait_until(lambda: is_gone(fork))
+        wait_until("the fork is gone", lambda: is_gone(fork))
 
 
 def test_child_whose_parent_is_gone_already_ends_at_once() -> None:
     """A child that comes too late to be told of its parent's end notices it by itself."""
-    result = subprocess.run([sys.executable, "-c", CHILD, "1"], check=False, timeout=TIMEOUT_S)
+    result = subprocess.run([sys.executable, "-c", CHILD, "1"], check=False, timeout=PATIENCE_S)
     assert result.returncode == -signal.SIGTERM
 
 
@@ -73,7 +72,7 @@ def test_end_of_a_child_is_seen_without_reaping_it(kernel_tells: bool, monkeypat
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
         assert not has_ended(process.pid)
         process.kill()
-        wait_until(lambda: has_ended(process.pid))
+        wait_until("the process has ended", lambda: has_ended(process.pid))
         assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
     assert has_ended(process.pid)
 
@@ -85,7 +84,7 @@ def test_group_is_ended_as_a_whole() -> None:
         assert process.stdout is not None
         child, fork, _ = map(int, process.stdout.readline().split())
         end_group(child)
-        wait_until(lambda: is_gone(child) and is_gone(fork))
+        wait_until("the child and its fork are gone", lambda: is_gone(child) and is_gone(fork))
     end_group(child)
 
 

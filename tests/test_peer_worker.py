@@ -23,7 +23,7 @@ from peer.swarm import Swarm
 from peer.worker import Worker, run_worker
 from tests.small_run import make_small_run
 from tests.stores import empty_store
-from tests.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 KEEPER = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper"
 
@@ -36,10 +36,10 @@ def failure_of(plan: WorkerPlan) -> Failed:
     process.start()
     theirs.close()
     try:
-        assert ours.poll(60)
+        assert ours.poll(PATIENCE_S)
         failed = ours.recv()
     finally:
-        process.join(30)
+        process.join(PATIENCE_S)
         process.close()
         ours.close()
     assert isinstance(failed, Failed)
@@ -85,7 +85,7 @@ class JoinedLate:
 
     def join(self, **_parts: object) -> JoinedLate:
         """`Swarm.join`."""
-        wait_until(lambda: not self._pipe.poll(0))
+        wait_until("the worker has read its orders", lambda: not self._pipe.poll(0))
         return self
 
     def keeper_at(self, addresses: tuple[str, ...]) -> None:

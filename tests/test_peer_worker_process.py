@@ -14,6 +14,7 @@ from peer import worker_process
 from peer.messages import LineInDoubt, Notice, Ready, StepReport, Stopped, Transferred, WorkerMessage, WorkerPlan
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
 from tests import worker_mains
+from tests.support.waiting import PATIENCE_S
 
 
 def plan_in(directory: Path) -> WorkerPlan:
@@ -56,7 +57,7 @@ async def test_whole_group_is_ended(tmp_path: Path) -> None:
     assert isinstance(await asyncio.wait_for(worker.next_event(), 60), Ready)
     grandchild = psutil.Process(int((tmp_path / "data" / worker_mains.GRANDCHILD_FILE).read_text()))
     worker.end()
-    grandchild.wait(timeout=30)
+    grandchild.wait(timeout=PATIENCE_S)
     assert not grandchild.is_running()
 
 

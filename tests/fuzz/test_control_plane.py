@@ -24,6 +24,7 @@ from coordinator.doorkeeper import DoorLimits
 from peer.protocol import LOWEST_DIALLED_PORT, PROTOCOL_VERSION, control_pb2
 from tests.control_plane import TestCoordinator, serving
 from tests.fuzz.inputs import inputs, spoilt
+from tests.support.waiting import PATIENCE_S
 
 SERVICE = "/manyhands.v1.Control/"
 REFUSALS = {
@@ -53,7 +54,7 @@ class Server:
         self._loop, self._ready, self._stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(path),))
         self._thread.start()
-        assert self._ready.wait(60)
+        assert self._ready.wait(PATIENCE_S)
         credentials = grpc.ssl_channel_credentials(self.coordinator.directory.tls_cert_path.read_bytes())
         options = (("grpc.ssl_target_name_override", TLS_NAME), ("grpc.enable_http_proxy", 0))
         self.channel = grpc.secure_channel(str(self.coordinator.link.address), credentials, options=options)
@@ -80,7 +81,7 @@ class Server:
         """Status, details and the (first) answer."""
         call = self.channel.unary_stream if method == "FetchFile" else self.channel.unary_unary
         try:
-            answer = call(SERVICE + method)(request, timeout=30)
+            answer = call(SERVICE + method)(request, timeout=PATIENCE_S)
             return grpc.StatusCode.OK, "", next(iter(answer)) if method == "FetchFile" else answer
         except grpc.RpcError as error:
             return error.code(), error.details(), b""
@@ -203,7 +204,7 @@ def something_said(draw: st.DrawFn) -> bytes:
 def converse(server: Server, hello: bool, said: list[bytes], method: str = "Session") -> tuple[grpc.StatusCode, str]:
     """A stream in which all this is said, after a good hello or at once; how it ended."""
     up: queue.Queue[bytes | None] = queue.Queue()
-    call = server.channel.stream_stream(SERVICE + method)(iter(up.get, None), timeout=30)
+    call = server.channel.stream_stream(SERVICE + method)(iter(up.get, None), timeout=PATIENCE_S)
     try:
         first = next(call)
         if hello:

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from coordinator.web import WebState, create_app
 from tests.fuzz.inputs import inputs, spoilt
 from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import PATIENCE_S
 
 ENDLESS = "/api/v1/events"
 GET = b"GET /api/v1/steps?after=1&limit=3 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -80,10 +81,10 @@ def page(run: FakeRun) -> Iterator[PageServer]:
     server.close()
 
 
-def said_to(page: PageServer, request: bytes, caller: int, patience_s: float = 30.0) -> bytes:
+def said_to(page: PageServer, request: bytes, caller: int, patience_s: float = PATIENCE_S) -> bytes:
     """The answer's beginning to raw bytes, sent from one of the loopback's many addresses; empty if none came."""
     source = f"127.{1 + caller // 62_500 % 200}.{caller // 250 % 250}.{1 + caller % 250}"
-    with socket.create_connection(("127.0.0.1", page.port), 30, (source, 0)) as line:
+    with socket.create_connection(("127.0.0.1", page.port), PATIENCE_S, (source, 0)) as line:
         line.settimeout(patience_s)
         try:
             line.sendall(request)

@@ -20,7 +20,7 @@ from coordinator.store.models import Device, Refusal
 from peer.messages import StepReport
 from tests.control_plane import Member, TestCoordinator, a_report, joined, serving
 from tests.receipts import key_of
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 HONEST_LOSS, LIE = 7.5, 99.0
 
@@ -48,7 +48,7 @@ class Run:
     async def report(self, member: Member, report: StepReport) -> None:
         """Send it over the member's session until the coordinator has answered."""
         member.outbox.put(report, 0, 1000.0)
-        await eventually(lambda: len(member.outbox) == 0)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
 
     def counted(self) -> dict[str, tuple[int, int]]:
         """Member -> samples that count, and that wait."""

@@ -23,7 +23,7 @@ import pytest
 
 from coordinator.ports import free_ports
 from tests.metric_names import ALERTS, names_given, names_used
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WITHIN_S, POLL_S = 400.0, 1.0
 AWAITED = (
