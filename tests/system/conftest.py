@@ -1,4 +1,4 @@
-"""A fresh run, or a fresh swarm, of which no process is left after the test."""
+"""A fresh run, or a fresh swarm, of which no process is left after the test; all their processes are forked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import pytest
 
 from tests.support.commands import Site
 from tests.support.swarms import SwarmFactory
+from tests.support.zygote import forking_python, fresh_python
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork Python processes, so that each is spared its imports, except in a module that says `FRESH = True`."""
+    with fresh_python() if getattr(request.module, "FRESH", False) else forking_python():
+        yield
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""`manyhands demo` as a person runs it: everything real, from the documents to the checkpoint."""
+"""`manyhands demo` as a person runs it: everything real, from the documents to the checkpoint.
+
+All of a run's processes begin with a fresh interpreter here: demo, coordinator, service, keeper, volunteer and worker.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from coordinator.store.models import Report
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from tests.system.demo_command import run_demo
 
+FRESH = True
 STEPS = 7  # a checkpoint after five, another at the end
 
 
