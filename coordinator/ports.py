@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from auth.errors import ConfigError, PortTakenError
+
+CHOSEN_PORTS = range(
+    20_000, 32_768
+)  # Linux, macOS and Windows give outgoing connections, and who asks for any, higher ones
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,9 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that nobody listens on, as the operating system chooses them."""
-    held = [_bind(host, 0) for _ in range(count)]  # held together, so that none is chosen twice
-    try:
-        return [int(listening.getsockname()[1]) for listening in held]
-    finally:
-        for listening in held:
-            listening.close()
+    """Different ports that nobody listens on, and that the operating system gives to no other program meanwhile."""
+    free = (port for port in random.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
+    return list(islice(free, count))
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -25,8 +25,10 @@ A_PART = DownloadData(metadata=bytes(1300))
 @asynccontextmanager
 async def two_nodes() -> AsyncIterator[tuple[P2P, P2P]]:
     """A server and a client that know each other."""
-    server = await P2P.create(host_maddrs=QUIC)
-    client = await P2P.create(host_maddrs=QUIC, initial_peers=await server.get_visible_maddrs())
+    server = await P2P.create(host_maddrs=QUIC, startup_timeout=PATIENCE_S)
+    client = await P2P.create(
+        host_maddrs=QUIC, initial_peers=await server.get_visible_maddrs(), startup_timeout=PATIENCE_S
+    )
     try:
         yield server, client
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from benchmarks._viewers import watching
 from benchmarks._visit import visit
 from benchmarks.dashboard import ask, listener_of
 from tests.served_page import FakeRun, PageServer, fake_run
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 VIEWERS = 40  # more than one address may be
 
@@ -43,8 +42,7 @@ def test_viewers_get_what_is_new(server: PageServer, run: FakeRun) -> None:
     with watching("127.0.0.1", server.port, VIEWERS) as crowd:
         began = crowd.events
         run.add_step(4, 4.0)
-        while crowd.events < began + VIEWERS:
-            time.sleep(0.05)
+        wait_until("every viewer has heard of the step", lambda: crowd.events >= began + VIEWERS)
         assert crowd.listening == VIEWERS
 
 

@@ -31,6 +31,7 @@ from peer.messages import StepReport
 from tests.receipts import keeper_confirms
 from tests.served_page import validation_row
 from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
+from tests.support.waiting import wait_until
 
 FAR_AHEAD = 4e9  # Unix seconds: after any start
 
@@ -390,8 +391,7 @@ def test_command_is_killed_with_its_group(tmp_path: Path, monkeypatch: pytest.Mo
     script = tmp_path / "manyhands"
     script.write_text("trap '' TERM\necho started\nwhile :; do sleep 1; done\n")
     process = CommandProcess("it", [], tmp_path / "it.log")
-    while process.last_words() != "started":
-        assert process.exit_code() is None
+    wait_until("the command has started", lambda: process.last_words() == "started")
     assert stop_in_order([process], grace_s=0.2) == [process]
     process.kill()
     assert process.exit_code() == -9
@@ -399,6 +399,5 @@ def test_command_is_killed_with_its_group(tmp_path: Path, monkeypatch: pytest.Mo
 
 def stop_until_ended(process: CommandProcess) -> int | None:
     """Wait for a command that ends by itself."""
-    while process.exit_code() is None:
-        pass
+    wait_until("the command has ended", lambda: process.exit_code() is not None)
     return process.exit_code()

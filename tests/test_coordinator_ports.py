@@ -19,6 +19,13 @@ def test_free_ports_are_different_and_free() -> None:
     check_ports(Listener(HOST, port, "a test", "nothing") for port in ports)
 
 
+def test_free_ports_stay_free_until_they_are_used() -> None:
+    """The operating system gives no other program such a port, neither to connect from nor because it asks for any."""
+    with socket.create_server((HOST, 0)) as given:
+        lowest_given = min(given.getsockname()[1], 32_768)
+    assert all(1024 < port < lowest_given for port in free_ports(HOST, 5))
+
+
 def test_taken_port_is_one_sentence_with_the_remedy() -> None:
     """Port, purpose and the setting to change are named."""
     with socket.create_server((HOST, 0)) as server:

@@ -20,28 +20,20 @@ from auth.identity import TLS_NAME, DeviceKey
 from coordinator.control_server import SERVICE_NAME
 from coordinator.directory import RunDirectory, Settings
 from coordinator.membership import Membership
+from coordinator.ports import free_ports
 from coordinator.service import run_service, serve
 from coordinator.store.engine import Sessions, open_engine
 from peer.control_client import ControlClient
 from peer.run_config import RunConfig
 from tests.stores import put_tables
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listening.getsockname()[1] for listening in sockets]
-    finally:
-        for listening in sockets:
-            listening.close()
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
-    control_port, web_port = free_ports(2)
+    control_port, web_port = free_ports("127.0.0.1", 2)
     settings = Settings(bind_host="127.0.0.1", control_port=control_port, web_port=web_port)
     config = RunConfig.from_mapping({"run": {"name": "test"}})
     return RunDirectory.create(tmp_path / "run", config, settings, prepare=put_tables)
@@ -133,8 +125,8 @@ def test_sigterm_ends_the_process_in_order(directory: RunDirectory) -> None:
     process = spawn.Process(target=_serve, args=(directory.path, ready))
     process.start()
     try:
-        while not ready.wait(0.1):
-            assert process.is_alive()
+        wait_until("the service is ready or has ended", lambda: ready.is_set() or not process.is_alive())
+        assert process.is_alive()
         assert process.pid is not None
         process.terminate()
         process.join(PATIENCE_S)

@@ -28,6 +28,7 @@ from tests.small_checkpoints import add_checkpoint, run_model
 from tests.small_run import make_small_run
 from tests.support.waiting import wait_until
 
+LOWEST = 19  # priority
 VALIDATION = {"share": 0.25, "samples": 16}
 PHASES = ({"from_step": 8, "sequence_length": 64},)
 
@@ -214,6 +215,9 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(run: OpenRun) -> None:
 
 def test_it_stays_out_of_the_others_way(run: OpenRun) -> None:
     """The process has a lower priority than whoever trains."""
+    lower = min(psutil.Process().nice() + 1, LOWEST)  # the tests themselves may run at the lowest
     with running(run, VALIDATOR):
-        ours = psutil.Process()
-        wait_until(lambda: any(child.nice() > ours.nice() for child in ours.children()))
+        wait_until(
+            "the validator has lowered its priority",
+            lambda: any(child.nice() >= lower for child in psutil.Process().children()),
+        )

@@ -16,7 +16,7 @@ from coordinator.losses import count_losses
 from coordinator.store.models import Device
 from dashboards import catalogs
 from tests.archives import archived, plain_host
-from tests.browser import PATIENCE_MS, chromium, fresh_page
+from tests.browser import chromium, fresh_page
 from tests.served_page import FakeRun, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -103,7 +103,7 @@ def test_every_page_opens(page: Page, host: str, folder: Path, complaints: list[
     assert len(mine) * len(catalogs()) == len(names)
     for name in mine:
         page.goto(f"{host}{name}" + ("?number=1" if name.startswith("member") else ""))
-        expect(page.locator("#state")).to_have_attribute("data-state", "archived", timeout=PATIENCE_MS)
+        expect(page.locator("#state")).to_have_attribute("data-state", "archived")
         page.wait_for_load_state("networkidle")
         assert page.locator("img").count() == 0, name
     assert complaints == []
@@ -126,19 +126,19 @@ def test_who_took_part_can_be_looked_at(page: Page, host: str, complaints: list[
     """Bubbles lead to pages, these lead back and to themselves in another language; a hostile name stays text."""
     page.goto(host)
     page.get_by_role("link", name="Participants").click()
-    expect(page.locator("#bubbles a.bubble")).to_have_count(4, timeout=PATIENCE_MS)
+    expect(page.locator("#bubbles a.bubble")).to_have_count(4)
     expect(page.locator("#timeline li .name")).to_have_count(4)
     page.locator(f'#bubbles a[aria-label^="{HOSTILE}"]').click()
-    expect(page.locator("#member-name")).to_have_text(HOSTILE, timeout=PATIENCE_MS)
+    expect(page.locator("#member-name")).to_have_text(HOSTILE)
     expect(page.locator("#own-curve svg .own")).to_have_count(1)
     page.get_by_role("link", name="Español").click()
     expect(page.locator("html")).to_have_attribute("lang", "es")
-    expect(page.locator("#member-name")).to_have_text(HOSTILE, timeout=PATIENCE_MS)
+    expect(page.locator("#member-name")).to_have_text(HOSTILE)
     page.get_by_role("link", name="Todos los participantes").click()
-    expect(page.locator("#board th a")).to_have_count(4, timeout=PATIENCE_MS)
+    expect(page.locator("#board th a")).to_have_count(4)
     assert urlsplit(page.url).path == "/participants.es.html"
     page.locator("#board th a").first.click()
-    expect(page.locator("#member")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("#member")).to_be_visible()
     assert page.locator("main img").count() == 0
     assert complaints == []
 
@@ -147,7 +147,7 @@ def test_every_choice_has_its_answer(page: Page, host: str, complaints: list[str
     """All days on all hardware, and all spans of the timeline."""
     page.goto(f"{host}participants.html")
     board = page.locator("#board")
-    expect(board).to_have_attribute("data-window", "all", timeout=PATIENCE_MS)
+    expect(board).to_have_attribute("data-window", "all")
     choices = page.locator("#board-choices")
     options = "options => options.map((option) => option.value)"
     for window in choices.locator("select[name=window] option").evaluate_all(options):
@@ -170,7 +170,7 @@ def test_every_choice_has_its_answer(page: Page, host: str, complaints: list[str
 def test_a_members_page_has_nothing_that_needs_a_coordinator(page: Page, host: str, folder: Path) -> None:
     """Nobody signs certificates here; what was given, and why not all counted, is there."""
     page.goto(f"{host}member.html?number={number_of(folder, 'ada')}")
-    expect(page.locator("#member-name")).to_have_text("ada", timeout=PATIENCE_MS)
+    expect(page.locator("#member-name")).to_have_text("ada")
     expect(page.locator("#why tr")).to_have_count(1)
     expect(page.locator("#why-note")).to_contain_text("30 of")
     expect(page.locator("#certificate-title")).to_have_count(0)

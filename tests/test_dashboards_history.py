@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from coordinator.web.frozen import answer_name
 from tests.archives import archived, plain_host
-from tests.browser import PATIENCE_MS, SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -59,7 +59,7 @@ def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
 
 def expect_step(page: Page, step: int) -> None:
     """The page shows that moment."""
-    expect(page.locator("#where")).to_contain_text(re.compile(rf"^Step {step}, "), timeout=PATIENCE_MS)
+    expect(page.locator("#where")).to_contain_text(re.compile(rf"^Step {step}, "))
     expect(page.locator("#moment")).to_have_attribute("data-step", str(step))
 
 
@@ -95,7 +95,7 @@ def test_it_plays(page: Page, url: str) -> None:
     page.goto(f"{url}#1")
     expect_step(page, 1)
     page.get_by_role("button", name="Play").click()
-    expect(page.locator("#moment")).to_have_attribute("data-step", re.compile(r"^([4-9]|\d\d+)$"), timeout=PATIENCE_MS)
+    expect(page.locator("#moment")).to_have_attribute("data-step", re.compile(r"^([4-9]|\d\d+)$"))
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
@@ -109,7 +109,7 @@ def test_the_newest_step_is_followed(page: Page, url: str, run: FakeRun) -> None
     expect_step(page, last + 1)
     page.get_by_role("button", name="Earlier step").click()
     run.add_step(last + 2, 5.0)
-    expect(page.locator("#step")).to_have_attribute("max", str(last + 2), timeout=PATIENCE_MS)
+    expect(page.locator("#step")).to_have_attribute("max", str(last + 2))
     expect_step(page, last)
 
 
@@ -150,9 +150,9 @@ def test_an_archive_needs_no_coordinator(page: Page, run: FakeRun, tmp_path: Pat
     page.on("request", lambda request: asked.append(request.url))
     with plain_host(tmp_path / "www") as host:
         page.goto(f"{host}some/run/")
-        expect(page.locator("#state")).to_have_text("archive", timeout=PATIENCE_MS)
+        expect(page.locator("#state")).to_have_text("archive")
         expect(page.locator("#banner")).to_contain_text("nothing here changes any more")
-        expect(page.locator("#chart")).to_have_attribute("data-steps", str(made.step), timeout=PATIENCE_MS)
+        expect(page.locator("#chart")).to_have_attribute("data-steps", str(made.step))
         page.get_by_role("link", name="Time machine").click()
         expect_step(page, made.step)
         page.goto(f"{host}some/run/history.html#3")

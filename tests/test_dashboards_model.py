@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from coordinator.answerer import open_answerer
 from coordinator.run_services import open_run_services
 from coordinator.store.models import Checkpoint
-from tests.browser import PATIENCE_MS, SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer
 from tests.small_checkpoints import add_checkpoint
 from tests.small_run import make_small_run
@@ -100,11 +100,11 @@ def test_a_visitor_sees_the_model_learn(page: Page, url: str, complaints: list[s
     page.get_by_label("Sentence").fill(SENTENCE)
     page.get_by_label("Sentence").press("Enter")
     newest = page.locator(".answer").first
-    expect(newest.locator(".filled")).to_contain_text(HOSTILE, timeout=PATIENCE_MS)
+    expect(newest.locator(".filled")).to_contain_text(HOSTILE)
     expect(newest.locator(".guesses li")).to_have_count(5)
     expect(newest.get_by_role("heading")).to_have_text("step 10, the newest")
     page.get_by_role("button", name="Ask earlier checkpoints, too").click()
-    expect(page.locator(".answer .filled")).to_have_count(2, timeout=PATIENCE_MS)
+    expect(page.locator(".answer .filled")).to_have_count(2)
     assert [place.get_attribute("data-step") for place in page.locator(".answer").all()] == ["10", "5"]
     expect(page.get_by_role("button", name="Ask earlier checkpoints, too")).to_be_hidden()
     assert page.locator(".answer img").count() == 0
@@ -116,11 +116,11 @@ def test_what_cannot_be_answered_is_said(page: Page, url: str) -> None:
     page.goto(url)
     page.get_by_label("Sentence").fill("No blank in here.")
     page.get_by_label("Sentence").press("Enter")
-    expect(page.locator("#try-problem")).to_contain_text("0 blanks", timeout=PATIENCE_MS)
+    expect(page.locator("#try-problem")).to_contain_text("0 blanks")
     expect(page.locator(".answer")).to_have_count(0)
     page.get_by_label("Sentence").fill(f"{'many hands ' * 25}___")
     page.get_by_label("Sentence").press("Enter")
-    expect(page.locator("#try-problem")).to_contain_text("this run's model reads 32", timeout=PATIENCE_MS)
+    expect(page.locator("#try-problem")).to_contain_text("this run's model reads 32")
 
 
 def test_checkpoints_can_be_taken_along(page: Page, url: str, run: FakeRun, complaints: list[str]) -> None:
@@ -145,10 +145,10 @@ def test_evaluations_come_by_themselves(page: Page, url: str, run: FakeRun, comp
     expect(page.locator("#no-evaluations")).to_be_visible()
     run.add_validation(5, 7.0)
     rows = page.locator("#evaluations tr")
-    expect(rows).to_have_count(1, timeout=PATIENCE_MS)
+    expect(rows).to_have_count(1)
     expect(rows.first.locator("td")).to_have_text(["7.500", "1,100", "12.5%", "75%", "64"])
     run.add_validation(10, None, sop_accuracy=None)
-    expect(page.locator("#evaluation-chart")).to_have_attribute("data-points", "2", timeout=PATIENCE_MS)
+    expect(page.locator("#evaluation-chart")).to_have_attribute("data-points", "2")
     expect(rows.nth(1).locator("td")).to_have_text(["–", "–", "12.5%", "–", "64"])
     assert complaints == []
 
@@ -161,7 +161,7 @@ def test_it_fits_every_screen_and_everybody(browser: Browser, url: str, screen: 
         page.goto(url)
         expect(page.locator("#checkpoints .facts")).to_have_count(3)
         page.get_by_role("button", name="Ask the model").click()
-        expect(page.locator(".answer .filled")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.locator(".answer .filled")).to_be_visible()
         page.get_by_role("button", name="Ask earlier checkpoints, too").click()
         expect(page.locator(".answer .filled")).to_have_count(2)
         keep_screenshot(page, f"model-{screen}")
@@ -178,7 +178,7 @@ def test_a_run_without_checkpoints_says_so(page: Page, tmp_path: Path, complaint
         expect(page.locator("#try")).to_be_hidden()
         expect(page.locator("#no-checkpoints")).to_be_visible()
         run.add_checkpoint(10)
-        expect(page.locator("#try")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.locator("#try")).to_be_visible()
     assert [each for each in complaints if "ERR_CONNECTION" not in each and "INCOMPLETE_CHUNKED" not in each] == []
 
 

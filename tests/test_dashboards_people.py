@@ -15,7 +15,7 @@ from coordinator.losses import count_losses
 from coordinator.presence import open_session, touch_session
 from coordinator.store.models import Device
 from peer.software import install_commands
-from tests.browser import PATIENCE_MS, SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.receipts import key_of
 from tests.served_page import FakeRun, PageServer, fake_run
 
@@ -89,20 +89,20 @@ def test_everybody_is_a_bubble_that_leads_to_a_page(page: Page, server: PageServ
     """Who computes now has a square and a full colour; names are text; a click opens the member's page."""
     page.goto(f"{server.url}participants")
     bubbles = page.locator("#bubbles a.bubble")
-    expect(bubbles).to_have_count(2, timeout=PATIENCE_MS)
+    expect(bubbles).to_have_count(2)
     expect(page.locator("#bubbles .square")).to_have_count(2)
     assert page.locator("#bubbles img, #board img, #timeline img").count() == 0
     hostile = page.get_by_role("link", name=HOSTILE).first
     expect(hostile).to_be_visible()
     page.locator(f'#bubbles a[aria-label^="{HOSTILE}"]').click()
-    expect(page.locator("#member-name")).to_have_text(HOSTILE, timeout=PATIENCE_MS)
+    expect(page.locator("#member-name")).to_have_text(HOSTILE)
     assert complaints == []
 
 
 def test_the_leaderboard_follows_its_choices(page: Page, server: PageServer, complaints: list[str]) -> None:
     """Equals share a rank; on other hardware there is nobody, and the page says so."""
     page.goto(f"{server.url}participants")
-    expect(page.locator("#board")).to_have_attribute("data-window", "all", timeout=PATIENCE_MS)
+    expect(page.locator("#board")).to_have_attribute("data-window", "all")
     expect(page.locator("#board tr")).to_have_count(2)
     expect(page.locator("#board td:first-child")).to_have_text(["1", "1"])
     expect(page.locator("#board th a")).to_have_text(["ada", HOSTILE])
@@ -119,7 +119,7 @@ def test_the_leaderboard_follows_its_choices(page: Page, server: PageServer, com
 def test_the_timeline_shows_who_was_here(page: Page, server: PageServer, complaints: list[str]) -> None:
     """A row for each member with a stay, also for who reads with ears; another span asks anew."""
     page.goto(f"{server.url}participants")
-    expect(page.locator("#timeline li .name")).to_have_count(2, timeout=PATIENCE_MS)
+    expect(page.locator("#timeline li .name")).to_have_count(2)
     expect(page.locator("#timeline .stay.online")).to_have_count(2)
     expect(page.locator("#timeline .visually-hidden").first).to_contain_text("session")
     page.locator("#timeline-choices select").select_option("1")
@@ -131,7 +131,7 @@ def test_a_member_sees_why_samples_did_not_count(page: Page, server: PageServer,
     """Every cause with its samples, the gravest first, and in words what helps; the curve's own parts are marked."""
     page.goto(f"{server.url}participants")
     page.goto(f"{server.url}member?number={number_of(page, 'ada')}")
-    expect(page.locator("#member-name")).to_have_text("ada", timeout=PATIENCE_MS)
+    expect(page.locator("#member-name")).to_have_text("ada")
     causes = page.locator("#why tr")
     expect(causes).to_have_count(3)
     assert [causes.nth(place).get_attribute("data-cause") for place in range(3)] == [
@@ -155,9 +155,7 @@ def test_a_certificate_can_be_downloaded(page: Page, server: PageServer) -> None
     page.goto(f"{server.url}participants")
     number = number_of(page, "ada")
     page.goto(f"{server.url}member?number={number}")
-    expect(page.locator("#certificate-command")).to_contain_text(
-        f"verify certificate-{number}.json", timeout=PATIENCE_MS
-    )
+    expect(page.locator("#certificate-command")).to_contain_text(f"verify certificate-{number}.json")
     with page.expect_download() as download:
         page.locator("#certificate").click()
     assert '"member":"ada"' in json.loads(download.value.path().read_text())["body"]
@@ -168,21 +166,21 @@ def test_a_certificate_can_be_downloaded(page: Page, server: PageServer) -> None
 def test_nobodys_page_says_so(page: Page, server: PageServer, number: str) -> None:
     """In the server's own words, and without an empty page below."""
     page.goto(f"{server.url}member?number={number}")
-    expect(page.locator("#member-note")).to_contain_text("could not be loaded", timeout=PATIENCE_MS)
+    expect(page.locator("#member-note")).to_contain_text("could not be loaded")
     expect(page.locator("#member")).to_be_hidden()
 
 
 def test_a_chosen_name_is_seen_everywhere(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
     """A member who wants to be anonymous is, within seconds, and without a reload."""
     page.goto(f"{server.url}participants")
-    expect(page.locator("#board th a")).to_have_text(["ada", HOSTILE], timeout=PATIENCE_MS)
+    expect(page.locator("#board th a")).to_have_text(["ada", HOSTILE])
     services = run.services
     with services.sessions() as session:
         key = session.get_one(Device, run.devices["ada"]).public_key
     try:
         shown = choose_name(services.sessions, key, "", anonymous=True).shown
-        expect(page.locator("#board th a")).to_have_text([shown, HOSTILE], timeout=PATIENCE_MS)
-        expect(page.locator("main")).not_to_contain_text("ada", timeout=PATIENCE_MS)
+        expect(page.locator("#board th a")).to_have_text([shown, HOSTILE])
+        expect(page.locator("main")).not_to_contain_text("ada")
     finally:
         choose_name(services.sessions, key, "", anonymous=False)
     assert complaints == []
@@ -197,7 +195,7 @@ def test_an_invited_person_sees_the_own_command(
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{server.url}join#invite={code}")
     command = page.locator("#invited-command")
-    expect(command).to_contain_text(f"manyhands join '{run.directory.join_link}' --invite {code}", timeout=PATIENCE_MS)
+    expect(command).to_contain_text(f"manyhands join '{run.directory.join_link}' --invite {code}")
     link, services = str(run.directory.join_link), run.services
     said = Invitation.of(code, "trainer", link, services.web_address, services.software_address)
     expect(command).to_have_text(said.one_line)
@@ -213,10 +211,10 @@ def test_a_used_or_unknown_code_shows_no_command(page: Page, server: PageServer,
     code = membership.invite("dora")[0]
     membership.join(key_of("dora").public_key, code)
     page.goto(f"{server.url}join#invite={code}")
-    expect(page.locator("#invited-text")).to_contain_text("used already", timeout=PATIENCE_MS)
+    expect(page.locator("#invited-text")).to_contain_text("used already")
     expect(page.locator("#invited-how")).to_be_hidden()
     page.goto(f"{server.url}join#invite=AAAAA-AAAAA-AAAAA-AAAAA")
-    expect(page.locator("#invited-text")).to_contain_text("not known here", timeout=PATIENCE_MS)
+    expect(page.locator("#invited-text")).to_contain_text("not known here")
 
 
 def test_without_an_invite_the_page_says_how_to_join(page: Page, server: PageServer, run: FakeRun) -> None:
@@ -246,7 +244,7 @@ def test_no_view_has_a_barrier_or_is_wider_than_its_screen(browser: Browser, ser
     with fresh_page(browser, **SCREENS[screen]) as page:
         for name, (path, ready) in VIEWS.items():
             page.goto(f"{server.url}{path}")
-            expect(page.locator(ready).first).to_be_attached(timeout=PATIENCE_MS)
+            expect(page.locator(ready).first).to_be_attached()
             width = SCREENS[screen]["viewport"]["width"]
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             keep_screenshot(page, f"{name}-{screen}")
@@ -258,7 +256,7 @@ def test_long_words_of_other_languages_fit(browser: Browser, server: PageServer)
     with fresh_page(browser, **SCREENS["phone"]) as page:
         for path, ready in VIEWS.values():
             page.goto(f"{server.url}{path}{'&' if '?' in path else '?'}lang=es")
-            expect(page.locator(ready).first).to_be_attached(timeout=PATIENCE_MS)
+            expect(page.locator(ready).first).to_be_attached()
             assert page.evaluate("document.documentElement.scrollWidth") <= SCREENS["phone"]["viewport"]["width"]
         expect(page.locator("h1")).to_have_text("Participar")
 

@@ -13,7 +13,7 @@ from coordinator.directory import RunDirectory
 from coordinator.evaluations import EvaluationRow, record_evaluation
 from coordinator.presence import record_checkpoint
 from coordinator.run_services import open_run_services
-from tests.browser import PATIENCE_MS, SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.evaluated_runs import FILL, NER, made_up, set_tasks
 from tests.served_page import FakeRun, PageServer, fake_run
 
@@ -67,10 +67,10 @@ def test_curves_come_by_themselves(browser: Browser, run: FakeRun, server: PageS
         articles = page.locator("#tasks article")
         expect(articles).to_have_count(2)
         evaluate(run, 5, 0.5, 0.7, failed=1)
-        expect(articles.first).to_contain_text("0.600", timeout=PATIENCE_MS)
+        expect(articles.first).to_contain_text("0.600")
         evaluate(run, 10, 0.8, 0.8)
         evaluate(run, 15, 0.9, 0.91)
-        expect(articles.first.locator(".chart")).to_have_attribute("data-points", "3", timeout=PATIENCE_MS)
+        expect(articles.first.locator(".chart")).to_have_attribute("data-points", "3")
         expect(articles.first.locator(".chart")).to_contain_text("an earlier model")
         expect(articles.nth(1)).to_contain_text("No checkpoint has been evaluated yet.")
         articles.first.get_by_text("The numbers as a table").click()

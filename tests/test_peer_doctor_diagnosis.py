@@ -14,6 +14,7 @@ from peer.doctor.diagnosis import explain, reason
 from peer.doctor.findings import Finding, failed, ok, warning
 from tests import doctor_mains
 from tests.control_plane import serving
+from tests.support.waiting import PATIENCE_S
 
 DAEMON_FAILED = SwarmError("The swarm cannot be joined (Daemon failed to start in 60.0 seconds).")
 
@@ -50,7 +51,7 @@ async def test_a_daemon_that_does_not_start_is_explained(tmp_path: Path) -> None
 async def test_a_keeper_that_is_not_there_is_explained(tmp_path: Path) -> None:
     """The daemon starts, but the coordinator knows nobody to dial."""
     async with serving(tmp_path) as coordinator:
-        context = Context(Options(tmp_path, coordinator.link), environ={}, timing=Timing(daemon_s=60.0))
+        context = Context(Options(tmp_path, coordinator.link), environ={}, timing=Timing(daemon_s=PATIENCE_S))
         explained = await explain(DAEMON_FAILED, context)
     assert "keeper has not started" in str(explained)
 

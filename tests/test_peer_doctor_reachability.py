@@ -24,6 +24,7 @@ from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from tests.control_plane import connected, serving
 from tests.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
+from tests.support.waiting import PATIENCE_S
 
 OWN = frozenset({ip_address("192.168.1.5"), ip_address("2001:db8::5")})
 BEHIND_CARRIER = frozenset({ip_address("100.72.0.9")})
@@ -31,7 +32,7 @@ PUBLIC = ip_address("93.184.216.34")
 REPLY = control_pb2.DescribeReply(run_config_json=RunConfig().to_json(), observed_address="127.0.0.1")
 
 
-def context_with(client: ControlClient, listen: tuple[str, ...] = (), dial_back_s: float = 20.0) -> Context:
+def context_with(client: ControlClient, listen: tuple[str, ...] = (), dial_back_s: float = PATIENCE_S) -> Context:
     context = Context(Options(Path("unused"), client.link, listen=listen), timing=Timing(dial_back_s=dial_back_s))
     context.client, context.description = client, read_description(REPLY)
     return context

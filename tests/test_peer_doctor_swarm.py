@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,10 +22,12 @@ from peer.doctor.stages import Stage, run_stages
 from peer.doctor.swarm import check_daemon
 from peer.run_config import RunConfig
 from tests import doctor_mains
+from tests.support.waiting import PATIENCE_S
 
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
 HERE = "/ip4/127.0.0.1"
-IMPATIENT = Timing(daemon_s=1.0)
+HANGS_S = 3.0  # after that a daemon is given up
+LONG = Timing(connect_s=PATIENCE_S, daemon_s=PATIENCE_S, helper_s=PATIENCE_S)
 
 
 @contextmanager
@@ -61,7 +64,11 @@ async def examine(
 ) -> tuple[dict[str, Finding], Context]:
     """All stages of the swarm, for a run whose keeper has these addresses."""
     options = Options(Path("unused"), listen=listen)
-    context = Context(options, swarm_helper_main=main, timing=IMPATIENT if main else Timing(connect_s=5.0))
+    context = Context(
+        options,
+        swarm_helper_main=main,
+        timing=replace(LONG, daemon_s=HANGS_S) if main is doctor_mains.daemon_hangs else LONG,
+    )
     context.description = RunDescription(RunConfig(), swarm_addresses, ip_address("127.0.0.1"), 0.0)
     stages = (Stage("requirements", known), DAEMON, KEEPER, *BEYOND_TCP)
     async with context:

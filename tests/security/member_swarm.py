@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
 from auth.credentials import Credentials
 from auth.identity import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from coordinator.ports import free_ports
 from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.run_config import RunConfig
 from peer.suspicion import KINDS
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
-from tests.security.processes import TIMEOUT_S, PeerProcess, Said
+from tests.security.processes import PeerProcess, Said
+from tests.support.waiting import wait_until
 from tests.system.swarm_peer import SPECIAL, VOCABULARY
 
 RUN = "attacked"
@@ -67,9 +66,7 @@ class MemberSwarm:
         """
         self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.keeper_port = probe.getsockname()[1]
+        [self.keeper_port] = free_ports("127.0.0.1", 1)
         self.started: list[PeerProcess] = []
         self.keeper_credentials = self._grant("keeper", "keeper", "keeper")
         self.addresses: list[str] = []
@@ -137,13 +134,12 @@ class MemberSwarm:
 
     def wait_for_name(self, kind: str, reason: str) -> Said:
         """The first suspicion of this kind and with this in its detail; fails the test if none comes."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            for said in self.named(kind):
-                if reason in said["detail"]:
-                    return said
-            time.sleep(0.1)
-        pytest.fail(f"nobody was named for {reason!r}: {self.all_named()}")
+
+        def named() -> list[Said]:
+            return [said for said in self.named(kind) if reason in said["detail"]]
+
+        wait_until(f"somebody is named for {reason!r}", named, *[peer.log for peer in self.started], poll_s=0.1)
+        return named()[0]
 
     def close(self) -> None:
         """End every process group that was started."""

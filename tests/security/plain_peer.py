@@ -14,6 +14,7 @@ import torch
 from hivemind.optim.progress_tracker import ProgressTracker
 
 from tests.security.processes import Orders
+from tests.support.waiting import PATIENCE_S
 
 RUN = "plain"
 TARGET = 1000  # samples: more than the honest peers compute while a test watches
@@ -52,7 +53,9 @@ def make_optimizer(dht: hivemind.DHT, model: torch.nn.Module) -> hivemind.Optimi
 def start_dht(plan: PlainPlan) -> hivemind.DHT:
     """A node of the plain swarm."""
     mp.set_start_method("fork", force=True)
-    return hivemind.DHT(initial_peers=plan.initial_peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    return hivemind.DHT(
+        initial_peers=plan.initial_peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], startup_timeout=PATIENCE_S
+    )
 
 
 def run_honest(plan: PlainPlan, orders: Orders) -> None:

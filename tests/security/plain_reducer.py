@@ -17,6 +17,7 @@ from hivemind.compression import deserialize_torch_tensor, serialize_torch_tenso
 from hivemind.proto import averaging_pb2
 
 from tests.security.processes import Orders
+from tests.support.waiting import PATIENCE_S
 
 VALUES = (1.0, 5.0, 6.0)  # of the two honest peers and the liar, what all of their values are
 TENSORS = 9  # of one value, so that each peer reduces three
@@ -37,7 +38,9 @@ class ReducerPlan:
 
 def start_averager(initial_peers: list[str], bandwidth: float) -> hivemind.DecentralizedAverager:
     """In its documented form; only its waiting times are shortened."""
-    dht = hivemind.DHT(initial_peers=initial_peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    dht = hivemind.DHT(
+        initial_peers=initial_peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], startup_timeout=PATIENCE_S
+    )
     return hivemind.DecentralizedAverager(
         [torch.zeros(1) for _ in range(TENSORS)],
         dht=dht,

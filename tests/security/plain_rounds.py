@@ -11,6 +11,7 @@ import torch
 
 from tests.security.bad_parts import send_bad_parts
 from tests.security.processes import Orders
+from tests.support.waiting import PATIENCE_S
 
 HONEST = (1.0, 3.0)  # what all values of each honest peer are
 LIARS = 5.0
@@ -27,7 +28,9 @@ class RoundsPlan:
 
 def start_averager(initial_peers: list[str], value: float) -> hivemind.DecentralizedAverager:
     """In its documented form; only its waiting times are shortened."""
-    dht = hivemind.DHT(initial_peers=initial_peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    dht = hivemind.DHT(
+        initial_peers=initial_peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], startup_timeout=PATIENCE_S
+    )
     return hivemind.DecentralizedAverager(
         [torch.full((1,), value) for _ in range(VALUES)],
         dht=dht,

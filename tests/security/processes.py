@@ -11,17 +11,15 @@ import multiprocessing as mp
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hivemind.utils import MPFuture
 
-TIMEOUT_S = 120.0
-LOOK_S = 0.05
+from tests.support.waiting import wait_until
+
 MAX_ATTACK_BYTES = 40
 PRELOADED = [f"tests.security.{name}" for name in ("plain_peer", "plain_reducer", "plain_rounds", "member_peer")]
 Said = dict[str, Any]
@@ -96,18 +94,19 @@ class PeerProcess:
 
     def wait_for(self, wanted: Callable[[Said], bool]) -> Said:
         """The next thing said that is `wanted`; fails the test if none comes."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
+        found: list[Said] = []
+
+        def has_come() -> bool:
             has_ended = not self._listener.is_alive()
-            while self._read < len(self.said):
+            while not found and self._read < len(self.said):
                 said = self.said[self._read]
                 self._read += 1
-                if wanted(said):
-                    return said
-            if has_ended:
-                break
-            time.sleep(LOOK_S)
-        pytest.fail(f"the peer said nothing more (exit code {self.process.exitcode}):\n{self.log.read_text()[-3000:]}")
+                found.extend([said] if wanted(said) else [])
+            assert found or not has_ended, f"the peer said nothing more:\n{self.log.read_text()[-3000:]}"
+            return bool(found)
+
+        wait_until("the peer has said what is waited for", has_come, self.log)
+        return found[0]
 
     def wait_for_event(self, event: str) -> Said:
         """The next event of this kind."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 from sqlalchemy import func, select
 
 from coordinator.directory import RunDirectory
@@ -25,8 +23,8 @@ from coordinator.store.engine import Sessions, open_engine
 from coordinator.store.models import Report, Step
 from coordinator.store.share_models import LostSamples
 from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run
+from tests.support.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 180.0
 NAMES = ("ada", "grace")
 
 
@@ -57,14 +55,14 @@ class Command:
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(family, timeout=30)
+        psutil.wait_procs(family, timeout=PATIENCE_S)
 
     def terminate(self) -> tuple[int, list[psutil.Process]]:
         """SIGTERM; returns the exit code and which of its processes are left afterwards."""
         family = self.family()
         self.process.send_signal(signal.SIGTERM)
-        exit_code = self.process.wait(timeout=60)
-        _, left = psutil.wait_procs(family, timeout=10)
+        exit_code = self.process.wait(timeout=PATIENCE_S)
+        _, left = psutil.wait_procs(family, timeout=PATIENCE_S)
         return exit_code, left
 
 
@@ -97,7 +95,7 @@ class Site:
             status = read_swarm_status(self.sessions)
             return status is not None and status.updated_at > began
 
-        self.wait_until(up)
+        self.wait_until("the keeper has said where the swarm stands", up)
         return command
 
     def join(self, name: str, first: bool, *more: str) -> Command:
@@ -107,18 +105,16 @@ class Site:
         state_dir = str(self.base / name)
         return self.start(name, "join", str(self.run.join_link), "--state-dir", state_dir, *options, invite=invite)
 
-    def wait_until(self, true: Callable[[], bool]) -> None:
-        """Wait for what the processes do."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not true():
-            if time.monotonic() > deadline:
-                logs = {path.name: path.read_text()[-800:] for path in self.base.glob("*.log")}
-                pytest.fail(json.dumps(logs, indent=1))
-            time.sleep(0.2)
+    def wait_until(self, sentence: str, true: Callable[[], object]) -> None:
+        """Wait for an event; a failure shows what each command has said last."""
+        wait_until(sentence, true, *sorted(self.base.glob("*.log")), poll_s=0.2)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until both volunteers' reports of a step have arrived."""
-        self.wait_until(lambda: any(row.step >= step and row.devices == len(NAMES) for row in self.ledger.steps()))
+        self.wait_until(
+            f"both volunteers have reported step {step}",
+            lambda: any(row.step >= step and row.devices == len(NAMES) for row in self.ledger.steps()),
+        )
 
     def assert_ledger_is_right(self) -> None:
         """Each step once, none missing, with just the samples of its reports, up to the last of which all have told.

@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,22 +16,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
 from auth.credentials import Credentials
 from auth.identity import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from coordinator.ports import free_ports
 from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.run_config import RunConfig
+from tests.support.waiting import PATIENCE_S, wait_until
 from tests.system.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 
 ROOT = Path(__file__).parents[2]
 RUN = "swarm-test"
-TIMEOUT_S = 120.0
 MICROBATCH = 4
 TARGET = 32
 
@@ -69,21 +68,22 @@ class Peer:
         plan_file = directory / f"{name}.json"
         plan_file.write_text(json.dumps(asdict(plan) | {"parameters_file": str(self.parameters_file)}))
         script = ROOT / "tests/system/swarm_peer.py"
-        log = (directory / f"{name}.log").open("w")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(plan_file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        log.close()
+        self.log = directory / f"{name}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), str(plan_file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         assert self.process.stdout is not None
-        threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
+        self._listener.start()
 
     def _listen(self, lines: IO[str]) -> None:
         with contextlib.suppress(ValueError):  # closed after a kill
@@ -92,14 +92,18 @@ class Peer:
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next thing said that is `wanted`; fails the test if none comes."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                said = self._said.get(timeout=max(0.1, deadline - time.monotonic()))
-            except queue.Empty:
-                pytest.fail(f"peer said nothing more; exit code {self.process.poll()}")
-            if wanted(said):
-                return said
+        found: list[dict[str, Any]] = []
+
+        def has_come() -> bool:
+            has_ended = not self._listener.is_alive()
+            while not found and not self._said.empty():
+                said = self._said.get()
+                found.extend([said] if wanted(said) else [])
+            assert found or not has_ended, f"the peer said nothing more:\n{self.log.read_text()[-3000:]}"
+            return bool(found)
+
+        wait_until("the peer has said what is waited for", has_come, self.log)
+        return found[0]
 
     def wait_for_step(self, step: int) -> dict[str, Any]:
         """The outcome that brought the peer to `step` or beyond."""
@@ -122,7 +126,7 @@ class Peer:
         """Let the peer leave; returns its parameters."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(timeout=60) == 0
+        assert self.process.wait(timeout=PATIENCE_S) == 0
         return load_file(self.parameters_file)
 
 
@@ -133,9 +137,7 @@ class SwarmFactory:
         self.directory = directory
         self.authority = AuthorityKey.generate()
         self.addresses: list[str] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.keeper_port = probe.getsockname()[1]
+        [self.keeper_port] = free_ports("127.0.0.1", 1)
         self.peers: list[Peer] = []
 
     def credentials(self, name: str, role: Role, member: str = "") -> Credentials:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-TIMEOUT_S = 240
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ def run_demo(*options: str) -> Finished:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
     return Finished(process.returncode, stdout, stderr)

@@ -54,7 +54,10 @@ def test_a_volunteer_assists_by_command(tmp_path: Path) -> None:
         options = ["--state-dir", str(tmp_path / "bob"), "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         [invite] = site.membership.invite("bob", role="auxiliary")
         assistant = site.start("bob", "assist", str(site.run.join_link), *options, invite=invite)
-        site.wait_until(lambda: any(stay.state == "assisting" for stay in online_sessions(site.sessions, time.time())))
+        site.wait_until(
+            "a device assists",
+            lambda: any(stay.state == "assisting" for stay in online_sessions(site.sessions, time.time())),
+        )
         trainer = site.join("ada", first=True)
         given: dict[str, Contribution] = {}
 
@@ -62,7 +65,7 @@ def test_a_volunteer_assists_by_command(tmp_path: Path) -> None:
             given.update({row.member: row for row in site.ledger.contributions()})
             return {"ada", "bob"} <= given.keys() and given["ada"].samples > 0 and given["bob"].averaged_bytes > 0
 
-        site.wait_until(both_are_counted)
+        site.wait_until("both devices' samples are counted", both_are_counted)
         assert given["bob"].samples == 0
         for command in (assistant, trainer, serve):
             code, left = command.terminate()

@@ -17,7 +17,8 @@ from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelFo
 
 from coordinator.ports import free_ports
 from peer.config.architectures import ARCHITECTURES
-from tests.system.demo_command import TIMEOUT_S, Finished, run_demo
+from tests.support.waiting import PATIENCE_S
+from tests.system.demo_command import Finished, run_demo
 
 AT_ONCE = 2  # demos, on two cores
 STEPS = 2
@@ -94,7 +95,7 @@ def test_every_family_trains(demos: dict[str, Future[Finished]], architecture: s
     All demos together may take over a minute, of which the first test waits for its own: each starts six processes that
     load torch.
     """
-    finished = demos[architecture].result(timeout=len(ARCHITECTURES) * TIMEOUT_S)
+    finished = demos[architecture].result(timeout=len(ARCHITECTURES) * PATIENCE_S)
     assert finished.exit_code == 0, finished.stderr[-2000:]
     summary = json.loads(finished.stdout)
     assert summary["steps"] >= STEPS

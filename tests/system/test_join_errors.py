@@ -31,8 +31,8 @@ from coordinator.membership import Membership
 from coordinator.ports import free_ports
 from coordinator.store.engine import Sessions, open_engine
 from tests.small_run import HOST, make_small_run
+from tests.support.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 180.0
 DAY_S = 86_400.0
 
 
@@ -64,14 +64,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with log_path.open("w") as log:
         command = [sys.executable, "-m", "manyhands", "coordinator", "serve", str(directory.path), "--service-only"]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    deadline = time.monotonic() + TIMEOUT_S
-    while "Join link:" not in log_path.read_text():
-        assert time.monotonic() < deadline, log_path.read_text()
-        assert process.poll() is None, log_path.read_text()
-        time.sleep(0.1)
+    wait_until(
+        "the service is up or has ended",
+        lambda: "Join link:" in log_path.read_text() or process.poll() is not None,
+        log_path,
+    )
+    assert process.poll() is None, log_path.read_text()
     yield Served(directory, membership_of(directory))
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=TIMEOUT_S)
+    process.wait(timeout=PATIENCE_S)
 
 
 def join(link: JoinLink | str, state_dir: Path, invite: str = "") -> subprocess.CompletedProcess[str]:
@@ -82,7 +83,7 @@ def join(link: JoinLink | str, state_dir: Path, invite: str = "") -> subprocess.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
 

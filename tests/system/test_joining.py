@@ -8,6 +8,7 @@ from __future__ import annotations
 from coordinator.manifests import newest_verified
 from tests.support.commands import NAMES, Site
 from tests.support.swarms import SwarmFactory
+from tests.support.waiting import PATIENCE_S
 
 UPLOAD_RATE = 40_000.0  # bytes a second: the small state takes longer than busy joiners come apart
 
@@ -29,7 +30,7 @@ def test_who_joins_a_run_that_waits_takes_the_checkpoint_over_the_web(site: Site
     """After a restart nobody asks the keeper for its state, and training goes on from it."""
     commands = [site.serve(), *(site.join(name, first=True) for name in NAMES)]
     site.wait_for_step(3)
-    site.start("pause", "coordinator", "pause", str(site.run.path)).process.wait(60)
+    site.start("pause", "coordinator", "pause", str(site.run.path)).process.wait(PATIENCE_S)
     for command in reversed(commands):
         command.terminate()
     reached = newest_verified(site.run.checkpoints_dir)
@@ -40,8 +41,11 @@ def test_who_joins_a_run_that_waits_takes_the_checkpoint_over_the_web(site: Site
         (site.base / f"{name}.log").unlink()
         site.join(name, first=False)
     took = f"Took the run's state after step {reached.manifest.step} from its checkpoint."
-    site.wait_until(lambda: all(took in (site.base / f"{name}.log").read_text() for name in NAMES))
-    site.start("resume", "coordinator", "resume", str(site.run.path)).process.wait(60)
+    site.wait_until(
+        "both volunteers have taken the checkpoint",
+        lambda: all(took in (site.base / f"{name}.log").read_text() for name in NAMES),
+    )
+    site.start("resume", "coordinator", "resume", str(site.run.path)).process.wait(PATIENCE_S)
     site.wait_for_step(reached.manifest.step + 1)
     site.assert_ledger_is_right()
     assert not any((site.base / name / "data" / "checkpoint").exists() for name in NAMES)

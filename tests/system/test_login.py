@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,8 @@ from auth.errors import (
 from coordinator.directory import RunDirectory
 from tests.openid_provider import OpenIdProvider, running
 from tests.small_run import make_small_run
+from tests.support.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 90.0
 MANYHANDS = (sys.executable, "-m", "manyhands")
 
 
@@ -52,18 +51,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         directory = RunDirectory.open(directory.path)
         for entry in ("test:alice", "test-org:neuropark"):
             subprocess.run(
-                [*MANYHANDS, "coordinator", "allow", str(directory.path), entry], check=True, timeout=TIMEOUT_S
+                [*MANYHANDS, "coordinator", "allow", str(directory.path), entry], check=True, timeout=PATIENCE_S
             )
         command = [*MANYHANDS, "coordinator", "serve", str(directory.path), "--service-only"]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + TIMEOUT_S
-        while "Join link:" not in Path(log.name).read_text():
-            assert time.monotonic() < deadline, Path(log.name).read_text()
-            assert process.poll() is None, Path(log.name).read_text()
-            time.sleep(0.1)
+        said = Path(log.name)
+        wait_until(
+            "the service is up or has ended",
+            lambda: "Join link:" in said.read_text() or process.poll() is not None,
+            said,
+        )
+        assert process.poll() is None, said.read_text()
         yield Served(directory, provider)
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=TIMEOUT_S)
+        process.wait(timeout=PATIENCE_S)
 
 
 class Joining:
@@ -95,7 +96,7 @@ class Joining:
 
     def end(self) -> tuple[int, str]:
         """Exit code and standard error."""
-        _, said = self.process.communicate(timeout=TIMEOUT_S)
+        _, said = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, said
 
 
@@ -118,15 +119,15 @@ def test_login_admits_the_device_for_good(served: Served, tmp_path: Path) -> Non
     """Code and address are shown, the person agrees elsewhere, and the device is in; later it needs no login."""
     joining = Joining(served, tmp_path / "alice")
     enter(served, joining.prompt(), "Alice")
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (tmp_path / "alice" / "token.jwt").exists():
-        assert time.monotonic() < deadline
-        assert joining.process.poll() is None, joining.end()
-        time.sleep(0.1)
+    token = tmp_path / "alice" / "token.jwt"
+    wait_until(
+        "the device is in or the command has ended", lambda: token.exists() or joining.process.poll() is not None
+    )
+    assert joining.process.poll() is None, joining.end()
     joining.process.send_signal(signal.SIGINT)
     joining.end()
     command = [*MANYHANDS, "coordinator", "members", str(served.directory.path), "--json"]
-    rows = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S).stdout)
+    rows = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S).stdout)
     assert {row["name"]: (row["devices"], row["accounts"]) for row in rows}["test:alice"] == (1, ["test:Alice"])
     asked = len(served.provider.asked)
     again = Joining(served, tmp_path / "alice")
@@ -196,5 +197,5 @@ def test_notebook_gets_a_link(served: Served, tmp_path: Path) -> None:
 def test_entry_of_an_unknown_provider(served: Served) -> None:
     """The operator is told at once that nobody could log in by it."""
     command = [*MANYHANDS, "coordinator", "allow", str(served.directory.path), "hf:alice"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert_refused((result.returncode, result.stderr), ConfigError.exit_code, "'hf'")

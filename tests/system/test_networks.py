@@ -31,7 +31,10 @@ def test_all_contribute_wherever_they_are(tmp_path: Path) -> None:
                 prefix = hosts[plan.name].command()
                 site.start(plan.name, "join", str(site.run.join_link), *options, invite=invite, prefix=prefix)
             everybody = {plan.name for plan in (*REACHED, *HIDDEN)}
-            site.wait_until(lambda: {row.member for row in site.ledger.contributions() if row.samples} >= everybody)
+            site.wait_until(
+                "everybody has contributed",
+                lambda: {row.member for row in site.ledger.contributions() if row.samples} >= everybody,
+            )
         finally:
             site.close()
     for plan in REACHED:

@@ -14,9 +14,7 @@ from playwright.sync_api import expect
 from coordinator.web.views import VIEWS
 from tests.browser import chromium, fresh_page, keep_screenshot
 from tests.small_run import HOST
-from tests.support.commands import NAMES, TIMEOUT_S, Site
-
-PATIENCE_MS = 1000 * TIMEOUT_S
+from tests.support.commands import NAMES, Site
 
 
 @pytest.mark.smoke
@@ -30,22 +28,22 @@ def test_the_pages_follow_a_live_run(site: Site) -> None:
     with chromium() as browser, fresh_page(browser, complaints) as page:
         page.goto(address)
         chart, state = page.locator("#chart"), page.locator("#state")
-        expect(chart).to_have_attribute("data-steps", re.compile(r"\d+"), timeout=PATIENCE_MS)
+        expect(chart).to_have_attribute("data-steps", re.compile(r"\d+"))
         drawn = chart.get_attribute("data-steps") or ""
-        expect(chart).not_to_have_attribute("data-steps", drawn, timeout=PATIENCE_MS)
-        expect(page.locator("#contributions li")).to_have_count(len(NAMES), timeout=PATIENCE_MS)
+        expect(chart).not_to_have_attribute("data-steps", drawn)
+        expect(page.locator("#contributions li")).to_have_count(len(NAMES))
         keep_screenshot(page, "overview-live")
         for view in (view for view in VIEWS if view.in_navigation):
             page.goto(f"{address}{view.path}")
-            expect(state).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
+            expect(state).to_have_attribute("data-state", "live")
         assert complaints == []
 
         page.goto(address)
-        expect(state).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
+        expect(state).to_have_attribute("data-state", "live")
         coordinator.kill()
-        expect(page.locator("#banner")).to_contain_text("reconnecting", timeout=PATIENCE_MS)
+        expect(page.locator("#banner")).to_contain_text("reconnecting")
         reached = site.ledger.last_step()
         site.serve()
-        site.wait_until(lambda: site.ledger.last_step() > reached)
-        expect(state).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
+        site.wait_until("another step is reported", lambda: site.ledger.last_step() > reached)
+        expect(state).to_have_attribute("data-state", "live")
         expect(page.locator("#banner")).to_be_hidden()

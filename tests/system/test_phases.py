@@ -131,9 +131,11 @@ def test_a_run_crosses_the_boundary_and_resumes_behind_it(tmp_path: Path) -> Non
     try:
         serve = site.serve()
         early = site.join("ada", first=True)
-        site.wait_until(lambda: site.ledger.last_step() >= 3)
+        site.wait_until("the ledger has step 3", lambda: site.ledger.last_step() >= 3)
         late = site.join("grace", first=True)
-        site.wait_until(lambda: any(row.devices == 2 for row in site.ledger.steps()))
+        site.wait_until(
+            "both devices have reported a step", lambda: any(row.devices == 2 for row in site.ledger.steps())
+        )
         for command in (early, late, serve):
             command.kill()
         targets = {row.step: row.target_batch_size for row in site.ledger.steps()}

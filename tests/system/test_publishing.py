@@ -34,16 +34,16 @@ def test_the_run_goes_on_while_its_disk_is_full_and_publishes_what_follows(site:
     checkpoints, log = site.run.checkpoints_dir, site.base / "serve.log"
     site.serve()
     site.join("ada", first=True)
-    site.wait_until(lambda: published_step(site) > 0)
+    site.wait_until("a checkpoint is published", lambda: published_step(site) > 0)
     fill(checkpoints, RESERVE_BYTES // 2)
-    site.wait_until(lambda: "could not be written" in log.read_text())
+    site.wait_until("the log says what could not be written", lambda: "could not be written" in log.read_text())
     kept = newest_verified(checkpoints)
     assert kept is not None
     reached = site.ledger.last_step()
-    site.wait_until(lambda: site.ledger.last_step() >= reached + 2)
+    site.wait_until("two more steps are reported", lambda: site.ledger.last_step() >= reached + 2)
     assert newest_verified(checkpoints) == kept
     make_room(checkpoints)
-    site.wait_until(lambda: published_step(site) > reached)
+    site.wait_until("a later checkpoint is published", lambda: published_step(site) > reached)
     assert "the publisher has died" not in log.read_text()
     assert "the keeper has died" not in log.read_text()
 

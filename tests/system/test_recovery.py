@@ -19,13 +19,14 @@ from auth.errors import RevokedError
 from coordinator.manifests import newest_verified
 from coordinator.presence import read_swarm_status
 from tests.support.commands import NAMES, Command, Site, service_of
+from tests.support.waiting import PATIENCE_S
 
 
 def test_everything_is_killed_and_comes_back(site: Site) -> None:
     """After `kill -9` of all processes the run resumes from its checkpoint, and the ledger has each step once."""
     commands = [site.serve(), *(site.join(name, first=True) for name in NAMES)]
     site.wait_for_step(6)
-    site.wait_until(lambda: newest_verified(site.run.checkpoints_dir) is not None)
+    site.wait_until("a checkpoint is stored", lambda: newest_verified(site.run.checkpoints_dir) is not None)
     for command in commands:
         command.kill()
     checkpoint = newest_verified(site.run.checkpoints_dir)
@@ -60,9 +61,15 @@ def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: S
     serve = site.serve()
     (daemon,) = daemons_of(serve)
     daemon.kill()
-    site.wait_until(lambda: "The p2p daemon of this peer's swarm node has died" in serve.log_path.read_text())
+    site.wait_until(
+        "the keeper has lost its daemon",
+        lambda: "The p2p daemon of this peer's swarm node has died" in serve.log_path.read_text(),
+    )
     began = time.time()
-    site.wait_until(lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began)
+    site.wait_until(
+        "the keeper has said again where the swarm stands",
+        lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began,
+    )
     assert daemons_of(serve) != [daemon]
     ada, grace = (site.join(name, first=True) for name in NAMES)
     site.wait_for_step(2)
@@ -71,10 +78,14 @@ def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: S
     site.wait_for_step(before + 3)
     site.assert_ledger_is_right()
 
-    site.start("revoke", "coordinator", "revoke", str(site.run.path), "grace", "--reason", "a test").process.wait(60)
-    assert grace.process.wait(timeout=60) == RevokedError.exit_code
+    site.start("revoke", "coordinator", "revoke", str(site.run.path), "grace", "--reason", "a test").process.wait(
+        PATIENCE_S
+    )
+    assert grace.process.wait(timeout=PATIENCE_S) == RevokedError.exit_code
     reached = site.ledger.last_step()
-    site.wait_until(lambda: site.ledger.last_step() >= reached + 2)  # alone, without grace
+    site.wait_until(
+        "ada alone has taken two more steps", lambda: site.ledger.last_step() >= reached + 2
+    )  # alone, without grace
 
     exit_code, left = ada.terminate()
     assert (exit_code, left) == (0, [])

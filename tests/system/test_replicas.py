@@ -27,6 +27,7 @@ from tests.balancer import balancing
 from tests.postgres import PostgresServer, new_server
 from tests.small_run import HOST
 from tests.support.commands import Command, Site, service_of
+from tests.support.waiting import PATIENCE_S
 
 SECOND_HOST = "127.0.0.2"
 MEMBERS = ("ada", "grace", "joan")
@@ -78,7 +79,7 @@ def join_by(site: Site, name: str, port: int, first: bool = True) -> Command:
 def steps_shown(run: RunDirectory) -> int:
     """What a replica's dashboard says."""
     address = f"http://{run.settings.bind_host}:{run.settings.web_port}/api/v1/overview"
-    with urllib.request.urlopen(address, timeout=60) as answer:
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
         return int(json.load(answer)["totals"]["steps"])
 
 
@@ -91,19 +92,28 @@ def test_a_second_coordinator_takes_over_whole(site: Site) -> None:
     first_command = site.serve()
     second = second_of(site.run, site.base / "second")
     other = site.start("second-serve", "coordinator", "serve", str(second.path))
-    site.wait_until(lambda: "another keeper serves this run" in other.log_path.read_text())
-    site.wait_until(lambda: "Dashboard:" in other.log_path.read_text())
+    site.wait_until(
+        "the other keeper knows that one serves the run",
+        lambda: "another keeper serves this run" in other.log_path.read_text(),
+    )
+    site.wait_until("the other coordinator serves its dashboard", lambda: "Dashboard:" in other.log_path.read_text())
     with behind_one_address(site.run, second) as port:
         join_by(site, "ada", port)
-        site.wait_until(lambda: newest_verified(site.run.checkpoints_dir) is not None)
-        site.wait_until(lambda: min(map(steps_shown, (site.run, second))) >= 1)
+        site.wait_until("a checkpoint is stored", lambda: newest_verified(site.run.checkpoints_dir) is not None)
+        site.wait_until("both coordinators show a step", lambda: min(map(steps_shown, (site.run, second))) >= 1)
         killed_at = time.time()
         first_command.kill()
         reached = site.ledger.last_step()
-        site.wait_until(lambda: any(row.started_at > killed_at for row in online_sessions(site.sessions, time.time())))
-        site.wait_until(lambda: kept_at(site) > reached)
+        site.wait_until(
+            "a session is open at the coordinator that is left",
+            lambda: any(row.started_at > killed_at for row in online_sessions(site.sessions, time.time())),
+        )
+        site.wait_until("the other keeper has taken a step", lambda: kept_at(site) > reached)
         again = site.start("third-serve", "coordinator", "serve", str(site.run.path))
-        site.wait_until(lambda: "another keeper serves this run" in again.log_path.read_text())
+        site.wait_until(
+            "the first keeper knows that the other serves the run",
+            lambda: "another keeper serves this run" in again.log_path.read_text(),
+        )
     assert site.ledger.current_era() == 0
 
 
@@ -125,7 +135,10 @@ def test_whatever_is_killed_nothing_is_lost_or_counted_twice(site: Site, server:
         run: site.start(f"service-{run.settings.bind_host}", "coordinator", "serve", str(run.path), "--service-only")
         for run in (site.run, second)
     }
-    site.wait_until(lambda: kept_at(site) >= 0 and read_swarm_status(site.sessions) is not None)
+    site.wait_until(
+        "the keeper has said where the swarm stands",
+        lambda: kept_at(site) >= 0 and read_swarm_status(site.sessions) is not None,
+    )
     with behind_one_address(site.run, second) as one, behind_one_address(second, site.run) as other:
         ports = dict(zip(MEMBERS, (one, other, one), strict=True))
         volunteers = {name: join_by(site, name, port) for name, port in ports.items()}
@@ -142,7 +155,7 @@ def test_whatever_is_killed_nothing_is_lost_or_counted_twice(site: Site, server:
             volunteers[name].kill()
             volunteers[name] = join_by(site, name, port, first=False)
             train_on_together(site)
-        site.wait_until(lambda: not unaccounted(site))
+        site.wait_until("the ledger has what each volunteer has counted", lambda: not unaccounted(site))
         for command in volunteers.values():
             assert command.terminate()[0] == 0
     for name, found in reported(site).items():
@@ -163,7 +176,10 @@ def keeper_process(command: Command) -> psutil.Process:
 def train_on_together(site: Site) -> None:
     """Wait for a step, later than all until now, to which all three have brought samples."""
     before = site.ledger.last_step()
-    site.wait_until(lambda: any(row.devices == len(MEMBERS) for row in site.ledger.steps(after=before)))
+    site.wait_until(
+        "both volunteers have reported another step",
+        lambda: any(row.devices == len(MEMBERS) for row in site.ledger.steps(after=before)),
+    )
 
 
 def step_reports(site: Site, name: str) -> list[dict[str, Any]]:
@@ -210,7 +226,10 @@ def assert_it_resumes(site: Site) -> None:
     assert checkpoint is not None
     began = time.time()
     site.start("keeper-again", "coordinator", "serve", str(site.run.path), "--keeper-only")
-    site.wait_until(lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began)
+    site.wait_until(
+        "the keeper has said again where the swarm stands",
+        lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began,
+    )
     status = read_swarm_status(site.sessions)
     assert status is not None
     assert status.step == checkpoint.manifest.step

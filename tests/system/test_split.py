@@ -27,8 +27,14 @@ def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:
 
     site.serve()
     reached = site.ledger.last_step()
-    site.wait_until(lambda: (status := read_swarm_status(site.sessions)) is not None and status.peers == len(NAMES))
-    site.wait_until(lambda: any(row.step > reached and row.devices == len(NAMES) for row in site.ledger.steps()))
+    site.wait_until(
+        "the keeper knows both peers",
+        lambda: (status := read_swarm_status(site.sessions)) is not None and status.peers == len(NAMES),
+    )
+    site.wait_until(
+        "both peers have reported another step",
+        lambda: any(row.step > reached and row.devices == len(NAMES) for row in site.ledger.steps()),
+    )
     assert site.ledger.current_era() == 0
     with site.sessions() as session:  # however rounds end meanwhile, all are honest
         assert session.scalars(select(Refusal.reason)).all() == []

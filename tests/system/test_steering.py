@@ -18,6 +18,7 @@ from coordinator.steering import LEAD_STEPS
 from coordinator.store.models import Step
 from tests.small_run import TARGET_BATCH_SIZE
 from tests.support.commands import NAMES, Site
+from tests.support.waiting import PATIENCE_S
 
 NEWS = "The run moves on Sunday."
 
@@ -25,7 +26,7 @@ NEWS = "The run moves on Sunday."
 def steer(site: Site, command: str, *arguments: str) -> Any:
     """A command, as an operator types it; what it says to scripts."""
     line = [sys.executable, "-m", "manyhands", "coordinator", command, str(site.run.path), *arguments, "--json"]
-    done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -46,21 +47,27 @@ def test_an_operator_steers_a_live_run(site: Site) -> None:
     serve = site.serve()
     volunteers = [site.join(name, first=True) for name in NAMES]
     checkpoints = site.run.checkpoints_dir
-    site.wait_until(lambda: len(stored_steps(checkpoints)) >= 2)
+    site.wait_until("two checkpoints are stored", lambda: len(stored_steps(checkpoints)) >= 2)
     earlier, later = stored_steps(checkpoints)[:2]
     site.wait_for_step(later + 1)
 
     done = steer(site, "rewind", str(earlier), "--yes")
     assert (done["step"], done["era"]) == (earlier, 1)
     assert {row["member"] for row in done["contributors"]} == set(NAMES)
-    site.wait_until(lambda: [row for row in site.ledger.steps(after=earlier) if row.devices == len(NAMES)] != [])
-    site.wait_until(lambda: max(stored_steps(checkpoints)) >= later)
+    site.wait_until(
+        "both volunteers have reported a step after the change",
+        lambda: [row for row in site.ledger.steps(after=earlier) if row.devices == len(NAMES)] != [],
+    )
+    site.wait_until("a later checkpoint is stored", lambda: max(stored_steps(checkpoints)) >= later)
     assert site.ledger.current_era() == 1
     assert (checkpoints / UNDONE / f"step-{later:08d}").is_dir()
 
     steer(site, "announce", NEWS)
     steer(site, "pause")
-    site.wait_until(lambda: all_told(site, "The operator has paused the run") and all_told(site, NEWS))
+    site.wait_until(
+        "both volunteers know of the pause and the news",
+        lambda: all_told(site, "The operator has paused the run") and all_told(site, NEWS),
+    )
     site.assert_ledger_is_right()
     reached = site.ledger.last_step()
     steer(site, "change", "--target-batch-size", str(TARGET_BATCH_SIZE // 2), "--learning-rate-scale", "0.5")
@@ -68,9 +75,9 @@ def test_an_operator_steers_a_live_run(site: Site) -> None:
     steer(site, "stop", str(last))
     steer(site, "resume")
 
-    assert [volunteer.process.wait(timeout=180) for volunteer in volunteers] == [0, 0]
+    assert [volunteer.process.wait(timeout=PATIENCE_S) for volunteer in volunteers] == [0, 0]
     assert all_told(site, f"the run has ended with step {last}")
-    site.wait_until(lambda: last in stored_steps(checkpoints))
+    site.wait_until("the last step's checkpoint is stored", lambda: last in stored_steps(checkpoints))
     usual = [TARGET_BATCH_SIZE] * LEAD_STEPS
     assert target_batch_sizes(site, after=reached) == [*usual, *[TARGET_BATCH_SIZE // 2] * 2]
     assert serve.process.poll() is None

@@ -20,11 +20,11 @@ from tests.support.swarms import (
     ROOT,
     RUN,
     TARGET,
-    TIMEOUT_S,
     SwarmFactory,
     relative_difference,
     train_alone,
 )
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.smoke
@@ -126,7 +126,7 @@ def test_outsider_can_take_no_part(swarm: SwarmFactory) -> None:
         [sys.executable, str(script), RUN, *swarm.addresses],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
