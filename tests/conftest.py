@@ -57,14 +57,8 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # pytest chooses by the marks then
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is thorough, and begin with the swarms: they take longest, and two workers shall end at the same time.
-
-    A test of whole swarms that fails is run once more: a dozen busy processes on two cores may miss what they have
-    seconds for. The summary shows how it failed (`RERUN`): a race of our own would, too.
-    """
+    """Mark what is thorough, and begin with the swarms: they take longest, and both workers shall end together."""
     for item in items:
-        if item.nodeid.startswith(SWARMS):
-            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.nodeid.startswith(THOROUGH) and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: not item.nodeid.startswith(SWARMS))
