@@ -49,6 +49,14 @@ class Command:
             return [self.process, *self.process.children(recursive=True)]
         return []
 
+    def daemons(self) -> list[psutil.Process]:
+        """The p2p daemons among them."""
+        found = []
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                found += [process] if process.name() == "p2pd" else []
+        return found
+
     def kill(self) -> None:
         """SIGKILL to all of them, as a power cut would."""
         family = self.family()

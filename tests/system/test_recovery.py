@@ -7,9 +7,7 @@ steps of about two seconds; that, and starting everything a second time, is why 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,7 +16,7 @@ from transformers import AlbertForPreTraining
 from auth.errors import RevokedError
 from coordinator.manifests import newest_verified
 from coordinator.presence import read_swarm_status
-from tests.support.commands import NAMES, Command, Site, service_of
+from tests.support.commands import NAMES, Site, service_of
 from tests.support.waiting import PATIENCE_S
 
 
@@ -44,22 +42,13 @@ def test_everything_is_killed_and_comes_back(site: Site) -> None:
     assert site.ledger.current_era() == (1 if reached > checkpoint.manifest.step else 0)
 
 
-def daemons_of(serve: Command) -> list[psutil.Process]:
-    """The keeper's p2p daemon, when it has one."""
-    found = []
-    for process in serve.family():
-        with suppress(psutil.NoSuchProcess):
-            found += [process] if process.name() == "p2pd" else []
-    return found
-
-
 def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: Site) -> None:
     """Training outlives the service; no report is lost; revoked, a command ends with 11, and told to leave, with 0.
 
     A keeper that has lost its p2p daemon comes back with another, before anybody trains.
     """
     serve = site.serve()
-    (daemon,) = daemons_of(serve)
+    (daemon,) = serve.daemons()
     daemon.kill()
     site.wait_until(
         "the keeper has lost its daemon",
@@ -70,7 +59,7 @@ def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: S
         "the keeper has said again where the swarm stands",
         lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began,
     )
-    assert daemons_of(serve) != [daemon]
+    assert serve.daemons() != [daemon]
     ada, grace = (site.join(name, first=True) for name in NAMES)
     site.wait_for_step(2)
     before = site.ledger.last_step()

@@ -168,8 +168,9 @@ def test_whatever_is_killed_nothing_is_lost_or_counted_twice(site: Site, server:
 
 
 def keeper_process(command: Command) -> psutil.Process:
-    """The process with the p2p daemon and hivemind's forks below it."""
-    [found] = [process for process in command.process.children() if process.children()]
+    """The process that has the p2p daemon below it."""
+    [daemon] = command.daemons()
+    [found] = set(daemon.parents()) & set(command.process.children())
     return found
 
 
