@@ -308,7 +308,13 @@ def _starting_python(execute_child: Callable[..., Any], spawnv_passfds: Callable
 _NURSERY = """
 import atexit, os, socket, sys
 ended = []
-atexit.register(lambda: ended and (sys.stdout.flush(), sys.stderr.flush(), os._exit(ended[0])))
+def leave():
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
+    if ended:
+        os._exit(ended[0])
+atexit.register(leave)
 sys.path[:] = {path}
 from tests.support.zygote import main
 main(socket.socket(fileno={file}), ended)
