@@ -31,6 +31,7 @@ from peer.models import build_model
 from peer.place import Place
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
+from tests.support.waiting import wait_until
 
 VOCABULARY = 120
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -56,6 +57,7 @@ class Plan:
     port: int = 0  # to listen on; 0: any
     upload_rate: float | None = None  # bytes a second
     asks_again: bool = False  # for the state, until a donor gives it
+    asks_after: str = ""  # say so and wait for this file before asking for the state
     parameters_file: str = ""  # written on leaving
 
 
@@ -118,6 +120,9 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         place=Place("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
         traffic=Traffic(Throttle(plan.upload_rate)),
     )
+    if plan.asks_after:
+        say("ready")
+        wait_until("the test lets it ask for the state", Path(plan.asks_after).exists)
     asked = 1
     while not (downloaded := plan.role != "keeper" and swarm.download_state()) and plan.asks_again:
         asked += 1
