@@ -51,12 +51,18 @@ CONFIG: dict[str, Any] = {
     "membership": {"newcomer_share": 1.0},  # these machines are strangers, and every sample of theirs is to count
     "averaging": {
         "target_batch_size": TARGET,
-        "matchmaking_time_s": 1.0,
-        "averaging_timeout_s": 30.0,  # a third of it for each part: two busy cores are no lost peer
-        "statistics_expiration_s": 6.0,
+        # A group begins when all are there: these are for peers that do not come, and no busy machine needs so long.
+        "matchmaking_time_s": 10.0,
+        "averaging_timeout_s": 120.0,
+        "statistics_expiration_s": 60.0,
         "progress_refresh_s": 0.1,
         "compression": "none",
     },
+}
+# For swarms that lose a peer, which the others miss for so long.
+LOSING: dict[str, Any] = CONFIG | {
+    "averaging": CONFIG["averaging"]
+    | {"matchmaking_time_s": 2.0, "averaging_timeout_s": 30.0, "statistics_expiration_s": 6.0}
 }
 
 
@@ -80,6 +86,7 @@ class Peer:
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
             )
+        self.last_outcome: dict[str, Any] | None = None  # of those that were waited for or passed over
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         assert self.process.stdout is not None
         self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
@@ -98,6 +105,8 @@ class Peer:
             has_ended = not self._listener.is_alive()
             while not found and not self._said.empty():
                 said = self._said.get()
+                if said["event"] == "step":
+                    self.last_outcome = said
                 found.extend([said] if wanted(said) else [])
             assert found or not has_ended, f"the peer said nothing more:\n{self.log.read_text()[-3000:]}"
             return bool(found)
@@ -106,12 +115,20 @@ class Peer:
         return found[0]
 
     def wait_for_step(self, step: int) -> dict[str, Any]:
-        """The outcome that brought the peer to `step` or beyond."""
+        """The outcome that brought the peer to `step` or beyond, or the newest if it is there already."""
+        if self.last_outcome is not None and self.last_outcome["step"] >= step:
+            return self.last_outcome
         return self.wait_for(lambda said: said["event"] == "step" and said["step"] >= step)
 
     def joined(self) -> dict[str, Any]:
         """What the peer says after joining."""
         return self.wait_for(lambda said: said["event"] == "joined")
+
+    def go_on_to(self, step: int) -> None:
+        """Have another step be the peer's last."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{step}\n")
+        self.process.stdin.flush()
 
     def kill(self) -> None:
         """SIGKILL to the peer and all that it forked, as a power cut would."""

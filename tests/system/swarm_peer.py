@@ -49,7 +49,7 @@ class Plan:
     initial_peers: list[str]
     seed: int = 0
     microbatches_per_step: int | None = None  # exactly so many, then wait; None: as many as there is time for
-    last_step: int | None = None  # say so and wait to be stopped once this step is done
+    last_step: int | None = None  # say so once this step is done, and wait to be stopped or told of a later one
     microbatch_s: float = 0.0  # pretend that each takes so long
     spoil_after_step: int | None = None  # then change the parameters, as a fault would
     device: str = "cpu"  # or "jax", or "replicas" on three CPU devices that stand for GPUs
@@ -59,6 +59,20 @@ class Plan:
     asks_again: bool = False  # for the state, until a donor gives it
     asks_after: str = ""  # say so and wait for this file before asking for the state
     parameters_file: str = ""  # written on leaving
+
+
+class Orders:
+    """What standard input says: the last step, if it is another than planned; to stop, by its end."""
+
+    def __init__(self, last_step: int | None) -> None:
+        self.last_step = last_step
+        self.stop = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while said := os.read(0, 20):  # not sys.stdin: a forked child would wait for ever for the lock held here
+            self.last_step = int(said)
+        self.stop.set()
 
 
 def fixed_batch(samples: int, seed: int, step: int, part: int, length: int = LENGTH) -> Batch:
@@ -104,7 +118,7 @@ def say(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, "time": time.time()} | facts), flush=True)  # noqa: T201
 
 
-def take_part(plan: Plan, stop: threading.Event) -> None:
+def take_part(plan: Plan, orders: Orders) -> None:
     """Join, train or keep until stopped, leave."""
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
@@ -140,9 +154,9 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
         target_batch_size=target,
     )
     done_this_step = part = 0
-    while not stop.is_set():
+    while not orders.stop.is_set():
         quota = plan.microbatches_per_step
-        if plan.role == "trainer" and swarm.step != plan.last_step and (quota is None or done_this_step < quota):
+        if plan.role == "trainer" and swarm.step != orders.last_step and (quota is None or done_this_step < quota):
             data = config.at_step(swarm.step).data
             batch = fixed_batch(data.microbatch_size, plan.seed, swarm.step, part, data.sequence_length)
             result = backend.accumulate(batch)
@@ -152,7 +166,7 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
             done_this_step, part = done_this_step + 1, part + 1
         else:
             time.sleep(0.05)
-        if plan.last_step is not None and swarm.step >= plan.last_step:
+        if orders.last_step is not None and swarm.step >= orders.last_step:
             continue
         outcome = swarm.advance(backend.collect)
         if outcome is not None:
@@ -169,17 +183,11 @@ def take_part(plan: Plan, stop: threading.Event) -> None:
 
 
 def main() -> None:
-    """Read the plan, watch standard input for its end, take part."""
+    """Read the plan, take part."""
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)
-    stop = threading.Event()
-
-    def wait_for_end_of_input() -> None:
-        os.read(0, 1)  # not sys.stdin: a forked child would wait for ever for the lock that this thread holds
-        stop.set()
-
-    threading.Thread(target=wait_for_end_of_input, daemon=True).start()
-    take_part(Plan(**json.loads(Path(sys.argv[1]).read_text())), stop)
+    plan = Plan(**json.loads(Path(sys.argv[1]).read_text()))
+    take_part(plan, Orders(plan.last_step))
 
 
 if __name__ == "__main__":

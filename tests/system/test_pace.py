@@ -13,14 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.swarms import CONFIG, MICROBATCH, TARGET, Peer, SwarmFactory
+from tests.support.swarms import CONFIG, LOSING, MICROBATCH, TARGET, Peer, SwarmFactory
+from tests.support.waiting import PATIENCE_S
 
-LOCAL: dict[str, Any] = CONFIG | {
+LOCAL: dict[str, Any] = LOSING | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
-    "averaging": CONFIG["averaging"]
+    "averaging": LOSING["averaging"]
     | {"compression": "8bit-blockwise", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
-DELAYED: dict[str, Any] = CONFIG | {"averaging": CONFIG["averaging"] | {"delay": True, "compression": "float16"}}
+DELAYED: dict[str, Any] = LOSING | {"averaging": LOSING["averaging"] | {"delay": True, "compression": "float16"}}
 FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
 
 
@@ -35,17 +36,19 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
 
     Each step has its target's samples, and every one of them is some peer's.
     """
-    last = 10
-    keeper = swarm.start_keeper(config=LOCAL, last_step=last)
-    first = swarm.start("first", "trainer", LOCAL, seed=1, microbatch_s=0.25, last_step=last)
-    client = swarm.start("client", "trainer", LOCAL, seed=2, microbatch_s=0.25, last_step=last, client_mode=True)
-    victim = swarm.start("victim", "trainer", LOCAL, seed=3, microbatch_s=0.25)
+    middle, last = 4, 10
+    keeper = swarm.start_keeper(config=LOCAL, last_step=middle)
+    first = swarm.start("first", "trainer", LOCAL, seed=1, microbatch_s=0.25, last_step=middle)
+    client = swarm.start("client", "trainer", LOCAL, seed=2, microbatch_s=0.25, last_step=middle, client_mode=True)
+    victim = swarm.start("victim", "trainer", LOCAL, seed=3, microbatch_s=0.25, last_step=middle)
     victim.wait_for_step(2)
     time.sleep(0.5)  # into the next step: the victim has taken local steps by now
     victim.kill()
-    late = swarm.start("late", "trainer", LOCAL, seed=4, microbatch_s=0.25, last_step=last)
+    late = swarm.start("late", "trainer", LOCAL, seed=4, microbatch_s=0.25, last_step=middle)
     assert late.joined()["downloaded"]
     peers = [keeper, first, client, late]
+    for peer in peers:  # nobody goes beyond the middle before the late one is there
+        peer.go_on_to(last)
     outcomes = [outcomes_until(peer, last) for peer in peers]
     complete = complete_steps(outcomes, 2 * TARGET)
     assert any(outcomes[2][step]["samples"] > 0 for step in complete if step in outcomes[2])  # in client mode
@@ -78,9 +81,9 @@ def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[s
 def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> None:
     """However long the run lets groups be looked for: when everybody is there, the round begins.
 
-    Five steps together spend less time in averaging than a single window has; the group of each has everybody.
+    The group of each step has everybody, and no step spends a window in averaging.
     """
-    last, window_s = 6, 50.0
+    last, window_s = 6, PATIENCE_S / 2
     patient = CONFIG | {
         "averaging": CONFIG["averaging"] | {"matchmaking_time_s": window_s, "averaging_timeout_s": 2 * window_s}
     }
@@ -92,7 +95,7 @@ def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> Non
     for outcomes in [outcomes_until(trainer, last) for trainer in trainers]:
         together = [outcome for outcome in outcomes.values() if outcome["group_size"] == 3]
         assert len(together) >= last - 2  # one may have begun before the other joined
-        assert sum(outcome["averaging_s"] for outcome in together) < window_s
+        assert max(outcome["averaging_s"] for outcome in together) < window_s
 
 
 def complete_steps(outcomes: list[dict[int, dict[str, Any]]], target: int) -> list[int]:

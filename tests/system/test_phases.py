@@ -21,7 +21,7 @@ from peer.optim import build_optimizer, parameter_groups, rate_in_phase
 from peer.run_config import RunConfig
 from tests.small_run import TARGET_BATCH_SIZE
 from tests.support.commands import Site
-from tests.support.swarms import CONFIG, SwarmFactory, relative_difference
+from tests.support.swarms import CONFIG, LOSING, SwarmFactory, relative_difference
 from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 
 BOUNDARY, LAST = 3, 5
@@ -31,14 +31,14 @@ SHORT = {"sequence_length": 64, "microbatch_size": 4}
 LONG = {"sequence_length": 128, "microbatch_size": 6}
 
 
-def phased_config(optimizer: str) -> dict[str, Any]:
+def phased_config(optimizer: str, like: dict[str, Any] = CONFIG) -> dict[str, Any]:
     """64 tokens and 32 samples a step; after the boundary 128 tokens, 48 samples, and a warm-up to another peak."""
     phase = {"from_step": BOUNDARY, **LONG, "target_batch_size": 6 * PARTS * len(SEEDS), "optimizer": optimizer}
     return {
-        **CONFIG,
-        "model": {**CONFIG["model"], "max_position_embeddings": 128},
+        **like,
+        "model": {**like["model"], "max_position_embeddings": 128},
         "data": SHORT,
-        "averaging": {**CONFIG["averaging"], "target_batch_size": 4 * PARTS * len(SEEDS)},
+        "averaging": {**like["averaging"], "target_batch_size": 4 * PARTS * len(SEEDS)},
         "phases": [phase | {"learning_rate": 0.02, "warmup_steps": 3}],
     }
 
@@ -101,7 +101,7 @@ def test_all_peers_enter_the_phase_at_the_same_step(swarm: SwarmFactory, optimiz
 
 def test_trouble_at_the_boundary_leaves_all_in_the_same_phase(swarm: SwarmFactory) -> None:
     """One peer is killed and one takes the keeper's state just when the phase begins: it begins once."""
-    config = phased_config("fresh")
+    config = phased_config("fresh", LOSING)
     keeper = swarm.start_keeper(config=config, last_step=LAST)
     options: dict[str, Any] = {"microbatch_s": 0.2, "last_step": LAST}
     sound = swarm.start("sound", "trainer", config, seed=1, **options)

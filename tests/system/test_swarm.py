@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.support.swarms import (
+    LOSING,
     MICROBATCH,
     ROOT,
     RUN,
@@ -51,9 +52,10 @@ def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
 @pytest.mark.smoke
 def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
     """When one of three peers is killed within a step, the others make the batch up and stay equal bit by bit."""
-    keeper = swarm.start_keeper(last_step=6)
+    keeper = swarm.start_keeper(config=LOSING, last_step=6)
     first, second, victim = (
-        swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatch_s=0.3, last_step=6) for seed in (1, 2, 3)
+        swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.3, last_step=6)
+        for seed in (1, 2, 3)
     )
     victim.wait_for_step(2)
     time.sleep(0.5)  # into the next step: the victim has accumulated something by now
@@ -71,11 +73,13 @@ def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
 
 def test_late_joiner_takes_the_keepers_state(swarm: SwarmFactory) -> None:
     """A peer that joins in the middle takes step and state of the keeper and contributes from then on."""
-    keeper = swarm.start_keeper(last_step=9)
-    early = swarm.start("early", "trainer", seed=1, microbatch_s=0.4, last_step=9)
+    keeper = swarm.start_keeper(last_step=2)
+    early = swarm.start("early", "trainer", seed=1, microbatch_s=0.4, last_step=2)
     early.wait_for_step(2)
-    late = swarm.start("late", "trainer", seed=2, microbatch_s=0.4, last_step=9)
+    late = swarm.start("late", "trainer", seed=2, microbatch_s=0.4, last_step=2)
     joined = late.joined()
+    for peer in (early, late, keeper):  # they waited for the late one, however long it took to start
+        peer.go_on_to(9)
     assert joined["downloaded"]
     assert joined["step"] >= 2
     late.wait_for(lambda said: said["event"] == "step" and said["averaged"] and said["samples"] > 0)
@@ -88,13 +92,13 @@ def test_late_joiner_takes_the_keepers_state(swarm: SwarmFactory) -> None:
 
 def test_restarted_keeper_takes_up_where_the_swarm_is(swarm: SwarmFactory) -> None:
     """Training goes on without the keeper; when it is back, the peers greet it and it takes their state."""
-    keeper = swarm.start_keeper()
-    trainers = [swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatch_s=0.2) for seed in (1, 2)]
+    keeper = swarm.start_keeper(config=LOSING)
+    trainers = [swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.2) for seed in (1, 2)]
     for trainer in trainers:
         trainer.wait_for_step(2)
     keeper.kill()
     alone = trainers[0].wait_for(lambda said: said["event"] == "step" and said["group_size"] == 2)
-    keeper = swarm.start_keeper()
+    keeper = swarm.start_keeper(config=LOSING)
     caught_up = keeper.wait_for_step(int(alone["step"]))
     assert not caught_up["averaged"]
     averaged = keeper.wait_for(lambda said: said["event"] == "step" and said["averaged"])
@@ -103,9 +107,9 @@ def test_restarted_keeper_takes_up_where_the_swarm_is(swarm: SwarmFactory) -> No
 
 def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
     """A peer whose parameters have become others notices it by the keeper's sketch and takes the keeper's state."""
-    keeper = swarm.start_keeper(last_step=6)
-    sound = swarm.start("sound", "trainer", seed=1, microbatch_s=0.2, last_step=6)
-    spoiled = swarm.start("spoiled", "trainer", seed=2, microbatch_s=0.2, last_step=6, spoil_after_step=2)
+    keeper = swarm.start_keeper(config=LOSING, last_step=6)
+    sound = swarm.start("sound", "trainer", LOSING, seed=1, microbatch_s=0.2, last_step=6)
+    spoiled = swarm.start("spoiled", "trainer", LOSING, seed=2, microbatch_s=0.2, last_step=6, spoil_after_step=2)
     resync = spoiled.wait_for(lambda said: said["event"] == "step" and not said["averaged"] and said["step"] >= 2)
     assert resync["lost_reason"] in {"", "out of sync", "late", "averaging failed"}  # the others may be faster
     for peer in (sound, spoiled, keeper):
