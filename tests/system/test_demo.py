@@ -19,6 +19,9 @@ from coordinator.presence import read_swarm_status
 from coordinator.runs import open_run
 from coordinator.speed import run_speed
 from coordinator.store.models import Report
+from coordinator.store.share_models import LostSamples
+from coordinator.validations import validations
+from coordinator.validator import open_validator
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from tests.system.demo_command import run_demo
 
@@ -39,7 +42,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 def test_summary_says_what_happened(finished: dict[str, object]) -> None:
-    """All steps, a falling loss, samples of both members, and each step's batch full but hardly more than full."""
+    """All steps, a falling loss, samples of both members, and each step's batch full but for what was told as lost."""
     target = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").averaging.target_batch_size
     assert finished["steps"] >= STEPS  # type: ignore[operator]
     assert finished["last_loss"] < finished["first_loss"]  # type: ignore[operator]
@@ -51,7 +54,9 @@ def test_summary_says_what_happened(finished: dict[str, object]) -> None:
     assert isinstance(by_step, dict)
     assert len(by_member) == 2
     assert all(samples > 0 for samples in by_member.values())
-    assert all(samples >= target for samples in by_step.values())
+    with open_run(run_of(finished)) as run, run.sessions() as session:
+        lost = session.scalar(select(func.sum(LostSamples.samples))) or 0
+    assert sum(max(0, target - samples) for samples in by_step.values()) <= lost
     assert sum(by_member.values()) == sum(by_step.values())
 
 
@@ -61,7 +66,7 @@ def test_the_runs_speed_is_the_sum_of_its_members(finished: dict[str, object]) -
     A member's time is the run's but for less than a step at either end: with five steps and more, none of which takes
     half of the time, the two figures are within a factor of two.
     """
-    with open_run(Path(str(finished["checkpoint"])).parent.parent) as run:
+    with open_run(run_of(finished)) as run:
         steps = run.ledger.steps()
         found = run_speed(run.sessions, steps[-1].completed_at)
         said = read_swarm_status(run.sessions)
@@ -88,12 +93,25 @@ def test_checkpoint_loads_in_plain_transformers(finished: dict[str, object]) -> 
 
 
 def test_loss_on_held_out_text_falls(finished: dict[str, object]) -> None:
-    """The last checkpoint is evaluated before the demo ends, and beats the first on text that nobody trained on."""
-    validation = finished["validation"]
-    assert isinstance(validation, dict)
-    first, last = validation["first"], validation["last"]
-    assert (first["step"], last["step"]) == (5, finished["steps"])
-    assert first["set_sha256"] == last["set_sha256"]
-    assert last["loss"] < first["loss"]
-    assert last["perplexity"] < first["perplexity"]
-    assert last["samples"] == RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").data.validation.samples
+    """The last checkpoint beats the first on text that nobody trained on, and the summary tells what was evaluated.
+
+    The demo does not wait for a validator that is slow to end; what it has left is evaluated here.
+    """
+    validator = open_validator(run_of(finished))
+    told = [row.step for row in validations(validator.sessions)]
+    while validator.evaluate_newest(lambda: False):
+        continue
+    first, last = validations(validator.sessions)
+    assert (first.step, last.step) == (5, finished["steps"])
+    assert first.set_sha256 == last.set_sha256
+    assert first.mlm_loss is not None
+    assert last.mlm_loss is not None
+    assert last.mlm_loss < first.mlm_loss
+    assert last.samples == RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").data.validation.samples
+    summary = finished["validation"]
+    assert ([] if summary is None else [summary["first"]["step"], summary["last"]["step"]]) == (2 * told)[:2]  # type: ignore[index]
+
+
+def run_of(finished: dict[str, object]) -> Path:
+    """Its directory."""
+    return Path(str(finished["checkpoint"])).parent.parent

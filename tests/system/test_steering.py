@@ -6,8 +6,10 @@ A coordinator with its keeper and two volunteers train steps of about two second
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 from sqlalchemy import select
@@ -34,6 +36,12 @@ def steer(site: Site, command: str, *arguments: str) -> Any:
 def all_told(site: Site, words: str) -> bool:
     """Whether every volunteer's terminal shows this."""
     return all(words in (site.base / f"{name}.log").read_text() for name in NAMES)
+
+
+def pending_reports(site: Site, name: str) -> int:
+    """Of a volunteer, those that the coordinator has not taken."""
+    with closing(sqlite3.connect(site.base / name / "outbox.sqlite")) as outbox:
+        return int(outbox.execute("SELECT COUNT(*) FROM reports").fetchone()[0])
 
 
 def target_batch_sizes(site: Site, after: int) -> list[int]:
@@ -68,6 +76,7 @@ def test_an_operator_steers_a_live_run(site: Site) -> None:
         "both volunteers know of the pause and the news",
         lambda: all_told(site, "The operator has paused the run") and all_told(site, NEWS),
     )
+    site.wait_until("every report has arrived", lambda: not any(pending_reports(site, name) for name in NAMES))
     site.assert_ledger_is_right()
     reached = site.ledger.last_step()
     steer(site, "change", "--target-batch-size", str(TARGET_BATCH_SIZE // 2), "--learning-rate-scale", "0.5")
