@@ -10,6 +10,7 @@ from auth.identity import DeviceKey
 from peer.protocol import control_pb2
 from peer.session_stream import Greeting, SessionStream
 from tests.control_plane import QUICK, Heard, Member
+from tests.support.waiting import PATIENCE_S
 
 
 async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
@@ -23,7 +24,7 @@ async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
 
 async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
     """The next message of a kind."""
-    while (message := await asyncio.wait_for(call.read(), 20)).WhichOneof("body") != kind:
+    while (message := await asyncio.wait_for(call.read(), PATIENCE_S)).WhichOneof("body") != kind:
         continue
     return message
 
@@ -31,6 +32,6 @@ async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
 async def drained(call: Any) -> None:
     """Read a stream to its end; raises why the coordinator ended it."""
     reader = SessionStream(call, None, lambda: None, Heard().handlers(), QUICK)  # type: ignore[arg-type]
-    while await asyncio.wait_for(reader._read(), 20) is not None:
+    while await asyncio.wait_for(reader._read(), PATIENCE_S) is not None:
         continue
     raise UnreachableError("the stream ended in order")

@@ -17,7 +17,7 @@ from peer.checkpoint_offer import STATE_FILES
 from peer.messages import CheckpointFetched, Ready
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, connected, join_as, serving, write_status
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.test_peer_agent import make_agent
 
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/Qm"
@@ -78,4 +78,4 @@ async def test_a_worker_hears_that_there_is_none(tmp_path: Path) -> None:
         answer = next(event.device for event in shown.events if isinstance(event, Ready))
         assert answer == repr(CheckpointFetched(0, ""))
         agent.stop("test")
-        await asyncio.wait_for(running, 60)
+        await asyncio.wait_for(running, PATIENCE_S)

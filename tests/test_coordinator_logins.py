@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from peer.run_config import RunConfig
 from tests.control_plane import TestCoordinator, connected, serving
 from tests.openid_provider import OpenIdProvider, running
 from tests.stores import put_tables
+from tests.support.waiting import PATIENCE_S, wait_until
 
 WEB = "http://127.0.0.1:8080"  # the default of settings; the requests go to the application directly
 
@@ -263,19 +264,19 @@ def provider_mock() -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
+    url = f"http://127.0.0.1:{port}"
+
+    def is_up() -> bool:
+        with suppress(httpx2.HTTPError):
+            return httpx2.get(f"{url}/.well-known/openid-configuration").is_success
+        return False
+
     try:
-        while True:
-            try:
-                httpx2.get(f"{url}/.well-known/openid-configuration").raise_for_status()
-                break
-            except httpx2.HTTPError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        wait_until("the provider answers", is_up, poll_s=0.1)
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE_S)
 
 
 async def test_page_login_with_an_independent_provider(tmp_path: Path, key: DeviceKey) -> None:

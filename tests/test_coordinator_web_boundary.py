@@ -18,6 +18,7 @@ from coordinator.web import WebState, create_app
 from coordinator.web.boundary import MAX_BODY_BYTES, PIECE_BYTES, Boundary
 from coordinator.web_server import WebServer
 from tests.served_page import FakeRun, fake_run
+from tests.support.waiting import PATIENCE_S
 
 SECRET = "/root/keys/authority.key"
 
@@ -113,7 +114,7 @@ async def streaming(port: int) -> AsyncIterator[bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
     try:
-        yield await asyncio.wait_for(reader.readline(), 20)
+        yield await asyncio.wait_for(reader.readline(), PATIENCE_S)
     finally:
         writer.close()
         await writer.wait_closed()

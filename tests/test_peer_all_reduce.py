@@ -22,6 +22,7 @@ from peer.guest.traffic import Traffic
 from peer.part_reducer import PartReducer, RefusedPart
 from peer.reduction_guard import Past, ReductionGuard, RoundGuard
 from peer.weight_caps import CapsOfRound
+from tests.support.waiting import PATIENCE_S
 
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
 GROUP = b"group"
@@ -165,7 +166,7 @@ def test_who_may_not_contribute_changes_no_average(weight: float) -> None:
         first = asyncio.ensure_future(anext(trainers))
         with pytest.raises(AllreduceException, match="may not contribute"):
             await anext(reducing._accumulate_parts_streaming(sent(torch.full((3,), 1e6), weight), 1))
-        answer = await asyncio.wait_for(first, 30)
+        answer = await asyncio.wait_for(first, PATIENCE_S)
         assert (answer.weight, reducing.weights_by_peer) == (4.0, {TRAINER.to_base58(): 4.0})
         await trainers.aclose()
         return decode(answer.tensor_part)
@@ -250,7 +251,7 @@ def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.Av
         first = asyncio.ensure_future(anext(honest))
         with pytest.raises(RefusedPart, match=named):
             await anext(reducing._accumulate_parts_streaming(sends(), 0))
-        answer = await asyncio.wait_for(first, 30)
+        answer = await asyncio.wait_for(first, PATIENCE_S)
         assert (answer.weight, reducing.banned_senders) == (0.0, {TRAINER})
         ((peer_id, reason),) = found(reducing)
         assert peer_id == TRAINER.to_base58()
@@ -315,7 +316,7 @@ def test_who_was_refused_in_one_half_is_out_of_the_next() -> None:
         second = round_of_two(guard=guard.begin(GROUP, b"second half"))
         assert second.banned_senders == {AUXILIARY}
         stream = second._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
-        assert (await asyncio.wait_for(anext(stream), 30)).weight == 4.0
+        assert (await asyncio.wait_for(anext(stream), PATIENCE_S)).weight == 4.0
         await stream.aclose()
 
     asyncio.run(reduce_both_halves())
@@ -336,7 +337,7 @@ def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
 
         own = asyncio.ensure_future(reducing._reduce_own_parts(0))
         answers = reducing.rpc_aggregate_part(sends(), SimpleNamespace(remote_id=AUXILIARY))
-        assert torch.equal(decode((await asyncio.wait_for(anext(answers), 30)).tensor_part), torch.ones(3))
+        assert torch.equal(decode((await asyncio.wait_for(anext(answers), PATIENCE_S)).tensor_part), torch.ones(3))
         is_answered.set()
         assert len([answer async for answer in answers]) == 1
         await own

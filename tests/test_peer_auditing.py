@@ -17,6 +17,7 @@ from peer.evidence import Drawn, Evidence
 from peer.findings import Finding
 from peer.guest.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Statement
+from tests.support.waiting import PATIENCE_S
 
 PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
 REDUCER = 2
@@ -27,7 +28,7 @@ LENGTH = 100
 class Talker:
     """One peer after a round of three values' worth of nothing but ones, in which one other reduced one part."""
 
-    def __init__(self, own: int, average: float = 1.0, patience_s: float = 20.0) -> None:
+    def __init__(self, own: int, average: float = 1.0, patience_s: float = PATIENCE_S) -> None:
         self.peer, self.found = PEERS[own], list[Finding]()
         self.traffic = Traffic()
         self.auditing = Auditing(self.traffic, self.found.append, patience_s)

@@ -52,7 +52,7 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter) -> SwarmGradientA
         access=access,
         traffic=Traffic(),
         gathering=Gathering(5.0),
-        allreduce_timeout=60.0,
+        allreduce_timeout=PATIENCE_S,
         start=False,
     )
 

@@ -19,6 +19,7 @@ from peer.gathering import (
     request_timeout,
     required_group_size,
 )
+from tests.support.waiting import PATIENCE_S
 
 
 class Search:
@@ -82,7 +83,7 @@ async def test_a_search_that_is_not_due_goes_on() -> None:
         await asyncio.sleep(0)
     assert not search.assembled_group.done()
     step.triggered = True
-    assert await asyncio.wait_for(search.assembled_group, 60) == "assembled"
+    assert await asyncio.wait_for(search.assembled_group, PATIENCE_S) == "assembled"
     steering.cancel()
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.part_reducer import PartReducer, ReducedPart, RefusedPart
+from tests.support.waiting import PATIENCE_S
 
 SHAPE = torch.Size([5])
 SENDERS = 4
@@ -21,7 +22,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     """Run a test's coroutine."""
 
     async def bounded() -> None:
-        await asyncio.wait_for(main(), 60)
+        await asyncio.wait_for(main(), PATIENCE_S)
 
     asyncio.run(bounded())
 

@@ -17,6 +17,7 @@ from peer.averaging import AveragedGroup, SwarmGradientAverager
 from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
 from peer.power_sgd import FIRST, PowerSGDAverager
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 GROUP = SimpleNamespace(group_id=b"group", group_size=2)
@@ -48,7 +49,7 @@ def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> PowerSG
         access=cast(SwarmAccess, None),  # nobody asks to take part
         traffic=Traffic(),
         gathering=Gathering(5.0),
-        allreduce_timeout=60.0,
+        allreduce_timeout=PATIENCE_S,
         start=False,
     )
     accumulate(averager, parameters, seed=1, samples=6)

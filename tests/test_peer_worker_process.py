@@ -35,9 +35,9 @@ async def test_events_arrive_in_order_and_then_the_end(tmp_path: Path) -> None:
     worker = WorkerProcess(plan_in(tmp_path), worker_mains.trains_until_stopped)
     worker.start()
     worker.ask_to_stop("enough")
-    events = await asyncio.wait_for(events_of(worker), 60)
+    events = await asyncio.wait_for(events_of(worker), PATIENCE_S)
     assert [type(event) for event in events] == [Ready, StepReport, StepReport, Stopped]
-    await asyncio.wait_for(worker.ended(), 60)
+    await asyncio.wait_for(worker.ended(), PATIENCE_S)
     worker.end()
 
 
@@ -46,7 +46,7 @@ async def test_dead_worker_is_an_end_without_words(tmp_path: Path, main: WorkerM
     """A worker that is killed says nothing, and the agent learns that at once."""
     worker = WorkerProcess(plan_in(tmp_path), main)
     worker.start()
-    assert await asyncio.wait_for(events_of(worker), 60) == []
+    assert await asyncio.wait_for(events_of(worker), PATIENCE_S) == []
     worker.end()
 
 
@@ -54,7 +54,7 @@ async def test_whole_group_is_ended(tmp_path: Path) -> None:
     """A worker that hangs is killed together with the processes that it has started."""
     worker = WorkerProcess(plan_in(tmp_path), worker_mains.ignores_stop)
     worker.start()
-    assert isinstance(await asyncio.wait_for(worker.next_event(), 60), Ready)
+    assert isinstance(await asyncio.wait_for(worker.next_event(), PATIENCE_S), Ready)
     grandchild = psutil.Process(int((tmp_path / "data" / worker_mains.GRANDCHILD_FILE).read_text()))
     worker.end()
     grandchild.wait(timeout=PATIENCE_S)
@@ -65,7 +65,7 @@ async def test_who_hangs_in_a_driver_holds_nobody_up(tmp_path: Path, monkeypatch
     """No signal ends a process whose system call does not return: the agent goes on all the same."""
     worker = WorkerProcess(plan_in(tmp_path), worker_mains.ignores_stop)
     worker.start()
-    assert isinstance(await asyncio.wait_for(worker.next_event(), 60), Ready)
+    assert isinstance(await asyncio.wait_for(worker.next_event(), PATIENCE_S), Ready)
     process = worker._process
     assert process is not None
     pid = worker.pid
@@ -83,7 +83,7 @@ async def test_ending_twice_is_fine(tmp_path: Path) -> None:
     """An ended worker can be ended and asked to stop again."""
     worker = WorkerProcess(plan_in(tmp_path), worker_mains.dies_at_once)
     worker.start()
-    await asyncio.wait_for(events_of(worker), 60)
+    await asyncio.wait_for(events_of(worker), PATIENCE_S)
     worker.end()
     worker.end()
     worker.ask_to_stop("again")

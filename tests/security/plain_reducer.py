@@ -22,6 +22,7 @@ from tests.support.waiting import PATIENCE_S
 VALUES = (1.0, 5.0, 6.0)  # of the two honest peers and the liar, what all of their values are
 TENSORS = 9  # of one value, so that each peer reduces three
 AVERAGE = 4.0
+ROUND_S = 20.0  # after which all try again
 FALSE_DELTAS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "not finite": lambda delta, _: torch.full_like(delta, float("nan")),
     "flipped": lambda delta, _: -delta,
@@ -97,11 +98,11 @@ def average(averagers: list[hivemind.DecentralizedAverager]) -> bool:
         with averager.get_tensors() as tensors:
             for tensor in tensors:
                 tensor.fill_(value)
-    steps = [averager.step(weight=1.0, timeout=20.0, wait=False, allow_retries=False) for averager in averagers]
+    steps = [averager.step(weight=1.0, timeout=ROUND_S, wait=False, allow_retries=False) for averager in averagers]
     results = []
     for step in steps:
         try:
-            results.append(step.result(30.0))
+            results.append(step.result(2 * ROUND_S))
         except Exception:  # noqa: BLE001 - whatever kept them apart, they try again
             results.append(None)
     return all(result is not None and len(result) == len(averagers) for result in results)

@@ -17,6 +17,7 @@ HONEST = (1.0, 3.0)  # what all values of each honest peer are
 LIARS = 5.0
 VALUES = 9  # a tensor each, so that each peer reduces three
 MATCHMAKING_S = 1.0
+ROUND_S = 20.0  # after which all try again
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ def average(averagers: list[hivemind.DecentralizedAverager]) -> list[float]:
         with averager.get_tensors() as tensors:
             for tensor in tensors:
                 tensor.fill_(value)
-    steps = [averager.step(weight=1.0, timeout=20.0, wait=False) for averager in averagers]
+    steps = [averager.step(weight=1.0, timeout=ROUND_S, wait=False) for averager in averagers]
     try:
-        gathered = steps[0].result(30.0)
+        gathered = steps[0].result(2 * ROUND_S)
     except (futures.TimeoutError, hivemind.averaging.partition.AllreduceException):
         gathered = None
-    futures.wait(steps, 30.0)
+    futures.wait(steps, 2 * ROUND_S)
     if gathered is None or len(gathered) < len(averagers):
         return []
     with averagers[0].get_tensors() as tensors:
