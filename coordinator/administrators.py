@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -24,6 +25,7 @@ from coordinator.store.models import Administrator, AdminSession
 
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # characters
 LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
+_HASHER = PasswordHasher()
 NOTED_EVERY_S = 30.0  # that a login is in use
 SESSIONS_KEPT = 16  # of one administrator; the oldest ends
 
@@ -40,11 +42,11 @@ class Administrators:
     """Passwords and logins, over the database; safe to call from threads."""
 
     def __init__(
-        self, sessions: Sessions, clock: Callable[[], float] = time.time, hasher: PasswordHasher | None = None
+        self, sessions: Sessions, clock: Callable[[], float] = time.time, hasher: PasswordHasher = _HASHER
     ) -> None:
         self._sessions, self._clock = sessions, clock
-        self._hasher = hasher or PasswordHasher()
-        self._nobodys_hash = self._hasher.hash(secrets.token_hex())
+        self._hasher = hasher
+        self._nobodys_hash = _nobodys_hash(hasher)
 
     def set_password(self, name: str, password: str) -> None:
         """Make somebody an administrator, or change a password, which ends all logins by the old one."""
@@ -142,3 +144,9 @@ class Administrators:
 def _hash(token: str) -> bytes:
     """A token has 256 random bits: a plain hash is enough."""
     return hashlib.sha256(b"manyhands-login-v1:" + token.encode()).digest()
+
+
+@cache
+def _nobodys_hash(hasher: PasswordHasher) -> str:
+    """The hash that a password is compared with where nobody has the name; made before it is asked for, and once."""
+    return hasher.hash(secrets.token_hex())
