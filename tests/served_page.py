@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from auth.identity import DeviceKey
 from coordinator.directory import RunDirectory, Settings
 from coordinator.presence import open_session, record_checkpoint, touch_session, write_swarm_status
 from coordinator.run_services import RunServices, open_run_services
@@ -20,7 +19,7 @@ from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
 from peer.messages import StepReport
 from peer.run_config import RunConfig
-from tests.receipts import keeper_confirms
+from tests.receipts import keeper_confirms, key_of
 from tests.stores import put_tables
 from tests.support.waiting import PATIENCE_S
 
@@ -37,7 +36,7 @@ class FakeRun:
 
     def add_member(self, name: str) -> str:
         """A member with one device that is online; returns the device's id."""
-        key = DeviceKey.load_or_create(self.directory.path / f"key-{len(self.devices)}")
+        key = key_of(name)
         code = self.services.membership.invite(name)[0]
         device = self.services.membership.join(key.public_key, code).device_id
         self.devices[name] = device

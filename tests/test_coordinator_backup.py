@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import text
 
 from auth.errors import ConfigError, ManyhandsError, StorageError
-from auth.identity import DeviceKey
 from coordinator import restoring
 from coordinator.backup import DATABASE, Backup, back_up, open_backup
 from coordinator.backup import MANIFEST as BACKUP_MANIFEST
@@ -29,6 +28,7 @@ from coordinator.store.engine import migrate, open_engine
 from coordinator.store.models import Member
 from peer.run_config import Run, RunConfig
 from tests.postgres import new_database
+from tests.receipts import key_of
 from tests.stores import Kind, database_address, downgrade, put_tables
 from tests.test_coordinator_cli import call
 
@@ -53,16 +53,15 @@ def run(tmp_path: Path, store_kind: Kind) -> Iterator[RunDirectory]:
         directory = RunDirectory.create(tmp_path / "run", CONFIG, settings, prepare=put_tables)
         (directory.tokenizer_dir / "tokenizer.json").write_text("{}")
         with open_run(directory.path) as opened:
-            join(opened, tmp_path, "Ada")
+            join(opened, "Ada")
             for step in (5, 10):
                 add_checkpoint(opened, step)
         yield directory
 
 
-def join(run: OpenRun, keys: Path, name: str) -> str:
+def join(run: OpenRun, name: str) -> str:
     """Bring a device of a new member in; returns its token."""
-    key = DeviceKey.load_or_create(keys / f"{name}.key")
-    return run.membership.join(key.public_key, run.membership.invite(name)[0]).token_jwt
+    return run.membership.join(key_of(name).public_key, run.membership.invite(name)[0]).token_jwt
 
 
 def add_checkpoint(run: OpenRun, step: int) -> Path:
@@ -87,7 +86,7 @@ def backup(run: RunDirectory, tmp_path: Path) -> Backup:
 def test_a_restored_run_goes_on_where_it_was(run: RunDirectory, tmp_path: Path, target_kind: Kind) -> None:
     """Members, tokens, keys, checkpoints and numbers: on the same kind of database as before or on the other."""
     with open_run(run.path) as opened:
-        token = join(opened, tmp_path, "Bob")
+        token = join(opened, "Bob")
     made = back_up(run, tmp_path / "backup", NOW)
     (tmp_path / "b").mkdir()
     with another(target_kind, tmp_path / "b") as settings:
@@ -98,7 +97,7 @@ def test_a_restored_run_goes_on_where_it_was(run: RunDirectory, tmp_path: Path, 
         with open_run(restored.path) as opened:
             assert [row.name for row in opened.membership.members()] == ["Ada", "Bob"]
             assert opened.membership.check(token).member == "Bob"
-            join(opened, tmp_path, "Eve")
+            join(opened, "Eve")
             rows = checkpoints(opened.sessions)
         assert [row.step for row in rows] == [10, 5]
         assert all((restored.checkpoint_dir(row.step) / MANIFEST).is_file() for row in rows)

@@ -15,7 +15,6 @@ import pytest
 from sqlalchemy import update
 
 from auth.errors import PortTakenError, UnreachableError, WorkerError
-from auth.identity import DeviceKey
 from coordinator import demo_run
 from coordinator.demo import default_directory
 from coordinator.demo_processes import CommandProcess, stop_in_order
@@ -28,7 +27,7 @@ from coordinator.runs import OpenRun, open_run
 from coordinator.store.models import Device
 from coordinator.validations import record_validation
 from peer.messages import StepReport
-from tests.receipts import keeper_confirms
+from tests.receipts import keeper_confirms, key_of
 from tests.served_page import validation_row
 from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
 from tests.support.waiting import wait_until
@@ -103,7 +102,7 @@ class Machine:
     def report(self, name: str, steps: int, samples: int) -> None:
         """A volunteer joins with the invite that it was given, and reports so many steps."""
         invite = self.volunteer(name).environment["MANYHANDS_INVITE"]
-        key = DeviceKey.load_or_create(self.run.directory.path / f"{name}.key")
+        key = key_of(name)
         grant = self.run.membership.join(key.public_key, invite)
         assert grant.member == name
         with self.run.sessions.begin() as session:

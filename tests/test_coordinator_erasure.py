@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from auth.errors import ConfigError, ManyhandsError, RevokedError
-from auth.identity import DeviceKey
 from coordinator.audit import AuditLog, audit_log
 from coordinator.cli import app
 from coordinator.display_names import display_names, set_display_name
@@ -19,6 +18,7 @@ from coordinator.presence import online_sessions
 from coordinator.replicas import offer_relay
 from coordinator.store.copying import save_as_file
 from coordinator.web.snapshot import take_snapshot
+from tests.receipts import key_of
 from tests.served_page import FakeRun, fake_run
 from tests.stores import Kind, database_address
 
@@ -79,7 +79,7 @@ def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:
     """The device's key and token are refused, an unused code is gone, and the name is free for somebody new."""
     membership = run.services.membership
     unused = membership.invite("grace")[0]
-    key = DeviceKey.load_or_create(run.directory.path / "grace-key")
+    key = key_of("of the erased one")
     grant = membership.join(key.public_key, membership.invite("grace")[0])
     erase(run.services.sessions, membership, "grace")
     for attempt in (lambda: membership.renew(key.public_key), lambda: membership.check(grant.token_jwt)):
@@ -88,7 +88,7 @@ def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:
         assert "grace" not in str(refused.value)
     with pytest.raises(ManyhandsError):
         membership.join(key.public_key, unused)
-    newcomer = DeviceKey.load_or_create(run.directory.path / "new-key")
+    newcomer = key_of("newcomer")
     assert membership.join(newcomer.public_key, membership.invite("grace")[0]).member == "grace"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
-from auth.identity import DeviceKey
 from coordinator.administration import Administration
 from coordinator.audit import audit_log
 from coordinator.manifests import newest_verified, stored_steps
@@ -19,6 +18,7 @@ from coordinator.runs import OpenRun, open_run
 from coordinator.strikes import Policy
 from coordinator.suspicions import Claim, hear
 from peer.messages import StepReport
+from tests.receipts import key_of
 from tests.small_checkpoints import add_checkpoint
 from tests.small_run import make_small_run
 
@@ -28,10 +28,10 @@ LAST = 12
 class Scene:
     """A run of twelve steps with checkpoints after five and ten, to which two members have contributed."""
 
-    def __init__(self, run: OpenRun, directory: Path) -> None:
+    def __init__(self, run: OpenRun) -> None:
         self.run, self.peer_ids, self.device_ids = run, dict[str, str](), dict[str, str]()
         for name in ("ada", "mallory"):
-            key = DeviceKey.load_or_create(directory / name)
+            key = key_of(name)
             grant = run.membership.join(key.public_key, run.membership.invite(name)[0])
             self.peer_ids[name], self.device_ids[name] = key.peer_id, grant.device_id
         for step in range(1, LAST + 1):
@@ -58,7 +58,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with open_run(make_small_run(tmp_path).path) as run:
-        yield Scene(run, tmp_path)
+        yield Scene(run)
 
 
 def test_later_steps_are_undone_and_their_checkpoints_offered_no_more(scene: Scene) -> None:

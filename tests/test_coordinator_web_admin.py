@@ -13,11 +13,11 @@ from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 from playwright.sync_api import expect, sync_playwright
 
-from auth.identity import DeviceKey
 from coordinator.administrators import Administrators
 from coordinator.audit import audit_log
 from coordinator.suspicions import Claim, hear
 from coordinator.web import WebState, admin_login, create_app
+from tests.receipts import key_of
 from tests.served_page import FakeRun, PageServer, fake_run
 
 PASSWORD = "correct horse battery"
@@ -224,7 +224,7 @@ def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, c
 def test_the_api_quarantines_and_releases(client: TestClient, csrf: str, run: FakeRun) -> None:
     """What the pages do, as JSON, with who said what of the device."""
     device, headers = run.devices["ada"], {"x-csrf-token": csrf}
-    claim = Claim(DeviceKey.load_or_create(run.directory.path / "key-0").peer_id, "step", 7, HOSTILE)
+    claim = Claim(key_of("ada").peer_id, "step", 7, HOSTILE)
     services = run.services
     hear(services.sessions, services.quarantine, claim, run.devices[HOSTILE], services.clock())
     body = {"name": "ada", "device": device[:8], "reason": "why"}
