@@ -3,6 +3,7 @@
 #   make test     the units and a few whole swarms, in ten minutes on two cores
 #   make test-all all tests: also the other swarms, browsers, notebooks and benchmarks
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
+#   make mutants  small faults in the modules that matter most: how many of them the tests notice
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the stubs after a change of peer/protocol/*.proto
 #   make bench    the benchmarks' quick forms
@@ -22,10 +23,10 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all fuzz lint check protocol bench clean
+.PHONY: help install demo test test-all fuzz mutants lint check protocol bench clean
 
 help:
-	@sed -n '2,9s/^# \{0,1\}//p' Makefile
+	@sed -n '2,10s/^# \{0,1\}//p' Makefile
 
 install: $(STAMP)
 
@@ -61,6 +62,9 @@ test-all: $(STAMP)
 fuzz: $(STAMP)
 	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(PYTEST) tests/fuzz $(ARGS)
 
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants.py --workers $(WORKERS) $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -83,4 +87,4 @@ bench: $(STAMP)
 	done
 
 clean:
-	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist mutants $(VENV) .mypy_cache .ruff_cache .pytest_cache
