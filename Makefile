@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help install demo test test-all fuzz mutants lint check protocol bench clean
 
 help:
-	@sed -n '2,10s/^# \{0,1\}//p' Makefile
+	@sed -n '2,11s/^# \{0,1\}//p' Makefile
 
 install: $(STAMP)
 
