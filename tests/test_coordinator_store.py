@@ -26,7 +26,7 @@ from tests.served_page import validation_row
 from tests.stores import Kind, database_address, downgrade
 from tests.support.waiting import PATIENCE_S
 
-WRITERS, WRITES = 3, 20
+WRITERS, WRITES = 2, 30
 
 
 @pytest.fixture

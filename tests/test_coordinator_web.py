@@ -152,16 +152,17 @@ def test_silent_keeper_makes_the_page_stale(client: TestClient, run: FakeRun, cl
     assert take_snapshot(run.services, None).stale
 
 
-def test_later_snapshot_has_the_new_steps(client: TestClient, run: FakeRun) -> None:
+def test_later_snapshot_has_the_new_steps(client: TestClient, run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot that builds on the one before equals one that is taken anew."""
+    monkeypatch.setattr("coordinator.web.snapshot.LATE_STEPS", 4)  # more steps than are read again
     before = take_snapshot(run.services, None)
-    for step in range(4, 260):
+    for step in range(4, 20):
         run.add_step(step, 5.0)
     middle = take_snapshot(run.services, before)
-    run.add_step(260, 4.0)
+    run.add_step(20, 4.0)
     assert take_snapshot(run.services, middle).steps == take_snapshot(run.services, None).steps
-    run.services.ledger.roll_back(100)
-    assert take_snapshot(run.services, middle).steps[-1].step == 100
+    run.services.ledger.roll_back(17)
+    assert take_snapshot(run.services, middle).steps[-1].step == 17
 
 
 async def test_failed_refresh_keeps_the_last_good_snapshot(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from coordinator.administrators import Administrators
 from coordinator.audit import audit_log
 from coordinator.suspicions import Claim, hear
 from coordinator.web import WebState, admin_login, create_app
+from tests.browser import chromium, fresh_page
 from tests.receipts import key_of
 from tests.served_page import FakeRun, PageServer, fake_run
 
@@ -289,14 +290,15 @@ def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str)
     assert client.get("/api/admin/v1/session").status_code == 401
 
 
+@pytest.mark.thorough
 def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
     """From login to invitation, revocation and erasure on a phone's screen, with nothing blocked or cut off."""
     complaints: list[str] = []
-    with closing(PageServer(run)) as server, sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=arguments)
-        page = browser.new_page(viewport={"width": 360, "height": 740})
-        page.on("console", lambda message: complaints.append(message.text))
+    with (
+        closing(PageServer(run)) as server,
+        chromium() as browser,
+        fresh_page(browser, complaints, viewport={"width": 360, "height": 740}) as page,
+    ):
         page.goto(f"{server.url}admin")
         page.get_by_label("Name").fill("grace")
         page.get_by_label("Password").fill(PASSWORD)
@@ -338,5 +340,4 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-        browser.close()
     assert complaints == []

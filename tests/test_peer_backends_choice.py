@@ -16,6 +16,7 @@ from peer.run_config import RunConfig
 from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 
 
+@pytest.mark.thorough
 def test_pytorch_and_jax_give_the_same_gradients() -> None:
     """Whichever is chosen, the swarm finds the same sums in `.grad` once they are collected."""
     config, found = tiny_config(), []
