@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
 
 from coordinator.pace import Pace
 from tests.programs import missing
+from tests.support.zygote import forking_python
 
 SWARMS = ("tests/system/", "tests/security/")
 # Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
@@ -62,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(THOROUGH) and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: not item.nodeid.startswith(SWARMS))
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """Fork the Python processes that the tests of a file start, so that each is spared its imports."""
+    with forking_python():
+        yield
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from tests.evaluated_runs import FILL, NER, made_up, make_evaluated_run
 from tests.served_page import FakeRun, PageServer
 from tests.sound_checkpoints import add_sound_checkpoint, record
 
+pytestmark = pytest.mark.usefixtures("forked")
 ROOT = Path(__file__).resolve().parent.parent
 OLD, NEW = "1" * 64, "2" * 64
 ner, fill = Task.model_validate(NER), Task.model_validate(FILL)

@@ -397,11 +397,9 @@ EVENTS = st.one_of(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(EVENTS, max_size=20))
-def test_sums_always_equal_their_reports(
-    tmp_path_factory: pytest.TempPathFactory, store_kind: Kind, events: list[Any]
-) -> None:
+def test_sums_always_equal_their_reports(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
     """Whatever is reported, received, repeated and undone, steps and members agree with the reports that count."""
-    with empty_store(tmp_path_factory.mktemp("ledger"), store_kind) as sessions:
+    with empty_store(tmp_path_factory.mktemp("ledger")) as sessions:
         add_members(sessions)
         _play(sessions, events)
 

@@ -112,13 +112,11 @@ HISTORIES = st.lists(st.one_of(st.lists(DELIVERIES, min_size=1, max_size=12), st
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=HISTORIES)
-def test_together_comes_to_the_same_as_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory, store_kind: Kind, history: list[Any]
-) -> None:
+def test_together_comes_to_the_same_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, history: list[Any]) -> None:
     """Verdicts, reports and what counts of them, receipts, refusals and steps, over returns to checkpoints, too."""
     found = []
     for together in (True, False):
-        with empty_store(tmp_path_factory.mktemp("recording"), store_kind) as sessions:
+        with empty_store(tmp_path_factory.mktemp("recording")) as sessions:
             add_members(sessions)
             found.append(_played(sessions, history, together))
     assert found[0] == found[1]

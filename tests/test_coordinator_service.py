@@ -28,6 +28,7 @@ from peer.run_config import RunConfig
 from tests.stores import put_tables
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.usefixtures("forked")
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 

@@ -26,6 +26,7 @@ from tests.served_page import validation_row
 from tests.stores import Kind, database_address, downgrade
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("forked")
 WRITERS, WRITES = 2, 30
 
 

@@ -210,6 +210,7 @@ def short_of_memory(*mib: str) -> dict[str, Any]:
     return outcome
 
 
+@pytest.mark.thorough
 def test_memory_that_ends_costs_no_sample() -> None:
     """A microbatch for which the allocator has no room is computed in parts, to the same gradient and loss."""
     expected, found = short_of_memory(), short_of_memory("300")

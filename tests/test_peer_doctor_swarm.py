@@ -24,6 +24,7 @@ from peer.run_config import RunConfig
 from tests import doctor_mains
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("forked")
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
 HERE = "/ip4/127.0.0.1"
 HANGS_S = 3.0  # after that a daemon is given up

@@ -23,6 +23,7 @@ from peer.doctor.training_helper import SPECIAL, compute, look
 from peer.run_config import RunConfig
 from tests import doctor_mains
 
+pytestmark = pytest.mark.usefixtures("forked")
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
 SMALL = {
     "hidden_size": 32,

@@ -25,6 +25,7 @@ from tests.small_run import make_small_run
 from tests.stores import empty_store
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.usefixtures("forked")
 KEEPER = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper"
 
 
