@@ -65,9 +65,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(SWARMS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def forked() -> Iterator[None]:
-    """Fork the Python processes that the tests of a file start, so that each is spared its imports."""
+    """Fork the Python processes that a test starts, so that each is spared its imports."""
     with forking_python():
         yield
 

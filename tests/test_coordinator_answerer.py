@@ -131,6 +131,7 @@ def test_an_idle_process_has_not_loaded_torch() -> None:
     assert result.stdout.strip() == "False"
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_process_answers_and_stops_when_told(run: OpenRun) -> None:
     """As the supervisor runs it."""
     process = PartProcess(ANSWERER, run.directory.path)

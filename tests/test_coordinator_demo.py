@@ -374,6 +374,7 @@ def test_summary_for_people_tells_what_held_out_text_says() -> None:
     assert line == "Loss on held-out text: ? (step 5) -> ? (step 5); accuracy 12.5%."
 
 
+@pytest.mark.usefixtures("forked")
 def test_command_is_a_process_with_a_log(tmp_path: Path) -> None:
     """A command's words go to its log, its end is seen, and killing what has ended is fine."""
     log = tmp_path / "logs" / "it.log"

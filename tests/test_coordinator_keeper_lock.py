@@ -99,6 +99,7 @@ def _hold(address: str, held: Event) -> None:
     multiprocessing.Event().wait()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_killed_keepers_lock_is_free(address: str, engine: Engine) -> None:
     """It goes with the process, without a time to wait out."""
     spawn = multiprocessing.get_context("spawn")

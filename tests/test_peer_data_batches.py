@@ -207,6 +207,7 @@ def test_the_place_moves_on_with_every_chunk(folder: Path, tmp_path: Path, micro
     assert len(set(places)) >= 3
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_killed_device_goes_on_too(folder: Path, tmp_path: Path) -> None:
     """The place is on disk while the stream is in use, so that `kill -9` does not send a device back to the start."""
     code = (
