@@ -115,7 +115,8 @@ def test_an_average_that_is_far_too_large_fails_the_round_once() -> None:
     reducing._require_usual(TRAINER, 0, torch.full((4,), 10.0))
     with pytest.raises(AllreduceException, match="as large as could be"):
         reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
-    assert [finding.peer_id for finding in found] == [TRAINER.to_base58()]
+    detail = "returned an average 1.1 times as large as could be after the last ones"
+    assert found == [Finding(TRAINER.to_base58(), "average", detail)]
     reducing._accused = [TRAINER.to_base58()]
     reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
 
@@ -341,6 +342,8 @@ def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
         is_answered.set()
         assert len([answer async for answer in answers]) == 1
         await own
+        taken = [average async for average in reducing.tensor_part_container.iterate_output_tensors()]
+        assert [average.tolist() for average in taken] == [[1.0] * 3] * 2  # what the client got, the reducer has
 
     asyncio.run(reduce_both())
 

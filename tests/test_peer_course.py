@@ -349,7 +349,10 @@ def test_a_weight_far_from_the_record_is_named() -> None:
     scene = Scene()
     scene.look([*peers(record(samples=8), record(samples=8), record(samples=8)), keeper(3)], 0.0)
     scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 40.0, "trainer-2": 1e12}, short=False)
-    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "weight")]
+    detail = "claims 8 samples and names the weight 1e+12"
+    assert [(raised.member, raised.kind, raised.step, raised.detail) for raised in scene.raised] == [
+        ("trainer-2", "weight", 3, detail)
+    ]
 
 
 def test_a_round_with_one_who_does_not_train_yet_ends_well() -> None:

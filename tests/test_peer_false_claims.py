@@ -25,7 +25,7 @@ def test_refused_parts_are_not_counted_until_some_were_taken() -> None:
     claims.parts_refused(["bad"])
     ended(claims, {"good": 10.0})
     assert claims.refused == {"bad"}
-    ended(claims, {"good": 10.0, "bad": 4.0})
+    ended(claims, {"good": 10.0, "bad": 1.0})
     assert claims.refused == frozenset()
 
 
@@ -36,6 +36,16 @@ def test_after_refusals_in_two_rounds_it_is_not_counted_any_more() -> None:
         claims.parts_refused(["bad"])
         ended(claims, {"bad": 4.0})
     assert claims.refused == {"bad"}
+
+
+@pytest.mark.parametrize(("brought", "missing"), [(10.0, {}), (9.0, {"bad": 1}), (1.0, {"bad": 9})])
+def test_only_samples_that_were_not_brought_are_missing(brought: float, missing: dict[str, int]) -> None:
+    """A peer that brings all it is believed to have owes nothing, though the round was short."""
+    claims = FalseClaims()
+    claims.round_ended([BAD], {"bad": brought}, Allowances(target=10), short=True)
+    assert claims.missing == missing
+    claims.step_began()
+    assert claims.missing == {}
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peer.backends import MicrobatchResult
-from peer.swarm import StepOutcome
+from peer.messages import Progress, StepReport
+from peer.swarm import StepOutcome, SwarmProgress
 from peer.tally import Tally, weighted_mean
 
 OUTCOME = StepOutcome(3, 8, True, 2, None, 0.5)
@@ -26,6 +29,48 @@ def test_without_sentence_order_there_is_no_such_loss() -> None:
     tally = Tally(began_at=0.0, data_wait_s=0.0)
     tally.add(MicrobatchResult(samples=8, loss=6.0, mlm_loss=6.0, sop_loss=None, finite=True))
     assert tally.report(OUTCOME, now=1.0, data_wait_s=0.0).sop_loss is None
+
+
+def test_a_report_says_all_that_is_known_of_the_step() -> None:
+    """The outcome's own numbers, the time since the last report, and how much of it the trainer waited for data."""
+    outcome = StepOutcome(3, 8, True, 2, 24, 0.5, averaged_bytes=4096, receipt="signed", era=2)
+    tally = Tally(began_at=10.0, data_wait_s=1.0)
+    tally.add(MicrobatchResult(samples=8, loss=6.0, mlm_loss=5.0, sop_loss=1.0, finite=True))
+    tally.lose(4, "non-finite")
+    assert tally.report(outcome, now=10.5, data_wait_s=1.25) == StepReport(
+        step=3,
+        samples=8,
+        loss=6.0,
+        mlm_loss=5.0,
+        sop_loss=1.0,
+        group_size=2,
+        group_samples=24,
+        averaging_s=0.5,
+        samples_per_second=16.0,
+        lost_samples=4,
+        lost_reason="non-finite",
+        lost={"non-finite": 4},
+        data_wait_s=0.25,
+        elapsed_s=0.5,
+        averaged_bytes=4096,
+        receipt="signed",
+        era=2,
+    )
+
+
+def test_a_step_without_own_samples_has_no_loss() -> None:
+    """Microbatches that were not averaged in say nothing about the step."""
+    tally = Tally(began_at=0.0, data_wait_s=0.0)
+    tally.add(MicrobatchResult(samples=8, loss=6.0, mlm_loss=5.0, sop_loss=1.0, finite=True))
+    assert tally.report(replace(OUTCOME, samples=0), now=1.0, data_wait_s=0.0).loss is None
+
+
+def test_progress_is_the_swarms_with_the_loss_of_this_step() -> None:
+    """The loss is the mean over the microbatches since the last step."""
+    tally = Tally(began_at=0.0, data_wait_s=0.0)
+    tally.add(MicrobatchResult(samples=2, loss=6.0, mlm_loss=5.0, sop_loss=1.0, finite=True))
+    tally.add(MicrobatchResult(samples=6, loss=2.0, mlm_loss=1.0, sop_loss=1.0, finite=True))
+    assert tally.progress(SwarmProgress(7, 8, 40, 64, 5, 1.5, apart=True)) == Progress(7, 8, 40, 64, 5, 1.5, 3.0, True)
 
 
 def test_losses_of_samples_add_up() -> None:
