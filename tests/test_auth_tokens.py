@@ -63,6 +63,16 @@ def test_valid_token_says_what_was_issued() -> None:
     assert verify(issue_token(AUTHORITY, TOKEN)) == TOKEN
 
 
+def test_a_handover_says_what_was_issued() -> None:
+    """For its run only, and only if the key that it names as the old one has signed it."""
+    handover = Handover("demo", NOW, AUTHORITY.public_bytes, b"n" * 32, NOW + 60)
+    assert verify_handover(issue_handover(AUTHORITY, handover), "demo") == handover
+    with pytest.raises(TokenError, match="not for the run 'other'"):
+        verify_handover(issue_handover(AUTHORITY, handover), "other")
+    with pytest.raises(TokenError, match="not signed"):
+        verify_handover(issue_handover(AuthorityKey.generate(), handover), "demo")
+
+
 def test_tampered_token_is_refused() -> None:
     """A changed payload under the old signature is refused."""
     header, _, signature = issue_token(AUTHORITY, TOKEN).split(".")

@@ -27,7 +27,7 @@ def test_credited_devices_of_a_member_add_up() -> None:
     """What the keeper saw each bring is believed of all of them together."""
     allowances = Allowances(target=100, share=0.25, credits={"d1": 30, "d2": 20})
     assert allowances.counted([peer("d1", 40, "crowd"), peer("d2", 30, "crowd")]) == 70
-    assert allowances.counted([peer("d1", 90, "crowd"), peer("d2", 90, "crowd")]) == 100
+    assert allowances.counted([peer("d1", 90, "crowd"), peer("d2", 90, "crowd"), peer("new", 90, "crowd")]) == 100
 
 
 def test_no_weight_is_cut_below_what_was_counted() -> None:

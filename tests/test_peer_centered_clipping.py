@@ -55,6 +55,13 @@ def test_without_a_history_the_median_is_the_centre() -> None:
     assert norm(found - weighted_mean(0, honest)) < 2 * norm(weighted_mean(0, honest))
 
 
+def test_a_centre_without_a_usual_norm_is_no_history() -> None:
+    """Averages of zero only say nothing of how far the next ones may be from them."""
+    honest = senders(4)
+    found = centered_clipping(honest, torch.zeros(VALUES), 0.0, radius=1.0, iterations=3)
+    assert torch.equal(found, centered_clipping(honest, None, 0.0, radius=1.0, iterations=3))
+
+
 def test_few_samples_have_a_wider_radius() -> None:
     """A small batch's gradient is noisy; its deviation counts in full where an equal one's would be cut."""
     centre = torch.zeros(VALUES)

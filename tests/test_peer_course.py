@@ -8,7 +8,7 @@ import pytest
 
 from peer.allowances import Allowances
 from peer.beacon import Beacon, Course, nearest_step
-from peer.course import MEETING_S, SwarmCourse, SwarmView, claim_of, steps_by_member, training, view_swarm
+from peer.course import MEETING_S, SwarmCourse, SwarmView, beacon_of, claim_of, steps_by_member, training, view_swarm
 from peer.quorum import agreed_step
 from peer.records import KnownPeer, PeerRecord
 from peer.sketch import Sketch
@@ -48,6 +48,15 @@ def keeper(
     course = Course(age_s=age_s, usual_s=usual_s, credits=credit or {})
     item = record(step, time=time).model_copy(update={"course": course, "sketch": sketch, "era": era})
     return KnownPeer("keeper", "keeper", "k", "keeper", item)
+
+
+def test_the_newest_keepers_record_is_the_beacon() -> None:
+    """The era counts first, then the step, then the time; whoever is no keeper in training says nothing."""
+    newest = keeper(3, era=1, time=2.0, usual_s=5.0, sketch=SOUND)
+    older = [keeper(9, time=9.0), keeper(2, era=1, time=9.0), keeper(3, era=1, time=1.0)]
+    others = [*peers(record(step=50, time=50.0)), *peers(record(step=50, training=False), role="keeper")]
+    assert beacon_of([*older, newest, *others]) == Beacon(3, SOUND, 2.0, Course(age_s=0.0, usual_s=5.0, credits={}), 1)
+    assert beacon_of(others) is None
 
 
 def view_of(known: list[KnownPeer]) -> SwarmView:

@@ -20,6 +20,12 @@ def test_equal_parameters_have_equal_sketches() -> None:
     assert not drifted(sketch_of(parameters()), sketch_of(parameters()))
 
 
+def test_every_value_counts_once_with_its_sign() -> None:
+    """A tensor of one value is that value or its opposite; without tensors there are only zeros."""
+    assert {abs(value) for value in sketch_of([torch.full((1,), 3.0)] * SKETCH_SIZE)} == {3.0}
+    assert sketch_of([]) == (0.0,) * SKETCH_SIZE
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_one_learning_step_apart_is_drift(seed: int) -> None:
     """Parameters that differ by a typical step (a hundredth of their size) are told apart."""
