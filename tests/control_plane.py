@@ -36,7 +36,7 @@ QUICK = SessionTiming(
     renew_check_s=0.02,
     retry_first_s=0.05,
     retry_most_s=0.2,
-    farewell_s=5.0,
+    farewell_s=PATIENCE_S,
     ahead_again_s=0.02,
 )
 PRESENCE = control_pb2.Presence(step=4, own_samples=12, samples_per_second=3.5, state="training")

@@ -33,6 +33,7 @@ class FakeRun:
     directory: RunDirectory
     services: RunServices
     devices: dict[str, str]  # member's name -> device id
+    fresh_for_s: float = 0.0  # what members and keeper say, they say as if they said it again for so long
 
     def add_member(self, name: str) -> str:
         """A member with one device that is online; returns the device's id."""
@@ -48,7 +49,7 @@ class FakeRun:
             own_samples=5,
             samples_per_second=2.5,
             state="training",
-            now=self.services.clock(),
+            now=self.services.clock() + self.fresh_for_s,
         )
         return device
 
@@ -86,7 +87,7 @@ class FakeRun:
             samples_per_second=5.0,
             eta_s=12.0,
             addresses=["/ip4/127.0.0.1/tcp/1/p2p/Qm"],
-            now=self.services.clock() if now is None else now,
+            now=self.services.clock() + self.fresh_for_s if now is None else now,
         )
 
     def add_checkpoint(self, step: int) -> None:
@@ -130,8 +131,9 @@ def fake_run(
     clock: Callable[[], float] = time.time,
     phases: Sequence[dict[str, Any]] = (),
     database_url: str | None = None,
+    fresh_for_s: float = 0.0,
 ) -> Iterator[FakeRun]:
-    """An empty run."""
+    """An empty run; `fresh_for_s` as in `FakeRun`."""
     config = RunConfig.from_mapping(
         {
             "run": {"name": "test-run", "description": "A run for tests."},
@@ -143,7 +145,7 @@ def fake_run(
     settings = Settings(bind_host="127.0.0.1", database_url=database_url)
     created = RunDirectory.create(directory / "run", config, settings, prepare=put_tables)
     with open_run_services(created, clock) as services:
-        yield FakeRun(created, services, {})
+        yield FakeRun(created, services, {}, fresh_for_s)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import stat
@@ -30,6 +31,7 @@ from peer.run_config import Run, RunConfig
 from tests.postgres import new_database
 from tests.receipts import key_of
 from tests.stores import Kind, database_address, downgrade, put_tables
+from tests.support.waiting import PATIENCE_S
 from tests.test_coordinator_cli import call
 
 CONFIG = RunConfig(run=Run(name="demo"))
@@ -116,19 +118,23 @@ def test_nobody_else_can_read_a_backup_or_what_comes_of_it(backup: Backup, tmp_p
 
 def test_a_backup_is_of_one_moment_while_others_write(run: RunDirectory, tmp_path: Path) -> None:
     """Each invitation is two rows, in one transaction: a backup has both or none of it."""
-    stop = threading.Event()
+    stop, invited = threading.Event(), itertools.count()
+    begun, gone_on = threading.Event(), threading.Event()
 
     def keep_inviting() -> None:
         with open_run(run.path) as opened:
-            number = 0
             while not stop.is_set():
-                opened.membership.invite(f"member {number}")
-                number += 1
+                opened.membership.invite(f"member {next(invited)}")
+                (gone_on if begun.is_set() else begun).set()
 
     writer = threading.Thread(target=keep_inviting)
     writer.start()
     try:
-        sizes = [back_up(run, tmp_path / f"backup-{number}", NOW).manifest.tables for number in range(5)]
+        assert begun.wait(PATIENCE_S)
+        sizes = [back_up(run, tmp_path / f"backup-{number}", NOW).manifest.tables for number in range(4)]
+        gone_on.clear()
+        assert gone_on.wait(PATIENCE_S)
+        sizes.append(back_up(run, tmp_path / "backup-4", NOW).manifest.tables)
     finally:
         stop.set()
         writer.join()

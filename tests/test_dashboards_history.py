@@ -13,6 +13,7 @@ from coordinator.web.frozen import answer_name
 from tests.archives import archived, plain_host
 from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 STEPS = 104
@@ -28,7 +29,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
     """A run of two stretches with a hostile member."""
-    with fake_run(tmp_path_factory.mktemp("history")) as made:
+    with fake_run(tmp_path_factory.mktemp("history"), fresh_for_s=PATIENCE_S) as made:
         made.add_member("ada")
         made.add_member(HOSTILE)
         for step in range(1, STEPS + 1):
@@ -115,7 +116,7 @@ def test_the_newest_step_is_followed(page: Page, url: str, run: FakeRun) -> None
 
 def test_a_run_that_has_not_begun(page: Page, tmp_path: Path, complaints: list[str]) -> None:
     """It says so, and begins with the first step."""
-    with fake_run(tmp_path) as run:
+    with fake_run(tmp_path, fresh_for_s=PATIENCE_S) as run:
         run.add_member("ada")
         run.keeper_says(0)
         server = PageServer(run)

@@ -16,6 +16,7 @@ from coordinator.run_services import open_run_services
 from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.evaluated_runs import FILL, NER, made_up, set_tasks
 from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -30,7 +31,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[FakeRun]:
     """A run with two tasks, and three checkpoints that nobody has evaluated yet."""
-    with fake_run(tmp_path) as made:
+    with fake_run(tmp_path, fresh_for_s=PATIENCE_S) as made:
         directory = made.directory
     set_tasks(directory.path, [NER, FILL])
     with open_run_services(RunDirectory.open(directory.path), time.time) as services:

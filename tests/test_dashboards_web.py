@@ -16,6 +16,7 @@ from benchmarks.recorded_run import QUICK, record
 from coordinator.run_services import open_run_services
 from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[FakeRun]:
     """An empty run."""
-    with fake_run(tmp_path) as made:
+    with fake_run(tmp_path, fresh_for_s=PATIENCE_S) as made:
         yield made
 
 
@@ -96,7 +97,6 @@ def test_numbers_and_curve_are_live(page: Page, server: PageServer, run: FakeRun
     chart = page.locator("#chart")
     expect(chart).to_have_attribute("data-steps", "12")
     expect(chart.locator(".legend .legendtext")).to_have_text(["training", "checkpoint", "milestone"])
-    run.keeper_says(12)  # again: it may have taken a while
     expect(page.locator("#state")).to_have_text("live")
     expect(page.locator("#loss")).to_have_text("7.800")
     expect(page.locator("#batch-samples")).to_have_text("40 samples")
@@ -136,7 +136,7 @@ def test_held_out_text_is_shown_beside_training(
 def test_a_phase_is_marked_where_it_begins(page: Page, tmp_path: Path, complaints: list[str]) -> None:
     """The chart has a line and a name at the boundary that is passed, none at one to come; the batch tells which."""
     phases = [{"from_step": 4, "sequence_length": 256}, {"from_step": 100, "optimizer": "fresh"}]
-    with fake_run(tmp_path / "phased", phases=phases) as run:
+    with fake_run(tmp_path / "phased", phases=phases, fresh_for_s=PATIENCE_S) as run:
         fill(run, 8)
         server = PageServer(run)
         page.goto(server.url)
@@ -266,7 +266,7 @@ def test_a_recorded_run_goes_on(page: Page, recorded_server: PageServer, recorde
     page.on("request", lambda request: asked.append(request.url))
     live = LiveRun(recorded.services.sessions, random.Random(0))
     live.complete_step(time.time())
-    live.say(0.5, 30.0, time.time())
+    live.say(0.5, 30.0, time.time() + PATIENCE_S)
     expect(page.locator("#chart")).to_have_attribute("data-steps", str(step + 1))
     expect(page.locator("#eta")).to_have_text("about 30 seconds left")
     assert asked == []
@@ -306,10 +306,10 @@ def test_everybody_can_use_it(browser: Browser, recorded_server: PageServer, rec
     live = LiveRun(recorded.services.sessions, random.Random(0))
     with fresh_page(browser, **SCREENS[screen]) as page:
         page.goto(recorded_server.url)
-        live.say(0.4, 40.0, time.time())
+        live.say(0.4, 40.0, time.time() + PATIENCE_S)
         expect(page.locator("#chart[data-steps]")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= SCREENS[screen]["viewport"]["width"]
-        live.say(0.5, 30.0, time.time())
+        live.say(0.5, 30.0, time.time() + PATIENCE_S)
         expect(page.locator("#state")).to_have_text("live")
         keep_screenshot(page, f"overview-{screen}")
         assert barriers(page) == []

@@ -22,6 +22,7 @@ from peer.doctor.training import GIB, judge_speed
 from peer.doctor.training_helper import SPECIAL, compute, look
 from peer.run_config import RunConfig
 from tests import doctor_mains
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
@@ -60,14 +61,16 @@ def question(config: RunConfig, **changes: Any) -> Compute:
 
 
 async def examine(main: HelperMain | None = None, timing: Timing | None = None, **options: Any) -> dict[str, Finding]:
-    context = Context(Options(Path("unused"), **options), training_helper_main=main, timing=timing or Timing())
+    context = Context(
+        Options(Path("unused"), **options), training_helper_main=main, timing=timing or Timing(helper_s=PATIENCE_S)
+    )
     async with context:
         return {finding.stage: finding async for finding in run_stages(TRAINING, context)}
 
 
 async def test_the_demos_model_is_really_trained() -> None:
     """Without a run the helper trains the demo's model for a moment."""
-    found = await examine(timing=Timing(speed_s=0.1), device="cpu", threads=1, microbatch_size=2)
+    found = await examine(timing=Timing(helper_s=PATIENCE_S, speed_s=0.1), device="cpu", threads=1, microbatch_size=2)
     assert found["device"].outcome.data["device"] == "cpu (1 thread)"
     assert found["speed"].verdict is OK
     assert found["speed"].outcome.data["samples_per_second"] > 0
