@@ -202,7 +202,8 @@ def unaccounted(site: Site) -> dict[str, Counter[tuple[int, int]]]:
     found, missing = reported(site), {}
     query = select(Member.name, func.sum(LostSamples.samples)).join_from(LostSamples, Device).join(Device.member)
     with site.sessions() as session:
-        told = {name: samples for name, samples in session.execute(query.group_by(Member.name))}
+        rows = session.execute(query.group_by(Member.name)).all()
+    told = {row[0]: int(row[1]) for row in rows}
     for name in MEMBERS:
         lost = told.get(name, 0) - sum(event["lost_samples"] for event in step_reports(site, name))
         unknown = own_counts(site, name) - found.get(name, Counter())
