@@ -1,4 +1,8 @@
-"""Rules for the whole suite: what `make test` leaves out, one thread per process, no skip where none is allowed."""
+"""Rules for the whole suite: what `make test` leaves out, one thread per process, no skip where none is allowed.
+
+Below them are the fixtures that many files share. A file whose run, page or ledger differs makes its own from these.
+What a fixture needs is imported where it is made: most processes of the suite need little of it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,30 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from coordinator.pace import Pace
+from tests.clocks import Clock
 from tests.programs import missing
 from tests.support.zygote import forking_python
+
+if TYPE_CHECKING:
+    import hivemind
+    from playwright.sync_api import Browser, Page
+    from starlette.testclient import TestClient
+
+    from auth.identity import DeviceKey
+    from coordinator.evaluate.reports import EvaluatorKey
+    from coordinator.ledger import Ledger
+    from coordinator.store.engine import Sessions
+    from tests.local_hub import Hub
+    from tests.openid_provider import OpenIdProvider
+    from tests.served_page import FakeRun, PageServer
+    from tests.stores import Kind
 
 SWARMS = ("tests/system/", "tests/security/")
 # Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
@@ -65,25 +86,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(SWARMS))
 
 
-@pytest.fixture
-def forked() -> Iterator[None]:
-    """Fork the Python processes that a test starts, so that each is spared its imports."""
-    with forking_python():
-        yield
-
-
-@pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting earns nobody another try: on a machine that is busy, asking takes as long as waiting elsewhere."""
-    monkeypatch.setattr(Pace, "_refill", lambda _self, _now: None)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    """On which database a test of the store runs: on each."""
-    return str(request.param)
-
-
 def pytest_sessionfinish() -> None:
     """Stop the PostgreSQL server, if a test of this process has started it."""
     if (module := sys.modules.get("tests.postgres")) is not None:
@@ -113,3 +115,177 @@ def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> pytest.Tes
         if hasattr(report, "wasxfail"):
             del report.wasxfail
     return report
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Fork the Python processes that a test starts, so that each is spared its imports."""
+    with forking_python():
+        yield
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting earns nobody another try: on a machine that is busy, asking takes as long as waiting elsewhere."""
+    monkeypatch.setattr(Pace, "_refill", lambda _self, _now: None)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_kind(request: pytest.FixtureRequest) -> Kind:
+    """On which database a test of the store runs: on each."""
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still until a test moves it."""
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
+    """A device's key, made once: that takes a moment."""
+    from auth.identity import DeviceKey
+
+    return DeviceKey.load_or_create(tmp_path_factory.mktemp("key") / "device.key")
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Public keys of six devices, made once."""
+    from tests.stores import device_keys
+
+    return device_keys(tmp_path_factory.mktemp("keys"), 6)
+
+
+@pytest.fixture
+def evaluator_key(tmp_path: Path) -> EvaluatorKey:
+    """An evaluator's key."""
+    from coordinator.evaluate.reports import EvaluatorKey
+
+    return EvaluatorKey.load_or_create(tmp_path / "evaluator.key")
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    """An empty database with all tables."""
+    from tests.stores import empty_store
+
+    with empty_store(tmp_path, store_kind) as made:
+        yield made
+
+
+@pytest.fixture
+def members(sessions: Sessions) -> None:
+    """Put two members with three devices, and the keeper, into the database."""
+    from tests.support.ledgers import add_members
+
+    add_members(sessions)
+
+
+@pytest.fixture
+def ledger(sessions: Sessions, clock: Clock) -> Ledger:
+    """The ledger in the database."""
+    from coordinator.ledger import Ledger
+    from tests.support.ledgers import CONFIG
+
+    return Ledger(sessions, CONFIG, clock)
+
+
+@pytest.fixture
+def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+    """An empty run."""
+    from tests.served_page import fake_run
+
+    with fake_run(tmp_path, clock) as made:
+        yield made
+
+
+@pytest.fixture
+def three_steps(run: FakeRun) -> None:
+    """Give the run a member, three steps and a checkpoint."""
+    run.add_member("ada")
+    for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
+        run.add_step(step, loss)
+    run.add_checkpoint(3)
+
+
+@pytest.fixture
+def client(run: FakeRun) -> Iterator[TestClient]:
+    """Requests to the run's web application, without a server."""
+    from starlette.testclient import TestClient
+
+    from coordinator.web import WebState, create_app
+
+    with TestClient(create_app(WebState(run.directory, run.services))) as made:
+        yield made
+
+
+@pytest.fixture
+def server(run: FakeRun) -> Iterator[PageServer]:
+    """The run's dashboard on a port of this machine."""
+    from tests.served_page import PageServer
+
+    made = PageServer(run)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")  # no wider: beside a browser that is open no asynchronous test can run
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of a file."""
+    from tests.browser import chromium
+
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """Errors and warnings in the browser's console, and dialogs that opened."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
+    """A fresh page whose complaints are collected."""
+    from tests.browser import fresh_page
+
+    with fresh_page(browser, complaints) as made:
+        made.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
+        yield made
+
+
+@pytest.fixture
+def provider() -> Iterator[OpenIdProvider]:
+    """An OpenID provider on this machine."""
+    from tests.openid_provider import OpenIdProvider, running
+
+    with running(OpenIdProvider()) as served:
+        yield served
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that this process and its children take for Hugging Face's."""
+    from huggingface_hub import constants
+
+    from tests.local_hub import local_hub
+
+    with local_hub() as made:
+        monkeypatch.setattr(constants, "ENDPOINT", made.url)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_ENDPOINT", made.url)
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dht() -> Iterator[hivemind.DHT]:
+    """A DHT node that knows no other."""
+    import hivemind
+
+    node = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+    yield node
+    node.shutdown()

@@ -148,17 +148,6 @@ def fake_run(
         yield FakeRun(created, services, {}, fresh_for_s)
 
 
-@contextmanager
-def short_run(directory: Path, clock: Callable[[], float] = time.time) -> Iterator[FakeRun]:
-    """A run with a member, three steps and a checkpoint."""
-    with fake_run(directory, clock) as made:
-        made.add_member("ada")
-        for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
-            made.add_step(step, loss)
-        made.add_checkpoint(3)
-        yield made
-
-
 class PageServer:
     """The dashboard's server, in a thread of its own so that a browser can be driven from the test."""
 

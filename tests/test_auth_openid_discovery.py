@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ from auth.openid.http import MAX_ANSWER_BYTES, fetch_json
 from auth.openid.identity import identity_of, normalise
 from auth.openid.keys import parse_keys
 from auth.openid.provider import Provider, require_safe_url, with_known
-from tests.openid_provider import OpenIdProvider, rsa_key, running
-
-
-@pytest.fixture
-def provider() -> Iterator[OpenIdProvider]:
-    with running(OpenIdProvider()) as served:
-        yield served
+from tests.openid_provider import OpenIdProvider, rsa_key
 
 
 class Clock:

@@ -32,12 +32,6 @@ class Clocks:
         return time.time() + self.ahead_s
 
 
-@pytest.fixture
-def provider() -> Iterator[OpenIdProvider]:
-    with running(OpenIdProvider()) as served:
-        yield served
-
-
 def party_of(provider: OpenIdProvider, clocks: Clocks | None = None, **settings: Any) -> RelyingParty:
     """The coordinator's end."""
     configured = Provider.model_validate(provider.settings(**settings))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -13,28 +11,19 @@ import pytest
 from benchmarks._viewers import watching
 from benchmarks._visit import visit
 from benchmarks.dashboard import ask, listener_of
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.served_page import FakeRun, PageServer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 VIEWERS = 40  # more than one address may be
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run with a few steps."""
-    with fake_run(tmp_path) as made:
-        made.add_member("ada")
-        for step in (1, 2, 3):
-            made.add_step(step, 5.0)
-        yield made
-
-
-@pytest.fixture
-def server(run: FakeRun) -> Iterator[PageServer]:
-    """Its dashboard."""
-    made = PageServer(run)
-    yield made
-    made.close()
+    run.add_member("ada")
+    for step in (1, 2, 3):
+        run.add_step(step, 5.0)
+    return run
 
 
 def test_viewers_get_what_is_new(server: PageServer, run: FakeRun) -> None:

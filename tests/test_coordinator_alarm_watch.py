@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -16,21 +13,14 @@ from coordinator.raised_alarms import raised_alarms
 from coordinator.web import WebState, create_app
 from peer.sketch import sketch_of
 from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run with one member."""
-    with fake_run(tmp_path, clock) as made:
-        made.add_member("ada")
-        yield made
+    run.add_member("ada")
+    return run
 
 
 def watch(run: FakeRun, clock: Clock) -> AlarmWatch:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -17,21 +15,9 @@ from coordinator.erasure import erase
 from coordinator.membership import Membership
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Account
-from tests.stores import Kind, device_keys, empty_store
 
 ALICE = Identity("hf", "https://hf.test", "sub-1", "Alice", frozenset())
 BOB = Identity("hf", "https://hf.test", "sub-2", "bob", frozenset({"neuropark"}))
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return device_keys(tmp_path_factory.mktemp("keys"), 3)
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as store:
-        yield store
 
 
 @pytest.fixture

@@ -26,12 +26,6 @@ SENTENCE = "Many hands make [MASK] work."
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
 def run(tmp_path: Path) -> Iterator[OpenRun]:
     """A run with checkpoints of two steps, of different weights."""
     with open_run(make_small_run(tmp_path, try_it=True).path) as opened:

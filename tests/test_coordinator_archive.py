@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,14 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run of 102 steps with a hostile member."""
-    with fake_run(tmp_path, Clock()) as made:
-        made.add_member(HOSTILE)
-        for step in range(1, 103):
-            made.add_step(step, 9.0 - step / 50)
-        made.add_checkpoint(100)
-        made.add_validation(100)
-        yield made
+    run.add_member(HOSTILE)
+    for step in range(1, 103):
+        run.add_step(step, 9.0 - step / 50)
+    run.add_checkpoint(100)
+    run.add_validation(100)
+    return run
 
 
 @pytest.fixture

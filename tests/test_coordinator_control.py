@@ -57,11 +57,6 @@ def a_join(
 
 
 @pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
-    return DeviceKey.load_or_create(tmp_path_factory.mktemp("key") / "device.key")
-
-
-@pytest.fixture(scope="module")
 def other_key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
     return DeviceKey.load_or_create(tmp_path_factory.mktemp("other") / "device.key")
 

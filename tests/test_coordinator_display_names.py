@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from sqlalchemy import select
 
@@ -17,16 +14,9 @@ from coordinator.store.engine import Sessions
 from coordinator.store.models import Naming
 from tests.clocks import Clock
 from tests.receipts import key_of
-from tests.stores import Kind, empty_store
 
 ADA, BOB = key_of("ada").public_key, key_of("bob").public_key
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        yield sessions
 
 
 @pytest.fixture

@@ -20,31 +20,25 @@ def report(**changes: object) -> Report:
     return Report.model_validate({**content, **changes})
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> EvaluatorKey:
-    """An evaluator's key."""
-    return EvaluatorKey.load_or_create(tmp_path / "evaluator.key")
-
-
-def test_a_report_arrives_as_it_was(key: EvaluatorKey) -> None:
+def test_a_report_arrives_as_it_was(evaluator_key: EvaluatorKey) -> None:
     """Over JSON and back."""
-    signed = SignedReport.model_validate_json(key.sign(report()).model_dump_json())
+    signed = SignedReport.model_validate_json(evaluator_key.sign(report()).model_dump_json())
     assert signed.opened() == report()
 
 
-def test_the_key_is_private_and_stays(key: EvaluatorKey, tmp_path: Path) -> None:
+def test_the_key_is_private_and_stays(evaluator_key: EvaluatorKey, tmp_path: Path) -> None:
     """Only its owner reads it, a second start finds the same one, and what is no key is said."""
     path = tmp_path / "evaluator.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert EvaluatorKey.load_or_create(path).public_hex == key.public_hex
+    assert EvaluatorKey.load_or_create(path).public_hex == evaluator_key.public_hex
     path.write_bytes(b"short")
     with pytest.raises(StorageError, match="32 bytes"):
         EvaluatorKey.load_or_create(path)
 
 
-def test_what_is_changed_or_signed_by_another_is_refused(key: EvaluatorKey, tmp_path: Path) -> None:
+def test_what_is_changed_or_signed_by_another_is_refused(evaluator_key: EvaluatorKey, tmp_path: Path) -> None:
     """Another body, another key, a signature that is none."""
-    signed = key.sign(report())
+    signed = evaluator_key.sign(report())
     other = EvaluatorKey.load_or_create(tmp_path / "other.key")
     changed = [
         signed.model_copy(update={"body": report(step=6).body}),
@@ -61,8 +55,8 @@ def test_what_is_changed_or_signed_by_another_is_refused(key: EvaluatorKey, tmp_
     "body",
     ["{}", "[" * 5000, json.dumps({**json.loads(report().body), "step": -1}), json.dumps(json.loads(report().body))],
 )
-def test_what_is_signed_but_no_report_is_refused(key: EvaluatorKey, body: str) -> None:
+def test_what_is_signed_but_no_report_is_refused(evaluator_key: EvaluatorKey, body: str) -> None:
     """Unknown forms, and a form that is not the canonical one."""
-    signature = base64.b64encode(key.private_key.sign(body.encode())).decode()
+    signature = base64.b64encode(evaluator_key.private_key.sign(body.encode())).decode()
     with pytest.raises(RequestError):
-        SignedReport(body=body, key=key.public_hex, signature=signature).opened()
+        SignedReport(body=body, key=evaluator_key.public_hex, signature=signature).opened()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -26,17 +24,9 @@ from coordinator.store.engine import Sessions
 from peer.config.evaluation import Task
 from peer.run_config import RunConfig
 from tests.evaluated_runs import FILL, NER, made_up
-from tests.stores import Kind, empty_store
 
 FIRST, SECOND = "1" * 64, "2" * 64
 KEY, OTHER_KEY = "ab" * 32, "cd" * 32
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    """An empty database."""
-    with empty_store(tmp_path, store_kind) as store:
-        yield store
 
 
 def checkpoint(sessions: Sessions, step: int, manifest: str = FIRST, withheld: str = "") -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,23 +12,22 @@ from coordinator.hardware_kinds import Hardware, hardware_of
 from coordinator.round_health import RoundHealth, read_health
 from coordinator.web.snapshot import take_snapshot
 from peer.messages import StepReport
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 LATE_STEPS = 10
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRun]:
+def run(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     """A run of two members with more steps than are read each time."""
     monkeypatch.setattr("coordinator.giving.LATE_STEPS", LATE_STEPS)
     monkeypatch.setattr("coordinator.web.snapshot.LATE_STEPS", LATE_STEPS)
     monkeypatch.setattr("coordinator.giving.LITTLE_S", 1.0)  # a slow machine is no long run
-    with fake_run(tmp_path) as made:
-        for name in ("ada", "grace"):
-            made.add_member(name)
-        for step in range(1, LATE_STEPS + 30):
-            made.add_step(step, 5.0)
-        yield made
+    for name in ("ada", "grace"):
+        run.add_member(name)
+    for step in range(1, LATE_STEPS + 30):
+        run.add_step(step, 5.0)
+    return run
 
 
 def test_parts_come_to_the_whole(run: FakeRun) -> None:

@@ -27,12 +27,6 @@ FIRST = "first-step:1"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
 def chat() -> Iterator[ChatServer]:
     """Somebody's chat."""
     with chat_server() as made:
@@ -40,13 +34,12 @@ def chat() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+def run(run: FakeRun, clock: Clock) -> FakeRun:
     """A run that has taken its first step."""
-    with fake_run(tmp_path, clock) as made:
-        made.add_member("ada")
-        made.add_step(1, 9.0)
-        clock.now += SETTLED_S + 1
-        yield made
+    run.add_member("ada")
+    run.add_step(1, 9.0)
+    clock.now += SETTLED_S + 1
+    return run
 
 
 def set_webhooks(run: FakeRun, chat: ChatServer, *kinds: str) -> None:

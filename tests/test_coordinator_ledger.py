@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,70 +14,21 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from coordinator.ledger import Contribution, Ledger, StepRow, Verdict, data_wait_share
-from coordinator.presence import close_session, open_session, read_swarm_status, touch_session, write_swarm_status
+from coordinator.presence import close_session, open_session, read_swarm_status, touch_session
 from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, beside_others
-from coordinator.store.models import Device, Member, Refusal, Report
+from coordinator.store.models import Refusal, Report
 from coordinator.store.share_models import LostSamples
 from coordinator.validations import record_validation, validations
-from peer.messages import StepReport
 from peer.run_config import RunConfig
 from tests.clocks import Clock
-from tests.receipts import key_of, receipt_by
+from tests.receipts import receipt_by
 from tests.served_page import validation_row
 from tests.stores import Kind, empty_store, let_others_wait
+from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
+from tests.support.reports import report
 
-TARGET = 100
-CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
-ACCEPTED = Verdict(accepted=True)
-DEVICES = {"ada-1": "Ada", "ada-2": "Ada", "bob-1": "Bob", "keeper-1": "keeper"}
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    """A database that knows two members with three devices, and the keeper."""
-    with empty_store(tmp_path, store_kind) as sessions:
-        add_members(sessions)
-        yield sessions
-
-
-def add_members(sessions: Sessions) -> None:
-    with sessions.begin() as session:
-        members = {name: Member(name=name, created_at=0.0) for name in dict.fromkeys(DEVICES.values())}
-        session.add_all(
-            Device(
-                id=device,
-                member=members[name],
-                number=number,
-                peer_id=key_of(device).peer_id,
-                public_key=key_of(device).public_key,
-                role="keeper" if name == "keeper" else "trainer",
-                created_at=0.0,
-            )
-            for number, (device, name) in enumerate(DEVICES.items())
-        )
-
-
-@pytest.fixture
-def ledger(sessions: Sessions, clock: Clock) -> Ledger:
-    return Ledger(sessions, CONFIG, clock)
-
-
-def report(step: int, samples: int = 10, loss: float | None = 2.0, **claims: Any) -> StepReport:
-    values: dict[str, Any] = {
-        "mlm_loss": None,
-        "sop_loss": None,
-        "group_size": 2,
-        "group_samples": None,
-        "averaging_s": 0.5,
-        "samples_per_second": 5.0,
-    }
-    return StepReport(step=step, samples=samples, loss=loss, **(values | claims))
+pytestmark = pytest.mark.usefixtures("members")
 
 
 def record(ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any) -> Verdict:
@@ -91,20 +41,6 @@ def confirm(ledger: Ledger, step: int, era: int = 0, **samples: int) -> None:
     """The keeper has received so many samples of each device (its id with `_` for `-`)."""
     received = {device.replace("_", "-"): brought for device, brought in samples.items()}
     ledger.take_receipt("keeper-1", step, receipt_by("keeper-1", step, received, era=era))
-
-
-def keeper_at(sessions: Sessions, step: int, now: float) -> None:
-    write_swarm_status(
-        sessions,
-        step=step,
-        samples_accumulated=0,
-        target_batch_size=TARGET,
-        peers=2,
-        samples_per_second=1.0,
-        eta_s=None,
-        addresses=(),
-        now=now,
-    )
 
 
 def test_step_is_the_sum_of_its_reports(ledger: Ledger) -> None:
@@ -387,7 +323,6 @@ def test_a_return_waits_for_reports_that_are_being_counted(sessions: Sessions, l
         assert returning.result() == 1
 
 
-REPORTERS = ["ada-1", "ada-2", "bob-1"]
 EVENTS = st.one_of(
     st.tuples(st.just("report"), st.sampled_from(REPORTERS), st.integers(1, 6), st.integers(0, 2), st.integers(1, 9)),
     st.tuples(st.just("receipt"), st.sampled_from([*REPORTERS, "keeper-1"]), st.integers(1, 6), st.integers(0, 2)),

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from sqlalchemy import func, select
 
 from coordinator.login_tries import LoginTries
 from coordinator.store.engine import Sessions
 from coordinator.store.replica_models import LoginTry
 from tests.clocks import Clock
-from tests.stores import Kind, empty_store
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as store:
-        yield store
 
 
 def test_replicas_count_together(sessions: Sessions) -> None:

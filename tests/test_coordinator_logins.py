@@ -50,17 +50,6 @@ from tests.support.waiting import PATIENCE_S, wait_until
 WEB = "http://127.0.0.1:8080"  # the default of settings; the requests go to the application directly
 
 
-@pytest.fixture
-def provider() -> Iterator[OpenIdProvider]:
-    with running(OpenIdProvider()) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
-    return DeviceKey.load_or_create(tmp_path_factory.mktemp("key") / "device.key")
-
-
 class Terminal:
     """A volunteer's: shows the prompt, and what came of the login."""
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from sqlalchemy import select
 
@@ -15,28 +12,17 @@ from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, LostSamples, Refusal
 from peer.lost_causes import Lost
 from tests.clocks import Clock
-from tests.stores import Kind, empty_store
-from tests.test_coordinator_ledger import CONFIG, TARGET, add_members, report
+from tests.support.ledgers import TARGET
+from tests.support.reports import report
 
+pytestmark = pytest.mark.usefixtures("members")
 DAY = 86_400.0
 Row = tuple[str, int, str, int, int, int]
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        add_members(sessions)
-        yield sessions
-
-
-@pytest.fixture
 def clock() -> Clock:
     return Clock(now=10 * DAY)
-
-
-@pytest.fixture
-def ledger(sessions: Sessions, clock: Clock) -> Ledger:
-    return Ledger(sessions, CONFIG, clock)
 
 
 def rows(sessions: Sessions) -> list[Row]:

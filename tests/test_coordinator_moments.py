@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from coordinator.display_names import set_display_name
@@ -13,24 +10,17 @@ from coordinator.presence import close_session, open_session
 from coordinator.refusals import add_refusal
 from peer.messages import StepReport
 from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 START = 1_800_000_000.0
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock(START)
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run with two members."""
-    with fake_run(tmp_path, clock) as made:
-        for name in ("ada", "grace"):
-            made.add_member(name)
-        yield made
+    for name in ("ada", "grace"):
+        run.add_member(name)
+    return run
 
 
 def add_report(run: FakeRun, name: str, step: int, **others: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,8 @@ from coordinator.store.engine import Sessions
 from coordinator.store.replica_models import SpentNonce
 from peer.protocol import NONCE_BYTES, NONCE_LIFETIME_S
 from tests.clocks import Clock
-from tests.stores import Kind, empty_store
 
 KEY = b"k" * 32
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as store:
-        yield store
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from starlette.testclient import TestClient
 
 from coordinator.directory import RunDirectory
@@ -25,20 +22,12 @@ from coordinator.publications import (
 )
 from coordinator.store.engine import Sessions
 from coordinator.web import WebState, create_app
-from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 from tests.sound_checkpoints import publish_to
 from tests.test_coordinator_cli import call
 
 PLACE = "s3://models/ours"
 HIDDEN = ({"to": "file:///home/op"}, {"to": "hf://us/model", "private": True})
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
-    """A run without checkpoints."""
-    with fake_run(tmp_path, Clock()) as made:
-        yield made
 
 
 def checkpoint(sessions: Sessions, step: int, withheld: str = "") -> CheckpointRow:

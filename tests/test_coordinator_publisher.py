@@ -21,7 +21,8 @@ from coordinator.parts import PUBLISHER, PartProcess
 from coordinator.publications import FIRST_PAUSE_S, publications
 from coordinator.publisher import Publisher, open_publisher
 from coordinator.runs import OpenRun, open_run
-from tests.local_hub import TOKEN, Hub, local_hub
+from tests.clocks import Clock
+from tests.local_hub import TOKEN, Hub
 from tests.small_run import make_small_run
 from tests.sound_checkpoints import add_sound_checkpoint, publish_to, record
 from tests.support.waiting import wait_until
@@ -32,15 +33,6 @@ REPOSITORY = "us/model"
 FILES = {"README.md", "config.json", "manifest.json", "model.safetensors", "probe.safetensors", "tokenizer.json"}
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[OpenRun]:
     """A run of its own."""
@@ -49,28 +41,9 @@ def run(tmp_path: Path) -> Iterator[OpenRun]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The publisher's."""
-    return Clock()
-
-
-@pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading a folder back takes seconds; two tests do."""
     monkeypatch.setattr("coordinator.publisher.check_loads", lambda _folder: 0.0)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that this process and its children take for Hugging Face's."""
-    from huggingface_hub import constants
-
-    with local_hub() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-        yield hub
 
 
 def publisher_to(run: OpenRun, clock: Clock, *places: dict[str, object]) -> Publisher:

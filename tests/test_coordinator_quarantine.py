@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,27 +25,10 @@ from coordinator.suspicions import KEPT_WORDS, NOTE, Claim, hear
 from tests.clocks import Clock
 from tests.control_plane import TestCoordinator, joined, serving
 from tests.receipts import key_of
-from tests.stores import Kind, device_keys, empty_store, let_others_wait
+from tests.stores import device_keys, let_others_wait
 from tests.support.waiting import eventually
 
 AUTHORITY = AuthorityKey.generate()
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """Public keys of six devices."""
-    return device_keys(tmp_path_factory.mktemp("keys"), 6)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as store:
-        yield store
 
 
 class Run:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from coordinator import questions as module
@@ -23,18 +20,10 @@ from coordinator.questions import (
     record_no_answer,
 )
 from coordinator.store.engine import Sessions
-from tests.stores import Kind, empty_store
 
 CHECKPOINT = CheckpointRow(5, 1, "ab" * 32, 0.0)
 LATER = CheckpointRow(9, 1, "cd" * 32, 0.0)
 ANSWER = ((Candidate("light", 0.5), Candidate("কাজ", 0.25)),)
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    """An empty store."""
-    with empty_store(tmp_path, store_kind) as made:
-        yield made
 
 
 def test_who_asked_first_is_answered_first(sessions: Sessions) -> None:

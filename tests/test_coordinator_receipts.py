@@ -14,12 +14,10 @@ from coordinator.receipts import KEPT_OTHERS, WAIT_S, KeptReceipt, chosen
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Receipt, Refusal
 from peer.messages import StepReport
-from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.receipts import key_of, receipt_by
 from tests.stores import Kind, empty_store
 
-CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": 100}})
 DEVICES = {
     "ada": ("Ada", "trainer"),
     "ada-2": ("Ada", "trainer"),
@@ -30,11 +28,6 @@ DEVICES = {
     "olga": ("Olga", "observer"),
     "keeper": ("keeper", "keeper"),
 }
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -57,11 +50,6 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
                     )
                 )
         yield sessions
-
-
-@pytest.fixture
-def ledger(sessions: Sessions, clock: Clock) -> Ledger:
-    return Ledger(sessions, CONFIG, clock)
 
 
 def report(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,19 +20,10 @@ from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.receipts import receipt_by
 from tests.stores import Kind, empty_store
-from tests.test_coordinator_ledger import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at, report
+from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
+from tests.support.reports import report
 
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        add_members(sessions)
-        yield sessions
-
-
-@pytest.fixture
-def ledger(sessions: Sessions) -> Ledger:
-    return Ledger(sessions, CONFIG, Clock())
+pytestmark = pytest.mark.usefixtures("members")
 
 
 def delivery(device: str, step: int, seq: int = 0, *, era: int = 0, **claims: Any) -> Delivery:

@@ -26,7 +26,7 @@ from coordinator.release.release import Wanted, make_release
 from coordinator.release_cli import app
 from coordinator.runs import OpenRun, open_run
 from tests.evaluated_runs import FILL, make_evaluated_run
-from tests.local_hub import TOKEN, Hub, local_hub
+from tests.local_hub import TOKEN, Hub
 from tests.sound_checkpoints import add_sound_checkpoint, publish_to
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own uploads
@@ -168,19 +168,6 @@ def test_a_release_that_cannot_be_made_leaves_nothing(run: OpenRun, folder: Path
     with pytest.raises(ConfigError, match=said):
         make_release(run, folder / "none", wanted, lambda: 10.0, here)
     assert not (folder / "none").exists()
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that this process takes for Hugging Face's."""
-    from huggingface_hub import constants
-
-    with local_hub() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-        yield hub
 
 
 def command(*arguments: object) -> str:

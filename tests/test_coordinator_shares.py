@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,16 @@ from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Base, DailyShare
 from tests.clocks import Clock
 from tests.receipts import receipt_by
-from tests.stores import Kind, empty_store
-from tests.test_coordinator_ledger import CONFIG, add_members, report
+from tests.support.ledgers import CONFIG
+from tests.support.reports import report
 
 DAY = 86_400.0
 Share = tuple[str, int, int, int, int, int, int, float]
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        add_members(sessions)
-        yield sessions
-
-
-@pytest.fixture
-def ledger(sessions: Sessions) -> Ledger:
+def ledger(sessions: Sessions, members: None) -> Ledger:
+    """The ledger on the tenth day."""
     return Ledger(sessions, CONFIG, Clock(now=10 * DAY))
 
 

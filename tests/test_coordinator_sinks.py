@@ -27,7 +27,7 @@ from coordinator.sinks.sink import Sink
 from coordinator.sinks.tensorboard_sink import TensorBoardSink, rows_in
 from coordinator.sinks.writer import LONGEST_PAUSE_S, POLL_S, SinkWriter, pause_s
 from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S, wait_until
 
 LATER = 1e12
@@ -41,15 +41,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run with three steps and an evaluation of the second."""
-    with fake_run(tmp_path, clock) as made:
-        made.add_member("ada")
-        for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
-            made.add_step(step, loss)
-        made.add_validation(2)
-        made.directory.sinks_dir.mkdir()
-        yield made
+    run.add_member("ada")
+    for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
+        run.add_step(step, loss)
+    run.add_validation(2)
+    run.directory.sinks_dir.mkdir()
+    return run
 
 
 @dataclass

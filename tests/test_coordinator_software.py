@@ -8,16 +8,14 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from coordinator.software import own_software, pack
-from coordinator.web import WebState, create_app
 from peer.software import install_commands
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,18 +65,6 @@ def test_a_wheel_is_the_same_bytes_each_time() -> None:
         digests = archive.read("x.dist-info/RECORD").decode().splitlines()
     assert digests[0] == "a.py,sha256=a4ayc_80_OGda4BO_1o_V0etpOqiLx1JwB5S3beHW0s,1"
     assert digests[-1] == "x.dist-info/RECORD,,"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
-    with fake_run(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    with TestClient(create_app(WebState(run.directory, run.services))) as client:
-        yield client
 
 
 def test_the_run_serves_what_it_says(client: TestClient, run: FakeRun) -> None:

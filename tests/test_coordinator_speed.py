@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,8 @@ from coordinator.steering import Helm, Orders
 from coordinator.store.engine import Sessions
 from peer.run_config import RunConfig
 from tests.clocks import Clock
-from tests.stores import Kind, empty_store
-from tests.test_coordinator_ledger import CONFIG, add_members, report
+from tests.support.ledgers import CONFIG
+from tests.support.reports import report
 
 NOW = 10_000.0
 
@@ -55,6 +53,7 @@ def test_before_two_steps_nothing_is_known(found: list[Done]) -> None:
     assert speed_of(found, NOW) == 0.0
 
 
+@pytest.mark.usefixtures("members")
 def test_what_devices_claim_of_their_speed_changes_nothing(sessions: Sessions) -> None:
     """Nor what nobody believes of it yet: a newcomer's step counts as it was averaged in."""
     clock = Clock()
@@ -68,13 +67,6 @@ def test_what_devices_claim_of_their_speed_changes_nothing(sessions: Sessions) -
             )
             assert verdict.accepted
     assert run_speed(sessions, clock.now) == pytest.approx(8.0)
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        add_members(sessions)
-        yield sessions
 
 
 def test_the_batch_is_full_at_the_runs_speed() -> None:

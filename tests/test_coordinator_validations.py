@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +11,8 @@ from coordinator.presence import record_checkpoint
 from coordinator.store.engine import Sessions
 from coordinator.validations import pending_checkpoints, record_validation, validations
 from tests.served_page import validation_row
-from tests.stores import Kind, empty_store
 
 FIRST, SECOND = "1" * 64, "2" * 64
-
-
-@pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    """An empty database."""
-    with empty_store(tmp_path, store_kind) as store:
-        yield store
 
 
 def checkpoint(sessions: Sessions, step: int, manifest_sha256: str = FIRST) -> None:

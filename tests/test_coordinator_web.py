@@ -23,19 +23,6 @@ from tests.served_page import TARGET, FakeRun, fake_run
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
-    """An empty run."""
-    with fake_run(tmp_path, clock) as made:
-        yield made
-
-
-@pytest.fixture
 def client(run: FakeRun) -> Iterator[TestClient]:
     """A run with two members, three steps and a checkpoint, served."""
     for name in ("ada", "grace"):

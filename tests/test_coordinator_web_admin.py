@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from coordinator.suspicions import Claim, hear
 from coordinator.web import WebState, admin_login, create_app
 from tests.browser import chromium, fresh_page
 from tests.receipts import key_of
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.served_page import FakeRun, PageServer
 
 PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"
@@ -37,14 +36,13 @@ ACTS = ("invite", "revoke", "revoke-device", "quarantine", "lift", "display-name
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run with an administrator and two members, one with a hostile name."""
-    with fake_run(tmp_path) as made:
-        quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-        Administrators(made.services.sessions, hasher=quick).set_password("grace", PASSWORD)
-        made.add_member("ada")
-        made.add_member(HOSTILE)
-        yield made
+    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    Administrators(run.services.sessions, hasher=quick).set_password("grace", PASSWORD)
+    run.add_member("ada")
+    run.add_member(HOSTILE)
+    return run
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from fastapi import FastAPI, Request, Response
@@ -17,7 +16,7 @@ from auth.errors import ConfigError, StorageError
 from coordinator.web import WebState, create_app
 from coordinator.web.boundary import MAX_BODY_BYTES, PIECE_BYTES, Boundary
 from coordinator.web_server import WebServer
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S
 
 SECRET = "/root/keys/authority.key"
@@ -100,12 +99,11 @@ def test_an_address_may_ask_so_often() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run with one step."""
-    with fake_run(tmp_path) as made:
-        made.add_member("ada")
-        made.add_step(1, 9.0)
-        yield made
+    run.add_member("ada")
+    run.add_step(1, 9.0)
+    return run
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,18 +14,10 @@ from coordinator.checkpoints import take_snapshot, write_checkpoint
 from coordinator.manifests import StoredCheckpoint
 from coordinator.presence import record_checkpoint
 from coordinator.web import WebState, create_app
-from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 STEP = 7
 WEIGHTS = f"/api/v1/checkpoints/{STEP}/model.safetensors"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
-    """A run without checkpoints."""
-    with fake_run(tmp_path, Clock()) as made:
-        yield made
 
 
 @pytest.fixture

@@ -24,12 +24,6 @@ ADDRESS = "/api/v1/evaluations"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
 def services(tmp_path: Path, clock: Clock) -> Iterator[RunServices]:
     """A run with two tasks and a checkpoint."""
     with fake_run(tmp_path, clock) as made:
@@ -47,12 +41,6 @@ def client(services: RunServices, tmp_path: Path) -> Iterator[TestClient]:
         yield made
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> EvaluatorKey:
-    """An evaluator's key."""
-    return EvaluatorKey.load_or_create(tmp_path / "evaluator.key")
-
-
 def report(clock: Clock, **changes: Any) -> Report:
     """What an evaluator says of the checkpoint."""
     result = made_up(NER, 0.5, 0.7, failed=1)
@@ -66,11 +54,11 @@ def send(client: TestClient, key: EvaluatorKey, said: Report) -> int:
 
 
 def test_an_allowed_evaluators_report_is_a_point_of_the_curve(
-    client: TestClient, services: RunServices, key: EvaluatorKey, clock: Clock
+    client: TestClient, services: RunServices, evaluator_key: EvaluatorKey, clock: Clock
 ) -> None:
     """With mean, spread, failed seeds and who said it; the task without a point is there, too."""
-    allow_evaluator(services.sessions, "gpu-box", key.public_hex, 0.0)
-    assert send(client, key, report(clock)) == 200
+    allow_evaluator(services.sessions, "gpu-box", evaluator_key.public_hex, 0.0)
+    assert send(client, evaluator_key, report(clock)) == 200
     with TestClient(client.app) as fresh:
         ner, fill = fresh.get(ADDRESS).json()["tasks"]
     assert fill["points"] == []
@@ -81,11 +69,13 @@ def test_an_allowed_evaluators_report_is_a_point_of_the_curve(
     assert ner["config"]["test"]["path"] == "test.conll"
 
 
-def test_who_is_not_allowed_is_told_what_to_ask_for(client: TestClient, key: EvaluatorKey, clock: Clock) -> None:
+def test_who_is_not_allowed_is_told_what_to_ask_for(
+    client: TestClient, evaluator_key: EvaluatorKey, clock: Clock
+) -> None:
     """The answer has the operator's command."""
-    answer = client.post(ADDRESS, json=key.sign(report(clock)).model_dump())
+    answer = client.post(ADDRESS, json=evaluator_key.sign(report(clock)).model_dump())
     assert answer.status_code == 403
-    assert f"evaluators DIR add NAME {key.public_hex}" in answer.json()["detail"]
+    assert f"evaluators DIR add NAME {evaluator_key.public_hex}" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -100,18 +90,23 @@ def test_who_is_not_allowed_is_told_what_to_ask_for(client: TestClient, key: Eva
     ],
 )
 def test_what_is_not_of_this_run_is_refused(
-    client: TestClient, services: RunServices, key: EvaluatorKey, clock: Clock, changes: dict[str, Any], status: int
+    client: TestClient,
+    services: RunServices,
+    evaluator_key: EvaluatorKey,
+    clock: Clock,
+    changes: dict[str, Any],
+    status: int,
 ) -> None:
     """Another run, checkpoint, task or recipe, and the future; nothing is stored."""
-    allow_evaluator(services.sessions, "gpu-box", key.public_hex, 0.0)
-    assert send(client, key, report(clock, **changes)) == status
+    allow_evaluator(services.sessions, "gpu-box", evaluator_key.public_hex, 0.0)
+    assert send(client, evaluator_key, report(clock, **changes)) == status
     with TestClient(client.app) as fresh:
         assert all(not task["points"] for task in fresh.get(ADDRESS).json()["tasks"])
 
 
-def test_a_forged_or_malformed_report_is_refused(client: TestClient, key: EvaluatorKey, clock: Clock) -> None:
+def test_a_forged_or_malformed_report_is_refused(client: TestClient, evaluator_key: EvaluatorKey, clock: Clock) -> None:
     """401 for a signature that is none, 422 for another form, 413 for too much."""
-    signed = key.sign(report(clock)).model_dump()
+    signed = evaluator_key.sign(report(clock)).model_dump()
     assert client.post(ADDRESS, json={**signed, "body": report(clock, step=2).body}).status_code == 401
     assert client.post(ADDRESS, json={"body": "x"}).status_code == 422
     assert client.post(ADDRESS, json={**signed, "body": "x" * 70_000}).status_code == 413

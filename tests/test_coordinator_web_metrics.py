@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -26,7 +25,7 @@ from peer.protocol import control_pb2
 from peer.round_counts import RoundTally
 from tests.clocks import Clock
 from tests.control_plane import TestCoordinator, a_report, connected, joined, serving
-from tests.served_page import TARGET, FakeRun, fake_run
+from tests.served_page import TARGET, FakeRun
 from tests.support.waiting import PATIENCE_S, eventually
 
 Samples = dict[tuple[str, ...], float]
@@ -42,19 +41,6 @@ def samples_of(scraped: str) -> Samples:
     """(name, labels' values in the order of the labels) -> value."""
     found = [sample for family in text_string_to_metric_families(scraped) for sample in family.samples]
     return {(sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value for sample in found}
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
-    """An empty run."""
-    with fake_run(tmp_path, clock) as made:
-        yield made
 
 
 def test_rounds_and_peers_are_what_the_keeper_counts(run: FakeRun) -> None:

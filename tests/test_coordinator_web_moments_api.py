@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from starlette.testclient import TestClient
 
 from coordinator.display_names import set_display_name
-from coordinator.web import WebState, create_app
-from tests.clocks import Clock
-from tests.served_page import FakeRun, short_run
+from tests.served_page import FakeRun
 
-
-@pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
-    """A run with a member, three steps and a checkpoint."""
-    with short_run(tmp_path, clock) as made:
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    """The run, served."""
-    with TestClient(create_app(WebState(run.directory, run.services))) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("three_steps")
 
 
 def test_moments_and_milestones_are_public(client: TestClient, run: FakeRun) -> None:

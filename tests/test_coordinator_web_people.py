@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,29 +16,22 @@ from coordinator.losses import count_losses
 from coordinator.web import WebState, create_app
 from coordinator.web.join_api import step_seconds
 from tests.receipts import key_of
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """Three members, of whom two gave the same; one lost something."""
-    with fake_run(tmp_path) as made:
-        for name in ("ada", HOSTILE):
-            made.add_member(name)
-        for step in (1, 2):
-            made.add_step(step, 8.0 - step)
-        made.add_member("cleo")
-        with made.services.sessions.begin() as session:
-            count_losses(session, made.devices["ada"], 2, {"late": 7}, made.services.clock())
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    with TestClient(create_app(WebState(run.directory, run.services))) as client:
-        yield client
+    for name in ("ada", HOSTILE):
+        run.add_member(name)
+    for step in (1, 2):
+        run.add_step(step, 8.0 - step)
+    run.add_member("cleo")
+    with run.services.sessions.begin() as session:
+        count_losses(session, run.devices["ada"], 2, {"late": 7}, run.services.clock())
+    return run
 
 
 def get(client: TestClient, path: str, **parameters: Any) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -18,34 +16,20 @@ from coordinator.history import TABLES
 from coordinator.web import WebState, create_app
 from coordinator.web.event_stream import overview_events
 from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 
 FORMULA = "=HYPERLINK(1)"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """Two members, one of whom spreadsheets would compute, and ten steps."""
-    with fake_run(tmp_path, clock) as made:
-        made.add_member("ada")
-        made.add_member(FORMULA)
-        for step in range(1, 11):
-            made.add_step(step, 10.0 - step)
-        made.add_validation(10)
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    """The run, served."""
-    with TestClient(create_app(WebState(run.directory, run.services))) as made:
-        yield made
+    run.add_member("ada")
+    run.add_member(FORMULA)
+    for step in range(1, 11):
+        run.add_step(step, 10.0 - step)
+    run.add_validation(10)
+    return run
 
 
 PATHS = ("overview", "steps", "curve", "checkpoints", "validations", "publications", "receipts")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 import yaml
@@ -15,27 +13,9 @@ from coordinator.card import CardFacts, draw_card
 from coordinator.web import WebState, create_app
 from coordinator.web.sharing import CARD_S
 from tests.clocks import Clock
-from tests.served_page import FakeRun, short_run
+from tests.served_page import FakeRun
 
-
-@pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
-    """A run with a member, three steps and a checkpoint."""
-    with short_run(tmp_path, clock) as made:
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    """The run, served."""
-    with TestClient(create_app(WebState(run.directory, run.services))) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("three_steps")
 
 
 def test_the_embedded_chart_may_be_framed_and_runs_nothing(client: TestClient) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,30 +11,11 @@ from coordinator.questions import MAX_WAITING, Candidate, record_answer, record_
 from coordinator.store.models import Checkpoint
 from coordinator.web import WebState, create_app
 from coordinator.web.trials import ASKS_PER_MINUTE, MAX_PAGE_CHECKPOINTS, spread
-from tests.clocks import Clock
-from tests.served_page import FakeRun, short_run
+from tests.served_page import FakeRun
+
+pytestmark = pytest.mark.usefixtures("three_steps")
 
 SENTENCE = {"text": "Many hands make ___ work."}
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The run's clock."""
-    return Clock()
-
-
-@pytest.fixture
-def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
-    """A run with a member, three steps and a checkpoint."""
-    with short_run(tmp_path, clock) as made:
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    """The run, served."""
-    with TestClient(create_app(WebState(run.directory, run.services))) as made:
-        yield made
 
 
 def test_a_visitor_asks_and_is_answered(client: TestClient, run: FakeRun) -> None:

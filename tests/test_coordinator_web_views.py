@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,27 +15,19 @@ from coordinator.web.views import LANGUAGE_COOKIE, VIEWS, View
 from dashboards import WEB, page_files, page_version
 from peer.run_config import RunConfig
 from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.served_page import FakeRun
 from tests.stores import put_tables
 
 MARKUP = '<script>alert(1)</script> & "more"'
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[FakeRun]:
+def run(run: FakeRun) -> FakeRun:
     """A run of three steps."""
-    with fake_run(tmp_path, Clock()) as made:
-        made.add_member("ada")
-        for step in (1, 2, 3):
-            made.add_step(step, 8.0 - step)
-        yield made
-
-
-@pytest.fixture
-def client(run: FakeRun) -> Iterator[TestClient]:
-    """The run, served."""
-    with TestClient(create_app(WebState(run.directory, run.services))) as made:
-        yield made
+    run.add_member("ada")
+    for step in (1, 2, 3):
+        run.add_step(step, 8.0 - step)
+    return run
 
 
 class Loaded(HTMLParser):

@@ -9,26 +9,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, Response, expect
+from playwright.sync_api import Page, Request, Response, expect
 
 from coordinator.display_names import choose_name, hide_name
 from coordinator.losses import count_losses
 from coordinator.store.models import Device
 from dashboards import catalogs
 from tests.archives import archived, plain_host
-from tests.browser import chromium, fresh_page
 from tests.served_page import FakeRun, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SHY, HIDDEN = "Shy Sheila", "Hidden Hubert"
 LINKS = "links => links.map((link) => new URL(link.getAttribute('href'), document.baseURI).href)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as made:
-        yield made
 
 
 def be_anonymous(run: FakeRun, name: str) -> None:
@@ -65,13 +57,7 @@ def host(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def complaints() -> list[str]:
-    """What went wrong: in the console, with requests, or a dialog that a name brought along."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, host: str, complaints: list[str]) -> Iterator[Page]:
+def page(page: Page, host: str, complaints: list[str]) -> Page:
     """A fresh page that may ask nobody but the host, and there for nothing that is not."""
 
     def check(response: Response) -> None:
@@ -82,11 +68,9 @@ def page(browser: Browser, host: str, complaints: list[str]) -> Iterator[Page]:
         if request.failure != "net::ERR_ABORTED":  # by whoever went on to another page
             complaints.append(f"{request.failure} {request.url}")
 
-    with fresh_page(browser, complaints) as made:
-        made.on("response", check)
-        made.on("requestfailed", fail)
-        made.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
-        yield made
+    page.on("response", check)
+    page.on("requestfailed", fail)
+    return page
 
 
 def number_of(folder: Path, name: str) -> int:

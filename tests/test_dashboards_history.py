@@ -11,19 +11,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from coordinator.web.frozen import answer_name
 from tests.archives import archived, plain_host
-from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 STEPS = 104
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +36,6 @@ def url(run: FakeRun) -> Iterator[str]:
     server = PageServer(run)
     yield f"{server.url}history"
     server.close()
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console says is wrong."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
-    """A fresh page."""
-    with fresh_page(browser, complaints) as made:
-        yield made
 
 
 def expect_step(page: Page, step: int) -> None:

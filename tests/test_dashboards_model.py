@@ -14,20 +14,13 @@ from playwright.sync_api import Browser, Page, expect
 from coordinator.answerer import open_answerer
 from coordinator.run_services import open_run_services
 from coordinator.store.models import Checkpoint
-from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer
 from tests.small_checkpoints import add_checkpoint
 from tests.small_run import make_small_run
 
 HOSTILE = "<img src=x>"  # short, for the small model reads 32 tokens
 SENTENCE = f"{HOSTILE} ___ hands."
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as made:
-        yield made
 
 
 @contextmanager
@@ -71,19 +64,6 @@ def run(run_and_server: tuple[FakeRun, PageServer]) -> FakeRun:
 def url(run_and_server: tuple[FakeRun, PageServer]) -> str:
     """The view's address."""
     return f"{run_and_server[1].url}model"
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console says is wrong."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
-    """A fresh page."""
-    with fresh_page(browser, complaints) as made:
-        yield made
 
 
 def withhold(run: FakeRun, step: int) -> None:

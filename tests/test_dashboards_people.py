@@ -15,18 +15,11 @@ from coordinator.losses import count_losses
 from coordinator.presence import open_session, touch_session
 from coordinator.store.models import Device
 from peer.software import install_commands
-from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.receipts import key_of
 from tests.served_page import FakeRun, PageServer, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +56,6 @@ def server(run: FakeRun) -> Iterator[PageServer]:
     made = PageServer(run)
     yield made
     made.close()
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console says is wrong."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
-    """A fresh page whose complaints are collected."""
-    with fresh_page(browser, complaints) as page:
-        page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
-        yield page
 
 
 def number_of(page: Page, name: str) -> int:

@@ -13,19 +13,12 @@ from coordinator.directory import RunDirectory
 from coordinator.evaluations import EvaluationRow, record_evaluation
 from coordinator.presence import record_checkpoint
 from coordinator.run_services import open_run_services
-from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.evaluated_runs import FILL, NER, made_up, set_tasks
 from tests.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture
@@ -38,14 +31,6 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
         for step in (5, 10, 15):
             record_checkpoint(services.sessions, step=step, size_bytes=1, manifest_sha256=digest(step), now=0.0)
         yield FakeRun(RunDirectory.open(directory.path), services, {})
-
-
-@pytest.fixture
-def server(run: FakeRun) -> Iterator[PageServer]:
-    """Its page."""
-    made = PageServer(run)
-    yield made
-    made.close()
 
 
 def digest(step: int) -> str:

@@ -14,16 +14,9 @@ from benchmarks._recorded_live import LiveRun
 from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks.recorded_run import QUICK, record
 from coordinator.run_services import open_run_services
-from tests.browser import SCREENS, barriers, chromium, fresh_page, keep_screenshot
+from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture
@@ -31,14 +24,6 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
     """An empty run."""
     with fake_run(tmp_path, fresh_for_s=PATIENCE_S) as made:
         yield made
-
-
-@pytest.fixture
-def server(run: FakeRun) -> Iterator[PageServer]:
-    """The run's dashboard."""
-    made = PageServer(run)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +40,6 @@ def recorded_server(recorded: FakeRun) -> Iterator[PageServer]:
     made = PageServer(recorded)
     yield made
     made.close()
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console says is wrong."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
-    """A fresh page whose complaints are collected."""
-    with fresh_page(browser, complaints) as made:
-        yield made
 
 
 def fill(run: FakeRun, steps: int) -> None:

@@ -35,14 +35,6 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
         yield made
 
 
-@pytest.fixture
-def server(run: FakeRun) -> Iterator[PageServer]:
-    """Its dashboard."""
-    made = PageServer(run)
-    yield made
-    made.close()
-
-
 async def explore(address: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> NotebookClient:
     """Execute the whole notebook."""
     monkeypatch.setenv("MANYHANDS_DASHBOARD", address)

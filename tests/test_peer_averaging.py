@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,14 +24,6 @@ from peer.guest.traffic import Traffic
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
-
-
-@pytest.fixture(scope="module")
-def dht() -> Iterator[hivemind.DHT]:
-    """A swarm's node of its own."""
-    node = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
-    yield node
-    node.shutdown()
 
 
 @pytest.fixture

@@ -37,11 +37,6 @@ from tests.support.waiting import PATIENCE_S
 HOST = "127.0.0.1"
 
 
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
-    return DeviceKey.load_or_create(tmp_path_factory.mktemp("key") / "device.key")
-
-
 async def test_files_arrive_whole_and_are_not_fetched_twice(tmp_path: Path, key: DeviceKey) -> None:
     """Every file that the join names lies in the directory afterwards; one that is there already stays as it is."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:

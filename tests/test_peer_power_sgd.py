@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,14 +22,6 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 GROUP = SimpleNamespace(group_id=b"group", group_size=2)
 SHAPE = torch.Size((24, 40))
-
-
-@pytest.fixture(scope="module")
-def dht() -> Iterator[hivemind.DHT]:
-    """A swarm's node of its own."""
-    node = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
-    yield node
-    node.shutdown()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from peer.lost_causes import Lost
 from peer.messages import Progress, Ready, Stopped, WorkerMessage
 from peer.underway import Underway
-from tests.test_peer_outbox import a_report
+from tests.support.reports import report
 
 HALF_WAY = Progress(4, 24, 60, 100, 3, 5.0, 8.0, 7.0)
 
@@ -20,7 +20,7 @@ def test_a_dead_worker_loses_what_it_last_said_it_held() -> None:
     assert after(Ready("Qm", 4, "cpu"), HALF_WAY).lost(True) == Lost(5, {"left": 24})
 
 
-@pytest.mark.parametrize("last", [a_report(5), Lost(5, {"left": 24}), Stopped("told to stop"), Ready("Qm", 5, "cpu")])
+@pytest.mark.parametrize("last", [report(5), Lost(5, {"left": 24}), Stopped("told to stop"), Ready("Qm", 5, "cpu")])
 def test_what_is_in_a_step_or_told_is_not_lost_again(last: WorkerMessage) -> None:
     """After a report nothing is held; who leaves in order has told it."""
     assert after(HALF_WAY, last).lost(False) is None

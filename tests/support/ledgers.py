@@ -1,0 +1,49 @@
+"""Members whose devices report to a ledger."""
+
+from __future__ import annotations
+
+from coordinator.ledger import Verdict
+from coordinator.presence import write_swarm_status
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Member
+from peer.run_config import RunConfig
+from tests.receipts import key_of
+
+TARGET = 100
+CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
+ACCEPTED = Verdict(accepted=True)
+DEVICES = {"ada-1": "Ada", "ada-2": "Ada", "bob-1": "Bob", "keeper-1": "keeper"}
+REPORTERS = ("ada-1", "ada-2", "bob-1")
+
+
+def add_members(sessions: Sessions) -> None:
+    """Put two members with three devices, and the keeper, into the database."""
+    with sessions.begin() as session:
+        members = {name: Member(name=name, created_at=0.0) for name in dict.fromkeys(DEVICES.values())}
+        session.add_all(
+            Device(
+                id=device,
+                member=members[name],
+                number=number,
+                peer_id=key_of(device).peer_id,
+                public_key=key_of(device).public_key,
+                role="keeper" if name == "keeper" else "trainer",
+                created_at=0.0,
+            )
+            for number, (device, name) in enumerate(DEVICES.items())
+        )
+
+
+def keeper_at(sessions: Sessions, step: int, now: float) -> None:
+    """Have the keeper say that the swarm is at this step."""
+    write_swarm_status(
+        sessions,
+        step=step,
+        samples_accumulated=0,
+        target_batch_size=TARGET,
+        peers=2,
+        samples_per_second=1.0,
+        eta_s=None,
+        addresses=(),
+        now=now,
+    )
