@@ -17,9 +17,6 @@ import pytest
 from hypothesis import settings
 
 from coordinator.pace import Pace
-from tests.clocks import Clock
-from tests.programs import missing
-from tests.support.zygote import forking_python
 
 if TYPE_CHECKING:
     import hivemind
@@ -30,11 +27,13 @@ if TYPE_CHECKING:
     from coordinator.evaluate.reports import EvaluatorKey
     from coordinator.ledger import Ledger
     from coordinator.store.engine import Sessions
+    from tests.clocks import Clock
     from tests.local_hub import Hub
     from tests.openid_provider import OpenIdProvider
     from tests.served_page import FakeRun, PageServer
     from tests.stores import Kind
 
+pytest.register_assert_rewrite("tests.support")  # their assertions, too, show what was compared
 SWARMS = ("tests/system/", "tests/security/")
 # Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
 THOROUGH = (
@@ -71,6 +70,8 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     """Name what is not installed and what installs it."""
+    from tests.programs import missing
+
     names, packages = missing()
     if not names:
         return "programs: everything that tests drive is installed"
@@ -120,6 +121,8 @@ def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> pytest.Tes
 @pytest.fixture
 def forked() -> Iterator[None]:
     """Fork the Python processes that a test starts, so that each is spared its imports."""
+    from tests.support.zygote import forking_python
+
     with forking_python():
         yield
 
@@ -140,6 +143,8 @@ def store_kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def clock() -> Clock:
     """A clock that stands still until a test moves it."""
+    from tests.clocks import Clock
+
     return Clock()
 
 

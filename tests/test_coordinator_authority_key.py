@@ -19,8 +19,8 @@ from coordinator.runs import open_run
 from peer.session_stream import SessionHandlers
 from tests.control_plane import TestCoordinator, connected, join_as, joined, serving
 from tests.small_run import make_small_run
+from tests.support.operator_commands import call
 from tests.support.waiting import eventually
-from tests.test_coordinator_cli import call
 
 NOW = 1_800_000_000.0
 LIFE_S = 3600.0

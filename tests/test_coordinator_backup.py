@@ -31,8 +31,8 @@ from peer.run_config import Run, RunConfig
 from tests.postgres import new_database
 from tests.receipts import key_of
 from tests.stores import Kind, database_address, downgrade, put_tables
+from tests.support.operator_commands import call
 from tests.support.waiting import PATIENCE_S
-from tests.test_coordinator_cli import call
 
 CONFIG = RunConfig(run=Run(name="demo"))
 NOW = 1_800_000_000.0

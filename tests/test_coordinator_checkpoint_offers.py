@@ -17,8 +17,8 @@ from peer.checkpoint_offer import STATE_FILES
 from peer.messages import CheckpointFetched, Ready
 from tests import worker_mains
 from tests.control_plane import TestCoordinator, connected, join_as, serving, write_status
+from tests.support.agents import make_agent
 from tests.support.waiting import PATIENCE_S, eventually
-from tests.test_peer_agent import make_agent
 
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/Qm"
 

@@ -18,7 +18,7 @@ from peer.optim import build_optimizer, parameter_groups
 from tests.clocks import Clock
 from tests.small_checkpoints import run_model
 from tests.small_run import make_small_run
-from tests.test_coordinator_full_disk import StandingSwarm
+from tests.support.standing_swarm import StandingSwarm
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from auth.errors import ConfigError, ManyhandsError
+from auth.errors import ConfigError
 from auth.identity import DeviceKey
 from auth.join_link import JoinLink
 from coordinator import cli
-from coordinator.cli import app
 from coordinator.directory import RunDirectory
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.runs import open_run
@@ -29,6 +27,7 @@ from tests.postgres import PASSWORD, new_database
 from tests.receipts import keeper_confirms
 from tests.served_page import validation_row
 from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
+from tests.support.operator_commands import call
 
 NOW = 1_800_000_000.0
 
@@ -36,15 +35,6 @@ NOW = 1_800_000_000.0
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     return make_small_run(tmp_path).path
-
-
-def call(*arguments: object) -> Result:
-    """Run a command; an error of ours is raised as it is for the front door to tell."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, ManyhandsError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> None:

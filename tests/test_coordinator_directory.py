@@ -24,7 +24,7 @@ from coordinator.web.app import WebState, create_app
 from peer.run_config import Run, RunConfig
 from tests.small_checkpoints import add_checkpoint
 from tests.small_run import make_small_run
-from tests.test_coordinator_cli import call
+from tests.support.operator_commands import call
 
 CONFIG = RunConfig(run=Run(name="demo"))
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import torch
 from sqlalchemy.exc import DBAPIError
 
 from auth.errors import TokenError
@@ -31,23 +29,11 @@ from tests.raw_sessions import greeted
 from tests.small_checkpoints import run_model
 from tests.small_disks import FILLER, fill, make_room, small_disk
 from tests.small_run import make_small_run
+from tests.support.standing_swarm import StandingSwarm
 from tests.support.waiting import eventually
 
 SIZE_BYTES = 2 * RESERVE_BYTES
 DATABASE_BYTES = 8 << 20
-
-
-@dataclass
-class StandingSwarm:
-    """What checkpointing asks of a swarm: where it is, and that its state stands still."""
-
-    step: int
-    optimizer: torch.optim.Optimizer
-    era: int = 0
-
-    def frozen_state(self) -> AbstractContextManager[None]:
-        """Nothing moves here anyway."""
-        return nullcontext()
 
 
 @pytest.fixture

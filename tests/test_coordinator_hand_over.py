@@ -21,7 +21,7 @@ from coordinator.runs import OpenRun, open_run
 from tests.small_checkpoints import add_checkpoint
 from tests.small_disks import small_disk
 from tests.small_run import make_small_run
-from tests.test_coordinator_cli import call
+from tests.support.operator_commands import call
 
 PASSPHRASE = "four words and a horse"
 NOW = 1_800_000_000.0

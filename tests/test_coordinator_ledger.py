@@ -24,7 +24,7 @@ from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.receipts import receipt_by
 from tests.served_page import validation_row
-from tests.stores import Kind, empty_store, let_others_wait
+from tests.stores import empty_store, let_others_wait
 from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
 from tests.support.reports import report
 

@@ -24,7 +24,7 @@ from coordinator.store.engine import Sessions
 from coordinator.web import WebState, create_app
 from tests.served_page import FakeRun
 from tests.sound_checkpoints import publish_to
-from tests.test_coordinator_cli import call
+from tests.support.operator_commands import call
 
 PLACE = "s3://models/ours"
 HIDDEN = ({"to": "file:///home/op"}, {"to": "hf://us/model", "private": True})

@@ -19,7 +19,7 @@ from coordinator.store.models import Receipt, Refusal, Report
 from peer.run_config import RunConfig
 from tests.clocks import Clock
 from tests.receipts import receipt_by
-from tests.stores import Kind, empty_store
+from tests.stores import empty_store
 from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
 from tests.support.reports import report
 

@@ -26,55 +26,13 @@ from peer import agent as agent_module
 from peer import patience, workers
 from peer.agent import Agent
 from peer.agent_options import AgentOptions, only_one
-from peer.display import DisplayEvent, PanelState
+from peer.display import PanelState
 from peer.messages import KeeperAt, Notice, Ready, Stopped
-from peer.worker_process import WorkerMain
 from peer.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from tests import worker_mains
-from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
+from tests.control_plane import KEEPER, serving, write_status
+from tests.support.agents import Recorder, make_agent
 from tests.support.waiting import PATIENCE_S, eventually
-
-
-class Recorder:
-    """A display that remembers."""
-
-    def __init__(self) -> None:
-        self.state: PanelState | None = None
-        self.events: list[DisplayEvent] = []
-        self.closed = False
-
-    def open(self, state: PanelState) -> Recorder:
-        """As `open_display` does."""
-        self.state = state
-        return self
-
-    def show(self, event: DisplayEvent) -> None:
-        """Remember."""
-        self.events.append(event)
-
-    def close(self) -> None:
-        """Remember that, too."""
-        self.closed = True
-
-    def told(self, part: str) -> list[str]:
-        """The notices with these words."""
-        return [event.text for event in self.events if isinstance(event, Notice) and part in event.text]
-
-    @property
-    def devices(self) -> list[str]:
-        """What each worker that was ready has told as its device."""
-        return [event.device for event in self.events if isinstance(event, Ready)]
-
-
-def make_agent(
-    coordinator: TestCoordinator, directory: Path, main: WorkerMain, invite: str | None = None, device: str = "auto"
-) -> tuple[Agent, Recorder]:
-    """An agent with a fresh invite, in a run that has a keeper."""
-    recorder = Recorder()
-    write_status(coordinator, KEEPER)
-    code = coordinator.invite("ada") if invite is None else invite
-    options = AgentOptions(link=coordinator.link, state_dir=directory, invite=code, device=device)
-    return Agent(options, recorder.open, time.time, main), recorder
 
 
 async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from peer.worker_process import WorkerMain
 from peer.workers import halved
 from tests import worker_mains
 from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
+from tests.support.agents import Recorder
 from tests.support.waiting import PATIENCE_S, eventually
-from tests.test_peer_agent import Recorder
 
 
 @dataclass

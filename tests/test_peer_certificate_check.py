@@ -14,7 +14,7 @@ from auth.errors import ConfigError, RequestError, UnreachableError, UnverifiedE
 from auth.identity import AuthorityKey
 from peer.certificate_check import authority_key, certificate_in
 from peer.verify_cli import app
-from tests.test_auth_certificates import CERTIFICATE
+from tests.support.certificates import CERTIFICATE
 
 AUTHORITY = AuthorityKey.generate()
 KEY = AUTHORITY.public_bytes.hex()

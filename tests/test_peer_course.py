@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from peer.allowances import Allowances
 from peer.beacon import Beacon, Course, nearest_step
-from peer.course import MEETING_S, SwarmCourse, SwarmView, beacon_of, claim_of, steps_by_member, training, view_swarm
+from peer.course import MEETING_S, SwarmView, beacon_of, claim_of, steps_by_member, training, view_swarm
 from peer.quorum import agreed_step
-from peer.records import KnownPeer, PeerRecord
+from peer.records import KnownPeer
 from peer.sketch import Sketch
-from peer.suspicion import Suspicion, Suspicions
+from tests.support.peer_records import SOUND, TARGET, Scene, peers, record
 
-TARGET = 32
-SOUND, FALSE = (1.0,) * 32, (2.0,) * 32
-
-
-def record(
-    step: int = 3, samples: int = 0, *, training: bool = True, rate: float = 1.0, time: float = 1.0
-) -> PeerRecord:
-    """A record with what a test cares about."""
-    return PeerRecord(
-        token="jwt", step=step, samples=samples, rate=rate, time=time, training=training, client_mode=False
-    )
-
-
-def peers(*records: PeerRecord, role: str = "trainer") -> list[KnownPeer]:
-    """Trainers (or others) with these records, each another member's."""
-    return [
-        KnownPeer(f"{role}-{index}", f"{role}-{index}", f"d{index}", role, item) for index, item in enumerate(records)
-    ]
+FALSE = (2.0,) * 32
 
 
 def keeper(
@@ -140,29 +121,6 @@ def test_a_member_with_many_devices_has_one_vote() -> None:
 def test_nobody_goes_further_than_a_step_beyond_the_beacon() -> None:
     """Even where most members claim it, while the keeper is there."""
     assert view_of([*peers(record(step=9), record(step=9), record(step=3)), keeper(3)]).step == 4
-
-
-@dataclass
-class Scene:
-    """A peer's course of which a test moves the time, and the suspicions that it raises."""
-
-    is_keeper: bool = False
-    own_id: str = "observer-0"
-    raised: list[Suspicion] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.course = SwarmCourse(
-            own_id=self.own_id,
-            is_keeper=self.is_keeper,
-            silent_after_s=10.0,
-            first_step_s=20.0,
-            least_share=0.25,
-            suspicions=Suspicions(self.raised.append, lambda: 0.0),
-        )
-
-    def look(self, known: list[KnownPeer], now: float = 0.0) -> SwarmView:
-        """What the peer makes of these records."""
-        return self.course.look(known, TARGET, now)
 
 
 def test_step_bomb_moves_nobody_and_is_named() -> None:

@@ -15,8 +15,8 @@ from peer.messages import LineMeasured, Notice, Ready, WorkerPlan
 from peer.worker_process import WorkerProcess, default_worker_main
 from tests import worker_mains
 from tests.control_plane import KEEPER, serving, write_status
+from tests.support.agents import Recorder
 from tests.support.waiting import PATIENCE_S, eventually
-from tests.test_peer_agent import Recorder
 
 PLAN = WorkerPlan("{}", "", "", "", ())
 

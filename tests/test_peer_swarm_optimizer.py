@@ -13,7 +13,7 @@ from peer.course import MEETING_S
 from peer.round_counts import RoundCounts
 from peer.swarm_optimizer import SwarmOptimizer
 from tests.clocks import Clock
-from tests.test_peer_course import SOUND, Scene, peers, record
+from tests.support.peer_records import SOUND, Scene, peers, record
 
 
 class SlowRound:

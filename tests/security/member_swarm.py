@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ RUN = "attacked"
 INSIDER = "mallory"
 HONEST = ("alice", "bob")
 TARGET = 32
+ATTACKED_STEPS = 2  # so many under each attack; by then the insider is named
+MARGIN = 0.25  # of what a clean run has learnt by the last step
 
 CONFIG: dict[str, Any] = {
     "run": {"name": RUN},
@@ -166,3 +169,26 @@ def clean_losses(steps: int) -> list[float]:
         scheduler.step()
         losses.append(loss_of(model, config, SEEDS))
     return losses
+
+
+def go_on_under(swarm: MemberSwarm, attack: str) -> int:
+    """Let the insider attack for some steps, then behave; returns the last of these steps."""
+    swarm.insider.tell(attack)
+    last = swarm.step + ATTACKED_STEPS
+    for peer in swarm.honest:
+        peer.wait_for_step(last)
+    swarm.insider.tell("nothing")
+    require_health(swarm, last)
+    return last
+
+
+def require_health(swarm: MemberSwarm, last: int) -> None:
+    """All honest peers hold the same finite parameters after each step, made of full batches, and learn as ever."""
+    losses = clean_losses(last)
+    for step in range(1, last + 1):
+        outcomes = swarm.steps_at(step)
+        assert len({said["digest"] for said in outcomes}) <= 1
+        for said in outcomes:
+            assert math.isfinite(said["loss"])
+            assert said["group_samples"] is None or said["group_samples"] >= TARGET
+            assert said["loss"] <= losses[step] + MARGIN * (losses[0] - losses[last])

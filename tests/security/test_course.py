@@ -7,49 +7,11 @@ What the same attacks do to plain hivemind is in `test_plain_hivemind.py`.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
-
-import pytest
 
 from auth.receipts import read_receipt
-from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
+from tests.security.member_swarm import HONEST, INSIDER, MemberSwarm, go_on_under
 
-ATTACKED_STEPS = 2  # so many under each attack; by then the insider is named
 MOST_RETURNS = 3  # of a keeper
-MARGIN = 0.25  # of what a clean run has learnt by the last step
-
-
-@pytest.fixture(scope="module")
-def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberSwarm]:
-    """One swarm for all attacks, after its first steps."""
-    swarm = MemberSwarm(tmp_path_factory.mktemp("members"))
-    swarm.honest[0].wait_for_step(2)
-    yield swarm
-    swarm.close()
-
-
-def go_on_under(swarm: MemberSwarm, attack: str) -> int:
-    """Let the insider attack for some steps, then behave; returns the last of these steps."""
-    swarm.insider.tell(attack)
-    last = swarm.step + ATTACKED_STEPS
-    for peer in swarm.honest:
-        peer.wait_for_step(last)
-    swarm.insider.tell("nothing")
-    require_health(swarm, last)
-    return last
-
-
-def require_health(swarm: MemberSwarm, last: int) -> None:
-    """All honest peers hold the same finite parameters after each step, made of full batches, and learn as ever."""
-    losses = clean_losses(last)
-    for step in range(1, last + 1):
-        outcomes = swarm.steps_at(step)
-        assert len({said["digest"] for said in outcomes}) <= 1
-        for said in outcomes:
-            assert math.isfinite(said["loss"])
-            assert said["group_samples"] is None or said["group_samples"] >= TARGET
-            assert said["loss"] <= losses[step] + MARGIN * (losses[0] - losses[last])
 
 
 def test_step_bomb(swarm: MemberSwarm) -> None:

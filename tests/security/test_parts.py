@@ -6,21 +6,9 @@ One swarm for all of them, as in `test_course.py`. What the same attacks do to p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.security.member_swarm import INSIDER, MemberSwarm
-from tests.security.test_course import go_on_under
-
-
-@pytest.fixture(scope="module")
-def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberSwarm]:
-    """One swarm for all attacks, after its first steps."""
-    swarm = MemberSwarm(tmp_path_factory.mktemp("members"))
-    swarm.honest[0].wait_for_step(2)
-    yield swarm
-    swarm.close()
+from tests.security.member_swarm import INSIDER, MemberSwarm, go_on_under
 
 
 @pytest.mark.parametrize(

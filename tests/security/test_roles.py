@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.security.member_swarm import INSIDER, MemberSwarm
-from tests.security.test_course import require_health
+from tests.security.member_swarm import INSIDER, MemberSwarm, require_health
 
 STEPS = 4
 

@@ -1,0 +1,21 @@
+"""A swarm whose step a test sets, for the keeper's checkpoints."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class StandingSwarm:
+    """What checkpointing asks of a swarm: where it is, and that its state stands still."""
+
+    step: int
+    optimizer: torch.optim.Optimizer
+    era: int = 0
+
+    def frozen_state(self) -> AbstractContextManager[None]:
+        """Nothing moves here anyway."""
+        return nullcontext()
