@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from auth.identity import DeviceKey
+    from coordinator.directory import RunDirectory
     from coordinator.evaluate.reports import EvaluatorKey
     from coordinator.ledger import Ledger
+    from coordinator.runs import OpenRun
     from coordinator.store.engine import Sessions
     from tests.clocks import Clock
     from tests.local_hub import Hub
@@ -205,6 +207,23 @@ def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
 
     with fake_run(tmp_path, clock) as made:
         yield made
+
+
+@pytest.fixture
+def small_run(tmp_path: Path) -> RunDirectory:
+    """The folder of a run whose model and tokenizer are tiny."""
+    from tests.small_run import make_small_run
+
+    return make_small_run(tmp_path)
+
+
+@pytest.fixture
+def opened_run(small_run: RunDirectory) -> Iterator[OpenRun]:
+    """That run as the operator's commands open it."""
+    from coordinator.runs import open_run
+
+    with open_run(small_run.path) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -16,18 +16,12 @@ from auth.openid.http import MAX_ANSWER_BYTES, fetch_json
 from auth.openid.identity import identity_of, normalise
 from auth.openid.keys import parse_keys
 from auth.openid.provider import Provider, require_safe_url, with_known
+from tests.clocks import Clock
 from tests.openid_provider import OpenIdProvider, rsa_key
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def discovery_of(provider: OpenIdProvider, clock: Clock | None = None) -> Discovery:
-    return Discovery("Test Login", Provider.model_validate(provider.settings()), clock or Clock())
+    return Discovery("Test Login", Provider.model_validate(provider.settings()), clock or Clock(0.0))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +72,7 @@ def test_unusable_settings_are_refused(change: dict[str, Any]) -> None:
 
 async def test_facts_are_cached_and_fetched_again_when_old(provider: OpenIdProvider) -> None:
     """One request serves an hour of logins."""
-    clock = Clock()
+    clock = Clock(0.0)
     discovery = discovery_of(provider, clock)
     for _ in range(3):
         await discovery.endpoints()
@@ -91,7 +85,7 @@ async def test_facts_are_cached_and_fetched_again_when_old(provider: OpenIdProvi
 
 async def test_unknown_keys_are_looked_for_once_a_minute(provider: OpenIdProvider) -> None:
     """A changed key is found at once, and endless tokens with made-up keys cause no endless requests."""
-    clock = Clock()
+    clock = Clock(0.0)
     discovery = discovery_of(provider, clock)
     for name in ("made up", "another", rsa_key().kid):
         await discovery.keys(name)

@@ -30,51 +30,46 @@ from tests.stores import Kind, database_address, empty_store
 CONFIG = RunConfig.from_mapping({"run": {"name": "small"}})
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return make_small_run(tmp_path)
-
-
-def test_another_run_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+def test_another_run_is_refused(small_run: RunDirectory, tmp_path: Path) -> None:
     """At its first command, before it has written anything; one sentence names both."""
-    with open_run(run.path) as first:
+    with open_run(small_run.path) as first:
         first.membership.invite("Ada")
     (tmp_path / "second").mkdir()
     second = make_small_run(tmp_path / "second")
-    settings = second.settings.model_copy(update={"database_url": run.database_url})
+    settings = second.settings.model_copy(update={"database_url": small_run.database_url})
     (second.path / "settings.yaml").write_text(settings.to_yaml())
     for command in (["members", str(second.path)], ["serve", str(second.path)]):
         error = CliRunner().invoke(app, command).exception
         assert isinstance(error, ConfigError)
         assert f"{second.path} belongs to another run, `small`" in str(error)
-    with open_run(run.path) as first:
+    with open_run(small_run.path) as first:
         assert [member.name for member in first.membership.members()] == ["Ada"]
 
 
-def test_each_key_may_be_replaced(run: RunDirectory, tmp_path: Path, store_kind: Kind) -> None:
+def test_each_key_may_be_replaced(small_run: RunDirectory, tmp_path: Path, store_kind: Kind) -> None:
     """One after the other: the run is known by the one that stayed. With both at once it would be another run."""
-    changed = RunDirectory(shutil.copytree(run.path, tmp_path / "changed"))
+    changed = RunDirectory(shutil.copytree(small_run.path, tmp_path / "changed"))
     with empty_store(tmp_path, store_kind) as sessions:
-        claim_database(sessions, run)
+        claim_database(sessions, small_run)
         replace_certificate(changed)
         claim_database(sessions, changed)
         AuthorityKey.generate().save(changed.keys_dir / "authority.key")
         claim_database(sessions, RunDirectory(changed.path))
         with pytest.raises(ConfigError, match="another run"):
-            claim_database(sessions, run)
+            claim_database(sessions, small_run)
 
 
-def test_after_a_rotation_the_certificate_may_be_replaced(run: RunDirectory) -> None:
+def test_after_a_rotation_the_certificate_may_be_replaced(small_run: RunDirectory) -> None:
     """As after a stolen backup: the one right after the other, with no command between them."""
-    assert CliRunner().invoke(app, ["rotate-key", str(run.path)]).exit_code == 0
-    replace_certificate(run)
-    assert CliRunner().invoke(app, ["members", str(run.path)]).exit_code == 0
+    assert CliRunner().invoke(app, ["rotate-key", str(small_run.path)]).exit_code == 0
+    replace_certificate(small_run)
+    assert CliRunner().invoke(app, ["members", str(small_run.path)]).exit_code == 0
 
 
-def test_a_copy_without_keys_is_read(run: RunDirectory) -> None:
+def test_a_copy_without_keys_is_read(small_run: RunDirectory) -> None:
     """Somebody keeps what came of a run, and not its secrets."""
-    shutil.rmtree(run.keys_dir)
-    with open_run(run.path) as opened:
+    shutil.rmtree(small_run.keys_dir)
+    with open_run(small_run.path) as opened:
         assert opened.membership.members() == []
 
 
@@ -150,37 +145,37 @@ COMMANDS = (["status"], ["members"], ["invite", "ada"], ["serve"], ["backup", "T
 )
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_lost_database_is_not_replaced(
-    run: RunDirectory, tmp_path: Path, spoil: Callable[[RunDirectory], None], command: list[str]
+    small_run: RunDirectory, tmp_path: Path, spoil: Callable[[RunDirectory], None], command: list[str]
 ) -> None:
     """Missing, empty or damaged: each command says so in one sentence, names `restore`, and makes none."""
-    spoil(run)
-    files = {path.name: path.read_bytes() for path in run.path.glob("manyhands.db")}
+    spoil(small_run)
+    files = {path.name: path.read_bytes() for path in small_run.path.glob("manyhands.db")}
     name, *rest = command
     result = CliRunner().invoke(
-        app, [name, str(run.path), *(str(tmp_path / "target") if word == "TARGET" else word for word in rest)]
+        app, [name, str(small_run.path), *(str(tmp_path / "target") if word == "TARGET" else word for word in rest)]
     )
     assert isinstance(result.exception, DatabaseError)
     assert "`manyhands coordinator restore`" in str(result.exception)
     assert "\n" not in str(result.exception)
-    assert {path.name: path.read_bytes() for path in run.path.glob("manyhands.db")} == files
+    assert {path.name: path.read_bytes() for path in small_run.path.glob("manyhands.db")} == files
     assert not (tmp_path / "target").exists()
 
 
-def test_an_empty_postgresql_database_is_no_runs(run: RunDirectory) -> None:
+def test_an_empty_postgresql_database_is_no_runs(small_run: RunDirectory) -> None:
     """Settings that name a fresh one begin no second ledger; the sentence says how to begin anew."""
     with new_database("template1") as address:
-        settings = run.settings.model_copy(update={"database_url": address})
-        (run.path / "settings.yaml").write_text(settings.to_yaml())
+        settings = small_run.settings.model_copy(update={"database_url": address})
+        (small_run.path / "settings.yaml").write_text(settings.to_yaml())
         expected = r"`database_url` names is empty.*`manyhands coordinator restore`.*`manyhands coordinator init`"
-        with pytest.raises(DatabaseError, match=expected), open_run(run.path):
+        with pytest.raises(DatabaseError, match=expected), open_run(small_run.path):
             pass
 
 
-def test_a_run_of_an_older_version_is_opened(run: RunDirectory) -> None:
+def test_a_run_of_an_older_version_is_opened(small_run: RunDirectory) -> None:
     """Its `init` made all tables and left them to the first command; without a checkpoint nothing can be lost."""
-    replace_database(run)
-    (run.checkpoints_dir / "step-00000005").rmdir()
-    with open_run(run.path) as opened:
+    replace_database(small_run)
+    (small_run.checkpoints_dir / "step-00000005").rmdir()
+    with open_run(small_run.path) as opened:
         assert opened.membership.members() == []
 
 
@@ -201,12 +196,12 @@ def fail(_run: RunDirectory) -> None:
     raise ManyhandsError("no such corpus")
 
 
-def test_a_file_that_may_not_be_opened_is_no_lost_one(run: RunDirectory) -> None:
+def test_a_file_that_may_not_be_opened_is_no_lost_one(small_run: RunDirectory) -> None:
     """Its rights are to be mended, and nothing restored."""
-    database = run.path / "manyhands.db"
-    remove_database(run)
+    database = small_run.path / "manyhands.db"
+    remove_database(small_run)
     database.mkdir()
-    with pytest.raises(StorageError, match="unable to open database file") as caught, open_run(run.path):
+    with pytest.raises(StorageError, match="unable to open database file") as caught, open_run(small_run.path):
         pass
     assert not isinstance(caught.value, DatabaseError)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,7 +23,7 @@ from coordinator.demo_run import Demo, DemoPlan, answers, choose_settings, membe
 from coordinator.ledger import Contribution, StepRow
 from coordinator.ports import free_ports
 from coordinator.presence import record_checkpoint, write_swarm_status
-from coordinator.runs import OpenRun, open_run
+from coordinator.runs import OpenRun
 from coordinator.store.models import Device
 from coordinator.validations import record_validation
 from peer.messages import StepReport
@@ -115,10 +115,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(opened_run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine on which the processes of a demo are only noted."""
     monkeypatch.setattr(demo_run, "POLL_S", 0.0)
-    with open_run(make_small_run(tmp_path).path) as run:
-        yield Machine(run)
+    return Machine(opened_run)
 
 
 def demo_on(

@@ -24,14 +24,8 @@ from coordinator.run_services import open_run_services
 from coordinator.secret_files import check_secrets
 from coordinator.serve import serve_run
 from peer.doctor.findings import Outcome, Verdict
-from tests.small_run import make_small_run
 
 NOW = time.time()
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return make_small_run(tmp_path)
 
 
 def outcome(run: RunDirectory, stage: str, now: float = NOW) -> Outcome:
@@ -46,10 +40,11 @@ def settings_with(run: RunDirectory, **values: object) -> Iterator[None]:
     yield
 
 
-def test_a_new_run_is_fit(run: RunDirectory) -> None:
+def test_a_new_run_is_fit(small_run: RunDirectory) -> None:
     """Every stage has its line; what is only this machine's is a warning, no failure."""
     lines = [
-        json.loads(line) for line in CliRunner().invoke(app, ["doctor", str(run.path), "--json"]).stdout.splitlines()
+        json.loads(line)
+        for line in CliRunner().invoke(app, ["doctor", str(small_run.path), "--json"]).stdout.splitlines()
     ]
     verdicts = {line["stage"]: line["verdict"] for line in lines[:-1]}
     assert list(verdicts) == list(doctor.STAGES)
@@ -59,39 +54,39 @@ def test_a_new_run_is_fit(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("name", ["keys", "keys/authority.key", "keys/tls.key", "settings.yaml"])
-def test_a_secret_that_others_may_read_stops_everything(run: RunDirectory, name: str) -> None:
+def test_a_secret_that_others_may_read_stops_everything(small_run: RunDirectory, name: str) -> None:
     """The doctor says it, and nothing is served; the command in the message mends it."""
-    path = run.path / name
+    path = small_run.path / name
     proper = path.stat().st_mode
     path.chmod(proper | 0o040)
-    assert outcome(run, "permissions").verdict is Verdict.FAILED
+    assert outcome(small_run, "permissions").verdict is Verdict.FAILED
     with pytest.raises(ConfigError, match=rf"chmod [67]00 \S*{Path(name).name}"):
-        serve_run(run.path)
-    assert CliRunner().invoke(app, ["doctor", str(run.path)]).exception.__class__ is UnfitError
+        serve_run(small_run.path)
+    assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
     path.chmod(proper)
-    check_secrets(run)
-    assert outcome(run, "permissions").verdict is Verdict.OK
+    check_secrets(small_run)
+    assert outcome(small_run, "permissions").verdict is Verdict.OK
 
 
-def test_a_database_is_hidden_by_its_folder_or_itself(run: RunDirectory) -> None:
+def test_a_database_is_hidden_by_its_folder_or_itself(small_run: RunDirectory) -> None:
     """In a folder that everybody may enter the database's own mode counts."""
-    run.path.chmod(0o755)
+    small_run.path.chmod(0o755)
     with pytest.raises(ConfigError, match=r"manyhands\.db"):
-        check_secrets(run)
-    for path in run.path.glob("manyhands.db*"):
+        check_secrets(small_run)
+    for path in small_run.path.glob("manyhands.db*"):
         path.chmod(0o600)
-    check_secrets(run)
+    check_secrets(small_run)
 
 
-def test_keys_that_do_not_fit_are_found(run: RunDirectory, tmp_path: Path) -> None:
+def test_keys_that_do_not_fit_are_found(small_run: RunDirectory, tmp_path: Path) -> None:
     """Another certificate's key, a damaged authority key, a clock outside the certificate's time."""
-    assert outcome(run, "keys").verdict is Verdict.OK
-    assert outcome(run, "keys", now=0.0).verdict is Verdict.FAILED
-    create_tls_certificate(run.tls_key_path, tmp_path / "other.crt")
-    assert outcome(run, "keys").verdict is Verdict.FAILED
-    (run.keys_dir / "authority.key").write_bytes(b"short")
+    assert outcome(small_run, "keys").verdict is Verdict.OK
+    assert outcome(small_run, "keys", now=0.0).verdict is Verdict.FAILED
+    create_tls_certificate(small_run.tls_key_path, tmp_path / "other.crt")
+    assert outcome(small_run, "keys").verdict is Verdict.FAILED
+    (small_run.keys_dir / "authority.key").write_bytes(b"short")
     with pytest.raises(UnfitError, match="`keys`"):
-        doctor.examine(RunDirectory.open(run.path), doctor_display(), NOW)
+        doctor.examine(RunDirectory.open(small_run.path), doctor_display(), NOW)
 
 
 def doctor_display() -> doctor.Display:
@@ -103,53 +98,53 @@ def doctor_display() -> doctor.Display:
     return Silent()
 
 
-def test_a_damaged_database_is_found(run: RunDirectory) -> None:
+def test_a_damaged_database_is_found(small_run: RunDirectory) -> None:
     """What is no database is told as such."""
-    (run.path / "manyhands.db").write_bytes(b"no database at all" * 100)
-    assert outcome(run, "database").verdict is Verdict.FAILED
+    (small_run.path / "manyhands.db").write_bytes(b"no database at all" * 100)
+    assert outcome(small_run, "database").verdict is Verdict.FAILED
 
 
-def test_a_missing_database_is_found_and_not_made(run: RunDirectory) -> None:
+def test_a_missing_database_is_found_and_not_made(small_run: RunDirectory) -> None:
     """The finding names what is gone and how it comes back."""
-    (run.path / "manyhands.db").unlink()
+    (small_run.path / "manyhands.db").unlink()
     with pytest.raises(DatabaseError, match=r"manyhands\.db is missing.*restore"):
-        outcome(run, "database")
-    assert CliRunner().invoke(app, ["doctor", str(run.path)]).exception.__class__ is UnfitError
-    assert not (run.path / "manyhands.db").exists()
+        outcome(small_run, "database")
+    assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
+    assert not (small_run.path / "manyhands.db").exists()
 
 
-def test_a_taken_port_is_named(run: RunDirectory) -> None:
+def test_a_taken_port_is_named(small_run: RunDirectory) -> None:
     """By number and purpose, when it is another program's."""
-    with socket.create_server(("127.0.0.1", run.settings.web_port)):
-        found = outcome(run, "ports")
+    with socket.create_server(("127.0.0.1", small_run.settings.web_port)):
+        found = outcome(small_run, "ports")
     assert found.verdict is Verdict.FAILED
-    assert f"{run.settings.web_port} (the dashboard)" in found.found
-    assert outcome(run, "ports").data == {"served": False}
+    assert f"{small_run.settings.web_port} (the dashboard)" in found.found
+    assert outcome(small_run, "ports").data == {"served": False}
 
 
-async def test_a_served_run_knows_itself(run: RunDirectory) -> None:
+async def test_a_served_run_knows_itself(small_run: RunDirectory) -> None:
     """Ports that are taken by this very run are as they should be."""
-    tls = TlsFiles(run.tls_key_path, run.tls_cert_path)
-    settings = run.settings
+    tls = TlsFiles(small_run.tls_key_path, small_run.tls_cert_path)
+    settings = small_run.settings
     with (
-        open_run_services(run, time.time) as services,
+        open_run_services(small_run, time.time) as services,
         socket.create_server(("127.0.0.1", settings.web_port)),
         socket.create_server(("127.0.0.1", settings.swarm_port)),
     ):
         server = await ControlServer.start(services, "127.0.0.1", settings.control_port, tls)
-        found = await asyncio.to_thread(outcome, run, "ports")
+        found = await asyncio.to_thread(outcome, small_run, "ports")
         await server.stop()
     assert found.data == {"served": True}
 
 
-def test_a_clock_that_went_back_is_found(run: RunDirectory) -> None:
+def test_a_clock_that_went_back_is_found(small_run: RunDirectory) -> None:
     """The newest stay lies in the future."""
-    assert outcome(run, "clock").verdict is not Verdict.FAILED
-    with open_run_services(run, time.time) as services:
-        key = DeviceKey.load_or_create(run.path / "key")
+    assert outcome(small_run, "clock").verdict is not Verdict.FAILED
+    with open_run_services(small_run, time.time) as services:
+        key = DeviceKey.load_or_create(small_run.path / "key")
         grant = services.membership.join(key.public_key, services.membership.invite("ada")[0])
         open_session(services.sessions, grant.device_id, "", "", NOW)
-    assert outcome(run, "clock", now=NOW - 3600).verdict is Verdict.FAILED
+    assert outcome(small_run, "clock", now=NOW - 3600).verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize(
@@ -161,21 +156,21 @@ def test_a_clock_that_went_back_is_found(run: RunDirectory) -> None:
         ("no-such-host.invalid", Verdict.FAILED),
     ],
 )
-def test_the_public_address_is_judged(run: RunDirectory, host: str, verdict: Verdict) -> None:
+def test_the_public_address_is_judged(small_run: RunDirectory, host: str, verdict: Verdict) -> None:
     """This machine's and a private network's are for few; an unknown name is for nobody."""
-    with settings_with(run, public_host=host):
-        assert outcome(run, "address").verdict is verdict
+    with settings_with(small_run, public_host=host):
+        assert outcome(small_run, "address").verdict is verdict
 
 
-def test_an_unknown_fallback_address_is_found(run: RunDirectory) -> None:
+def test_an_unknown_fallback_address_is_found(small_run: RunDirectory) -> None:
     """It stands in the join link, so it is to be right before it is needed."""
-    with settings_with(run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",)):
-        found = outcome(run, "address")
+    with settings_with(small_run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",)):
+        found = outcome(small_run, "address")
         assert (found.verdict, "no-such-host.invalid:7443" in found.found) == (Verdict.WARNING, True)
 
 
-def test_too_little_disk_is_found(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_is_found(small_run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint must have its place."""
-    assert outcome(run, "disk").verdict is Verdict.OK
+    assert outcome(small_run, "disk").verdict is Verdict.OK
     monkeypatch.setattr(doctor, "LEAST_DISK_BYTES", 1 << 60)
-    assert outcome(run, "disk").verdict is Verdict.FAILED
+    assert outcome(small_run, "disk").verdict is Verdict.FAILED

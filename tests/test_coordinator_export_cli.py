@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,9 @@ from coordinator.audit import audit_log
 from coordinator.export import exporting
 from coordinator.export_cli import app
 from coordinator.manifests import MANIFEST, StoredCheckpoint, file_entry, verify
-from coordinator.runs import OpenRun, open_run
+from coordinator.runs import OpenRun
 from coordinator.soundness import Computed, difference
-from tests.small_run import make_small_run
 from tests.sound_checkpoints import add_sound_checkpoint, publish_to, record
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[OpenRun]:
-    """A run of its own."""
-    with open_run(make_small_run(tmp_path).path) as opened:
-        yield opened
 
 
 def export(*arguments: object) -> str:
@@ -44,11 +35,11 @@ def rewrite(stored: StoredCheckpoint, name: str, text: str) -> None:
     (stored.path / MANIFEST).write_text(manifest.model_dump_json())
 
 
-def test_a_run_exports_its_newest_that_may_be_published(run: OpenRun, tmp_path: Path) -> None:
+def test_a_run_exports_its_newest_that_may_be_published(opened_run: OpenRun, tmp_path: Path) -> None:
     """As JSON the command tells which, and the folder holds weights, tokenizer and card, and no optimizer."""
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
-    record(run.sessions, add_sound_checkpoint(run.directory, run.sessions, 6), withheld="bad")
-    facts = json.loads(export(run.directory.path, tmp_path / "out", "--json"))
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    record(opened_run.sessions, add_sound_checkpoint(opened_run.directory, opened_run.sessions, 6), withheld="bad")
+    facts = json.loads(export(opened_run.directory.path, tmp_path / "out", "--json"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert facts["step"] == 5
     assert facts["loss"] == pytest.approx(stored.manifest.probe_loss, abs=1e-3)
@@ -57,42 +48,42 @@ def test_a_run_exports_its_newest_that_may_be_published(run: OpenRun, tmp_path: 
     verify(tmp_path / "out")
 
 
-def test_a_checkpoint_from_elsewhere_is_exported_without_its_run(run: OpenRun, tmp_path: Path) -> None:
+def test_a_checkpoint_from_elsewhere_is_exported_without_its_run(opened_run: OpenRun, tmp_path: Path) -> None:
     """A downloaded checkpoint has all that it takes."""
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     stored.path.rename(tmp_path / "downloaded")
     assert "Step 5" in export(tmp_path / "downloaded", tmp_path / "out")
     assert "## Training data" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_gibberish_is_not_exported(run: OpenRun, tmp_path: Path) -> None:
+def test_gibberish_is_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
     """Weights that do not give the manifest's loss are an error with its own exit code, and no folder stays."""
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5, said=1.0)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5, said=1.0)
     with pytest.raises(UnsoundWeightsError, match=r"the manifest says 1\.0000"):
         export(stored.path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_cannot_be_loaded_are_not_exported(run: OpenRun, tmp_path: Path) -> None:
+def test_weights_that_cannot_be_loaded_are_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
     """A configuration that names no model: the fresh process's own last words are told."""
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     rewrite(stored, "config.json", '{"architectures": ["BertConfig"]}')
     with pytest.raises(UnsoundWeightsError, match=r"step 5 cannot be loaded .*no model of transformers"):
         export(stored.path, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
 
 
-def test_a_damaged_checkpoint_is_not_exported(run: OpenRun, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
     """One whose files are not its manifest's."""
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     (stored.path / "config.json").write_text("{}")
     with pytest.raises(StorageError, match=r"config\.json does not match"):
         export(stored.path, tmp_path / "out")
 
 
-def test_what_is_damaged_or_removed_meanwhile_is_noticed(run: OpenRun, tmp_path: Path) -> None:
+def test_what_is_damaged_or_removed_meanwhile_is_noticed(opened_run: OpenRun, tmp_path: Path) -> None:
     """The keeper may prune or replace a checkpoint while it is exported."""
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     (stored.path / "config.json").write_text("{}")
     with pytest.raises(StorageError, match=r"config\.json does not match"), exporting(stored, tmp_path / "out", {}):
         pass
@@ -101,10 +92,10 @@ def test_what_is_damaged_or_removed_meanwhile_is_noticed(run: OpenRun, tmp_path:
         pass
 
 
-def test_a_linked_export_never_writes_into_the_checkpoint(run: OpenRun, tmp_path: Path) -> None:
+def test_a_linked_export_never_writes_into_the_checkpoint(opened_run: OpenRun, tmp_path: Path) -> None:
     """A card beside a tokenizer that has a README.md of its own."""
-    (run.directory.tokenizer_dir / "README.md").write_text("of the tokenizer")
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    (opened_run.directory.tokenizer_dir / "README.md").write_text("of the tokenizer")
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     with exporting(stored, tmp_path / "out", {"README.md": "the card"}, link=True):
         pass
     assert (tmp_path / "out" / "README.md").read_text() == "the card"
@@ -112,32 +103,34 @@ def test_a_linked_export_never_writes_into_the_checkpoint(run: OpenRun, tmp_path
     verify(stored.path)
 
 
-def test_pushing_goes_to_a_place_that_the_run_knows(run: OpenRun, tmp_path: Path) -> None:
+def test_pushing_goes_to_a_place_that_the_run_knows(opened_run: OpenRun, tmp_path: Path) -> None:
     """One of `publications`, whose secret is there; any other is refused with the list."""
     place = f"file://{tmp_path}/place"
-    publish_to(run.directory.path, {"to": place})
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    publish_to(opened_run.directory.path, {"to": place})
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     assert "Published: " in export(stored.path, tmp_path / "out", "--push", place)
     assert (tmp_path / "place" / "latest.json").is_file()
     with pytest.raises(ConfigError, match="it names: file://"):
         export(stored.path, tmp_path / "again", "--push", "hf://us/model")
-    assert [(row.act, row.subject) for row in audit_log(run.sessions, 9)] == [("publish", place)]
+    assert [(row.act, row.subject) for row in audit_log(opened_run.sessions, 9)] == [("publish", place)]
 
 
-def test_what_is_withheld_is_not_pushed(run: OpenRun, tmp_path: Path) -> None:
+def test_what_is_withheld_is_not_pushed(opened_run: OpenRun, tmp_path: Path) -> None:
     """Whoever names it gets the reason, and no folder."""
-    publish_to(run.directory.path, {"to": f"file://{tmp_path}/place"})
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
-    record(run.sessions, stored, withheld="its loss is not finite")
+    publish_to(opened_run.directory.path, {"to": f"file://{tmp_path}/place"})
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    record(opened_run.sessions, stored, withheld="its loss is not finite")
     with pytest.raises(ConfigError, match="may not be published: its loss is not finite"):
         export(stored.path, tmp_path / "out", "--push", f"file://{tmp_path}/place")
     assert not (tmp_path / "out").exists()
 
 
-def test_onnx_without_optimum_is_one_sentence(run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_without_optimum_is_one_sentence(
+    opened_run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Said before anything is written."""
     monkeypatch.setenv("PATH", "/nowhere")
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     with pytest.raises(ConfigError, match="pipx install"):
         export(stored.path, tmp_path / "out", "--onnx")
     assert not (tmp_path / "out").exists()

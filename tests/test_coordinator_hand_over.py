@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from coordinator.presence import checkpoints, write_swarm_status
 from coordinator.runs import OpenRun, open_run
 from tests.small_checkpoints import add_checkpoint
 from tests.small_disks import small_disk
-from tests.small_run import make_small_run
 from tests.support.operator_commands import call
 
 PASSPHRASE = "four words and a horse"
@@ -28,12 +26,11 @@ NOW = 1_800_000_000.0
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[OpenRun]:
+def run(opened_run: OpenRun) -> OpenRun:
     """A run with a member and a checkpoint."""
-    with open_run(make_small_run(tmp_path).path) as opened:
-        opened.membership.invite("ada")
-        add_checkpoint(opened.directory, opened.sessions, 5)
-        yield opened
+    opened_run.membership.invite("ada")
+    add_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    return opened_run
 
 
 def archive_of(run: OpenRun, tmp_path: Path) -> Path:

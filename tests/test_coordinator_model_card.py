@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,41 +15,42 @@ from coordinator.display_names import set_display_name
 from coordinator.erasure import erase
 from coordinator.model_card import CardFacts, escaped, write_card
 from coordinator.presence import open_session
-from coordinator.runs import OpenRun, open_run
+from coordinator.runs import OpenRun
 from peer.messages import StepReport
 from peer.run_config import RunConfig
 from tests.receipts import keeper_confirms, key_of
-from tests.small_run import TARGET_BATCH_SIZE, make_small_run
+from tests.small_run import TARGET_BATCH_SIZE
 from tests.sound_checkpoints import add_sound_checkpoint
 
 NAMES = ("alice", "bob", "carol", "dave")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[OpenRun]:
+def run(opened_run: OpenRun) -> OpenRun:
     """A run to which four members have contributed a step."""
     samples = TARGET_BATCH_SIZE // len(NAMES)
-    with open_run(make_small_run(tmp_path).path) as opened:
-        for seq, name in enumerate(NAMES, 1):
-            (code,) = opened.membership.invite(name)
-            grant = opened.membership.join(key_of(name).public_key, code)
-            session = open_session(opened.sessions, grant.device_id, f"a <b>card</b> of {name}", "0", 1.0)
-            report = StepReport(
-                step=1,
-                samples=samples,
-                loss=4.0,
-                mlm_loss=4.0,
-                sop_loss=None,
-                group_size=4,
-                group_samples=TARGET_BATCH_SIZE,
-                averaging_s=1.0,
-                samples_per_second=1.0,
-                averaged_bytes=100,
-            )
-            verdict = opened.ledger.record(grant.device_id, session, seq, 0, report, 1.0)
-            assert verdict.accepted, verdict.reason
-        keeper_confirms(opened.sessions, opened.membership, opened.ledger, opened.directory.config.run.name, 1)
-        yield opened
+    for seq, name in enumerate(NAMES, 1):
+        (code,) = opened_run.membership.invite(name)
+        grant = opened_run.membership.join(key_of(name).public_key, code)
+        session = open_session(opened_run.sessions, grant.device_id, f"a <b>card</b> of {name}", "0", 1.0)
+        report = StepReport(
+            step=1,
+            samples=samples,
+            loss=4.0,
+            mlm_loss=4.0,
+            sop_loss=None,
+            group_size=4,
+            group_samples=TARGET_BATCH_SIZE,
+            averaging_s=1.0,
+            samples_per_second=1.0,
+            averaged_bytes=100,
+        )
+        verdict = opened_run.ledger.record(grant.device_id, session, seq, 0, report, 1.0)
+        assert verdict.accepted, verdict.reason
+    keeper_confirms(
+        opened_run.sessions, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1
+    )
+    return opened_run
 
 
 def facts(config: RunConfig, terms: str = "") -> CardFacts:

@@ -20,10 +20,9 @@ from coordinator.manifests import MANIFEST, verify
 from coordinator.parts import PUBLISHER, PartProcess
 from coordinator.publications import FIRST_PAUSE_S, publications
 from coordinator.publisher import Publisher, open_publisher
-from coordinator.runs import OpenRun, open_run
+from coordinator.runs import OpenRun
 from tests.clocks import Clock
 from tests.local_hub import TOKEN, Hub
-from tests.small_run import make_small_run
 from tests.sound_checkpoints import add_sound_checkpoint, publish_to, record
 from tests.support.waiting import wait_until
 
@@ -31,13 +30,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 REPOSITORY = "us/model"
 FILES = {"README.md", "config.json", "manifest.json", "model.safetensors", "probe.safetensors", "tokenizer.json"}
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[OpenRun]:
-    """A run of its own."""
-    with open_run(make_small_run(tmp_path).path) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -73,12 +65,14 @@ def save(files: dict[str, bytes], folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_gets_the_newest_that_may_be_published(run: OpenRun, clock: Clock, tmp_path: Path) -> None:
+def test_a_folder_gets_the_newest_that_may_be_published(opened_run: OpenRun, clock: Clock, tmp_path: Path) -> None:
     """Not what is withheld, nothing twice, and what was staged on the way is gone."""
-    publisher = publisher_to(run, clock, {"to": f"file://{tmp_path}/place"})
+    publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
     assert not publisher.publish_pending()
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
-    record(run.sessions, add_sound_checkpoint(run.directory, run.sessions, 6), withheld="it is bad")
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    record(
+        opened_run.sessions, add_sound_checkpoint(opened_run.directory, opened_run.sessions, 6), withheld="it is bad"
+    )
     assert publisher.publish_pending()
     assert not publisher.publish_pending()
     latest = json.loads((tmp_path / "place" / "latest.json").read_text())
@@ -87,33 +81,33 @@ def test_a_folder_gets_the_newest_that_may_be_published(run: OpenRun, clock: Clo
     assert {path.name for path in folder.iterdir()} >= FILES
     assert not {"optimizer.safetensors", "run.yaml"} & {path.name for path in folder.iterdir()}
     assert verify(folder).manifest.probe_loss == stored.manifest.probe_loss
-    (row,) = publications(run.sessions)
+    (row,) = publications(opened_run.sessions)
     assert (row.step, row.location, row.published_at) == (5, f"file://{folder}", clock.now)
-    assert list(run.directory.publishing_dir.iterdir()) == []
+    assert list(opened_run.directory.publishing_dir.iterdir()) == []
 
 
 def test_weights_that_compute_something_else_are_published_nowhere(
-    run: OpenRun, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    opened_run: OpenRun, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The loss that plain transformers finds is not the manifest's: the operator is told, and no place hears of it."""
-    publisher = publisher_to(run, clock, {"to": f"file://{tmp_path}/place"})
-    add_sound_checkpoint(run.directory, run.sessions, 5, said=1.0)
+    publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
+    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5, said=1.0)
     assert not publisher.publish_pending()
     assert not (tmp_path / "place").exists()
-    assert "the manifest says 1.0000" in publications(run.sessions)[0].error
+    assert "the manifest says 1.0000" in publications(opened_run.sessions)[0].error
     assert "the manifest says 1.0000" in caplog.text
 
 
 @pytest.mark.usefixtures("trusting")
-def test_a_place_that_fails_is_asked_again_later_and_later(run: OpenRun, clock: Clock, tmp_path: Path) -> None:
+def test_a_place_that_fails_is_asked_again_later_and_later(opened_run: OpenRun, clock: Clock, tmp_path: Path) -> None:
     """What one place refuses keeps no other from getting it."""
     (tmp_path / "file").touch()
     places = [{"to": f"file://{tmp_path}/file/inside"}, {"to": f"file://{tmp_path}/good"}]
-    publisher = publisher_to(run, clock, *places)
-    add_sound_checkpoint(run.directory, run.sessions, 5)
+    publisher = publisher_to(opened_run, clock, *places)
+    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     assert publisher.publish_pending()
     assert not publisher.publish_pending()
-    rows = {row.place: row for row in publications(run.sessions)}
+    rows = {row.place: row for row in publications(opened_run.sessions)}
     assert rows[places[1]["to"]].published_at is not None
     assert rows[places[0]["to"]].attempts == 1
     clock.now += FIRST_PAUSE_S
@@ -123,24 +117,24 @@ def test_a_place_that_fails_is_asked_again_later_and_later(run: OpenRun, clock: 
     (tmp_path / "file").unlink()
     clock.now += FIRST_PAUSE_S
     assert publisher.publish_pending()
-    rows = {row.place: row for row in publications(run.sessions)}
+    rows = {row.place: row for row in publications(opened_run.sessions)}
     assert (rows[places[0]["to"]].attempts, rows[places[0]["to"]].error) == (2, "")
 
 
 @pytest.mark.usefixtures("trusting")
 def test_the_hub_gets_one_commit_for_each_checkpoint(
-    run: OpenRun, clock: Clock, hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    opened_run: OpenRun, clock: Clock, hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What a visitor downloads is whole and the newest; nobody's log holds the token."""
     caplog.set_level(logging.DEBUG)
-    publisher = hub_publisher(run, clock)
+    publisher = hub_publisher(opened_run, clock)
     for step in (5, 6):
-        stored = add_sound_checkpoint(run.directory, run.sessions, step)
+        stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, step)
         assert publisher.publish_pending()
         assert verify(save(hub.files(REPOSITORY), tmp_path / f"visit{step}")).manifest.step == step
     assert hub.commits(REPOSITORY) == 2
     assert stored.manifest_sha256 in hub.files(REPOSITORY)["README.md"].decode()
-    assert publications(run.sessions)[-1].location.startswith(f"{hub.url}/{REPOSITORY}/commit/")
+    assert publications(opened_run.sessions)[-1].location.startswith(f"{hub.url}/{REPOSITORY}/commit/")
     assert TOKEN not in caplog.text
 
 
@@ -148,12 +142,12 @@ def test_the_hub_gets_one_commit_for_each_checkpoint(
 @pytest.mark.parametrize("kind", ["upload", "commit", "create", "preupload"])
 @pytest.mark.parametrize("fault", [500, 0])
 def test_a_hub_that_fails_in_between_holds_the_old_or_the_new(
-    run: OpenRun, clock: Clock, hub: Hub, kind: str, fault: int, monkeypatch: pytest.MonkeyPatch
+    opened_run: OpenRun, clock: Clock, hub: Hub, kind: str, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server's error or a cut connection: nothing half, and the next attempt brings all, the weights only once."""
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _s: None)
-    publisher = hub_publisher(run, clock)
-    add_sound_checkpoint(run.directory, run.sessions, 5)
+    publisher = hub_publisher(opened_run, clock)
+    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     hub.faults[kind] += [fault] * 10
     assert not publisher.publish_pending()
     assert [hub.commits(name) for name in hub.repositories] in ([0], [])
@@ -165,18 +159,18 @@ def test_a_hub_that_fails_in_between_holds_the_old_or_the_new(
 
 
 def test_a_card_that_waits_forgets_who_asked_to(
-    run: OpenRun, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened_run: OpenRun, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was staged before somebody asked not to be named is not what is published."""
     checks: list[Path] = []
     monkeypatch.setattr("coordinator.publisher.check_loads", checks.append)
     monkeypatch.setattr("coordinator.publisher.card_of_run", lambda *_: {"README.md": card})
     (tmp_path / "place").touch()  # in the way
-    publisher = publisher_to(run, clock, {"to": f"file://{tmp_path}/place"})
-    add_sound_checkpoint(run.directory, run.sessions, 5)
+    publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
+    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     card = "thanks to carol"
     assert not publisher.publish_pending()
-    (staged,) = run.directory.publishing_dir.iterdir()
+    (staged,) = opened_run.directory.publishing_dir.iterdir()
     assert (staged / "README.md").read_text() == card
     card = "thanks to one who is not named"
     (tmp_path / "place").unlink()
@@ -188,22 +182,22 @@ def test_a_card_that_waits_forgets_who_asked_to(
 
 
 @pytest.mark.usefixtures("trusting")
-def test_a_wrong_token_is_told_without_repeating_it(run: OpenRun, clock: Clock, hub: Hub) -> None:
+def test_a_wrong_token_is_told_without_repeating_it(opened_run: OpenRun, clock: Clock, hub: Hub) -> None:
     """The reason names the place and what to check."""
-    publisher = hub_publisher(run, clock, token="hf_wrong")
-    add_sound_checkpoint(run.directory, run.sessions, 5)
+    publisher = hub_publisher(opened_run, clock, token="hf_wrong")
+    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
     assert not publisher.publish_pending()
-    error = publications(run.sessions)[0].error
+    error = publications(opened_run.sessions)[0].error
     assert "check the token" in error
     assert REPOSITORY in error
     assert "hf_wrong" not in error
 
 
-def test_killed_and_started_again_it_publishes_what_is_missing(run: OpenRun, hub: Hub) -> None:
+def test_killed_and_started_again_it_publishes_what_is_missing(opened_run: OpenRun, hub: Hub) -> None:
     """The process dies while it sends a file, then while the hub makes its commit, which is not made twice."""
-    publish_to(run.directory.path, {"to": f"hf://{REPOSITORY}", "secret_file": secret_file(run, TOKEN)})
-    add_sound_checkpoint(run.directory, run.sessions, 5)
-    process = PartProcess(PUBLISHER, run.directory.path)
+    publish_to(opened_run.directory.path, {"to": f"hf://{REPOSITORY}", "secret_file": secret_file(opened_run, TOKEN)})
+    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    process = PartProcess(PUBLISHER, opened_run.directory.path)
     for kind in ("upload", "commit"):
         hub.hold = kind
         hub.arrived.clear()
@@ -216,7 +210,7 @@ def test_killed_and_started_again_it_publishes_what_is_missing(run: OpenRun, hub
     try:
         wait_until(
             "the checkpoint is recorded as published",
-            lambda: publications(run.sessions) and publications(run.sessions)[0].published_at,
+            lambda: publications(opened_run.sessions) and publications(opened_run.sessions)[0].published_at,
         )
         process.ask_to_stop()
         wait_until("the publisher has ended", process.has_ended)
@@ -262,15 +256,17 @@ def s3() -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("trusting")
-def test_s3_gets_whole_folders_with_the_manifest_last(run: OpenRun, clock: Clock, s3: Any, tmp_path: Path) -> None:
+def test_s3_gets_whole_folders_with_the_manifest_last(
+    opened_run: OpenRun, clock: Clock, s3: Any, tmp_path: Path
+) -> None:
     """Through fsspec, with keys from a file of mode 0600; `latest.json` names what was published last."""
     address, client = s3
-    keys = secret_file(run, "key: of-test\nsecret: the-secret-of-it\n")
+    keys = secret_file(opened_run, "key: of-test\nsecret: the-secret-of-it\n")
     options = {"endpoint_url": address, "client_kwargs": {"region_name": "us-east-1"}}
-    publisher = publisher_to(run, clock, {"to": "s3://models/ours", "secret_file": keys, "options": options})
+    publisher = publisher_to(opened_run, clock, {"to": "s3://models/ours", "secret_file": keys, "options": options})
     for step in (5, 6):
-        add_sound_checkpoint(run.directory, run.sessions, step)
-        assert publisher.publish_pending(), publications(run.sessions)
+        add_sound_checkpoint(opened_run.directory, opened_run.sessions, step)
+        assert publisher.publish_pending(), publications(opened_run.sessions)
     listed = {each["Key"]: each["LastModified"] for each in client.list_objects_v2(Bucket="models")["Contents"]}
     latest = json.loads(client.get_object(Bucket="models", Key="ours/latest.json")["Body"].read())
     assert latest["step"] == 6
@@ -289,12 +285,12 @@ def test_s3_gets_whole_folders_with_the_manifest_last(run: OpenRun, clock: Clock
     [("hf_token", 0o644, "can be read by others"), ("", 0o600, "is empty"), ("ключ", 0o600, "not ASCII")],
 )
 def test_a_secret_that_is_not_private_is_refused(
-    run: OpenRun, clock: Clock, text: str, mode: int, complaint: str
+    opened_run: OpenRun, clock: Clock, text: str, mode: int, complaint: str
 ) -> None:
     """The publisher does not start with it, and says what to do."""
-    secret = secret_file(run, text, mode)
+    secret = secret_file(opened_run, text, mode)
     with pytest.raises(ConfigError, match=complaint):
-        publisher_to(run, clock, {"to": f"hf://{REPOSITORY}", "secret_file": secret})
+        publisher_to(opened_run, clock, {"to": f"hf://{REPOSITORY}", "secret_file": secret})
 
 
 @pytest.mark.parametrize(
@@ -307,8 +303,8 @@ def test_a_secret_that_is_not_private_is_refused(
         {"to": "s3://models", "options": {"client_kwargs": {"aws_secret_access_key": "x"}}},
     ],
 )
-def test_settings_take_no_secret_and_no_address_of_nothing(run: OpenRun, place: dict[str, object]) -> None:
+def test_settings_take_no_secret_and_no_address_of_nothing(opened_run: OpenRun, place: dict[str, object]) -> None:
     """A mistake in `publications` is found when the settings are read."""
-    publish_to(run.directory.path, place)
+    publish_to(opened_run.directory.path, place)
     with pytest.raises(ConfigError, match="publications"):
-        _ = RunDirectory.open(run.directory.path).settings
+        _ = RunDirectory.open(opened_run.directory.path).settings

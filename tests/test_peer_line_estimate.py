@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import pytest
 
@@ -18,27 +17,18 @@ from peer.line_estimate import (
     promised_time,
 )
 from peer.load_balancing import MAX_BANDWIDTH, reduction_shares
+from tests.clocks import Clock
 
 MBIT = 125_000.0  # bytes per second
 ROUND_S = 60.0  # between the ends of two rounds
 VALUES_BYTES = 36_000_000
 
 
-@dataclass
-class Clock:
-    """Stands still unless moved."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Stay:
     """One peer whose line is really so fast, and a coordinator that measures it."""
 
     def __init__(self, rate: float, declared: float | None = None) -> None:
-        self.clock, self.true_rate = Clock(), rate
+        self.clock, self.true_rate = Clock(0.0), rate
         self.line = LineEstimate(rate if declared is None else declared, self.clock, random.Random(3))
         self.measurements = 0
 
@@ -149,7 +139,7 @@ def test_little_traffic_tells_nothing() -> None:
 @pytest.mark.parametrize("rate", [None, 0.0])
 def test_who_has_no_rate_to_tell_never_gets_one(rate: float | None) -> None:
     """The keeper is as fast as is known; a relayed peer reduces nothing, however fast its line."""
-    line = LineEstimate(rate, clock := Clock(), random.Random(1))
+    line = LineEstimate(rate, clock := Clock(0.0), random.Random(1))
     line.passed(RoundTraffic(1e9, 1e9, 600.0, 1.0))
     line.measured(5e6)
     clock.now = 2 * LATEST_S
@@ -159,7 +149,7 @@ def test_who_has_no_rate_to_tell_never_gets_one(rate: float | None) -> None:
 
 def test_rates_stay_within_reason() -> None:
     """Neither a round nor a measurement makes a rate that others would not believe."""
-    line = LineEstimate(1e6, Clock(), random.Random(1))
+    line = LineEstimate(1e6, Clock(0.0), random.Random(1))
     line.passed(RoundTraffic(1e15, 1e15, 1.0, 1.0))
     assert line.rate == MAX_BANDWIDTH
     for nonsense in (0.0, -1.0, float("nan"), float("inf")):
