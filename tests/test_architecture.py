@@ -10,8 +10,10 @@ show something (agent, service, commands) never import torch or hivemind, which 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -161,6 +163,55 @@ for start in {starts!r}:
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 0, result.stderr
+
+
+@cache
+def tests() -> dict[str, ast.Module]:
+    """Every module of the tests by its path."""
+    paths = sorted((ROOT / "tests").rglob("*.py"))
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def test_no_test_module_imports_another() -> None:
+    """Helpers of several test modules are in `tests/support`, so that a test can be moved or removed alone."""
+    found = {
+        path: [name for name in imported(tree) if re.match(r"tests\.(.*\.)?test_", name)]
+        for path, tree in tests().items()
+    }
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The names that a module imports, each with its module's."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_each_fixture_is_defined_once() -> None:
+    """A fixture that two files need is in a `conftest.py` above both."""
+    files = defaultdict(list)
+    for path, tree in tests().items():
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_fixture(node):
+                files[code_of(node)].append(path)
+    assert [paths for paths in files.values() if len(paths) > 1] == []
+
+
+def is_fixture(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether one of its decorators makes it a fixture."""
+    return any(ast.unparse(decorator).startswith("pytest.fixture") for decorator in function.decorator_list)
+
+
+def code_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Decorators, parameters and statements of a function, whatever its name, its docstring and its variables are."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    local = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    parameters = [argument.arg for argument in function.args.args]
+    code = "\n".join([*map(ast.unparse, function.decorator_list), *parameters, *map(ast.unparse, body)])
+    return re.sub(r"\w+", lambda word: "_" if word[0] in local else word[0], code)
 
 
 # What turns data into code, or may.
