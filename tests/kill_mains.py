@@ -1,4 +1,4 @@
-"""Processes that write and publish checkpoints until they are killed; forked from a server that has all loaded."""
+"""Processes that write and publish checkpoints until they are killed."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from tests import kill_mains
 from tests.small_run import make_small_run
 from tests.sound_checkpoints import publish_to
 from tests.support.waiting import wait_until
+from tests.support.zygote import forking_python
 
 KILLS = int(os.environ.get("MANYHANDS_KILLS", "25"))
 MOST_S = 0.25  # from the first whole checkpoint to the kill: several are written in that time
@@ -26,14 +27,14 @@ MOST_S = 0.25  # from the first whole checkpoint to the kill: several are writte
 
 def killed_again_and_again(main: Callable[[str, str], None], run_dir: Path, check: Callable[[int], None]) -> None:
     """Start `main`, kill it at a random instant, and `check` with the last step that it said was complete."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.kill_mains"])
+    context = multiprocessing.get_context("spawn")
     chance, written = random.Random(5), run_dir / "written"
     written.touch()
     for _ in range(KILLS):
         before = written.stat().st_size
         process = context.Process(target=main, args=(str(run_dir), str(written)))
-        process.start()
+        with forking_python():
+            process.start()
         wait_until("the writer has written a checkpoint", lambda before=before: written.stat().st_size > before)  # type: ignore[misc]
         time.sleep(chance.uniform(0, MOST_S))
         assert process.is_alive()

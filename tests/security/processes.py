@@ -1,7 +1,7 @@
 """Peers of a swarm under attack, each a process of its own that the test talks to through a pipe.
 
-All are forked from one server that has imported torch and hivemind once, so that a swarm of five starts in a few
-seconds on a small machine.
+All are forked from a process that has imported torch and hivemind once, so that a swarm of five starts in a few seconds
+on a small machine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hivemind.utils import MPFuture
-
 from tests.support.waiting import wait_until
+from tests.support.zygote import forking_python
 
 MAX_ATTACK_BYTES = 40
-PRELOADED = [f"tests.security.{name}" for name in ("plain_peer", "plain_reducer", "plain_rounds", "member_peer")]
 Said = dict[str, Any]
 
 
@@ -59,7 +57,6 @@ class Orders:
 def _begin(main: Callable[[Any, Orders], None], plan: Any, pipe: Connection, log: str) -> None:
     """In the new process: lead a group of its own, so that all it forks can be ended with it; write to a log."""
     os.setsid()
-    MPFuture.reset_backend()  # its locks are made at import: all peers would share them, and one be killed with one
     with open(log, "w", buffering=1) as file:  # noqa: PTH123 - file descriptors of the process itself
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -70,12 +67,12 @@ class PeerProcess:
     """A started peer and what it has said so far."""
 
     def __init__(self, main: Callable[[Any, Orders], None], plan: Any, log: Path) -> None:
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.log = log
         self.process = context.Process(target=_begin, args=(main, plan, theirs, str(log)))
-        self.process.start()
+        with forking_python():
+            self.process.start()
         theirs.close()
         self.said: list[Said] = []
         self._read = 0
