@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from mutmut.mutation.data import SourceFileMutationData
@@ -18,7 +19,8 @@ from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 from mutmut.utils.format_utils import get_mutant_name
 
-LEAST_NOTICED = 90  # per cent
+LEAST_NOTICED = 0.9
+MISSED, UNREACHED = ("survived", "not checked", "check was interrupted by user"), "no tests"
 
 
 def main() -> int:
@@ -29,23 +31,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    paths = [path for path in walk_mutatable_files() if options.module in (None, str(path))]
+    paths = sorted(path for path in walk_mutatable_files() if options.module in (None, str(path)))
     if not paths:
         parser.error(f"--module {options.module} is not listed under [tool.mutmut] of pyproject.toml")
-    drawn = {path: _draw(path, options.sample, options.seed) for path in sorted(paths)}
-    names = [name for sample in drawn.values() for name in sample]
+    drawn = {path: _draw(path, options.sample, options.seed) for path in paths}
     shutil.rmtree("mutants", ignore_errors=True)  # mutmut does not renew its copies of the sources
-    mutmut = Path(sys.executable).with_name("mutmut")
-    if status := subprocess.run([mutmut, "run", "--max-children", str(options.workers), *names]).returncode:
+    command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", str(options.workers)]
+    if status := subprocess.run([*command, *(name for names in drawn.values() for name in names)]).returncode:
         return status
-    missed = {path: _missed(path, sample) for path, sample in drawn.items()}
-    for name in (every_missed := [name for sample in missed.values() for name in sample]):
-        print("missed:", name)
-    print(f"{'module':36}{'mutants':>8}{'noticed':>8}{'missed':>8}{'%':>8}")
-    for path, sample in drawn.items():
-        print(_line(str(path), len(sample), len(missed[path])))
-    print(_line("all", len(names), len(every_missed)))
-    return int(100 * (len(names) - len(every_missed)) < LEAST_NOTICED * len(names))
+    print(f"{'module':36}{'mutants':>10}{'noticed':>10}{'missed':>10}{'unreached':>10}{'%':>8}")
+    in_all: Counter[str] = Counter()
+    for path, names in drawn.items():
+        in_all += (found := _results(path, names))
+        _print_line(str(path), found)
+    return int(_print_line("all", in_all) < LEAST_NOTICED)
 
 
 def _draw(path: Path, count: int, seed: int) -> list[str]:
@@ -53,14 +52,19 @@ def _draw(path: Path, count: int, seed: int) -> list[str]:
     return random.Random(f"{seed} {path}").sample(names, count) if 0 < count < len(names) else names
 
 
-def _missed(path: Path, names: list[str]) -> list[str]:
-    results = SourceFileMutationData(path=path)
-    results.load()
-    return [name for name in names if status_by_exit_code[results.exit_code_by_key[name]] in {"survived", "no tests"}]
+def _results(path: Path, names: list[str]) -> Counter[str]:
+    """How many ended how."""
+    data = SourceFileMutationData(path=path)
+    data.load()
+    return Counter(status_by_exit_code[data.exit_code_by_key[name]] for name in names)
 
 
-def _line(title: str, count: int, missed: int) -> str:
-    return f"{title:36}{count:8}{count - missed:8}{missed:8}{100 * (count - missed) / count:8.1f}"
+def _print_line(title: str, found: Counter[str]) -> float:
+    """The share that was noticed of what the tests reach."""
+    reached, missed = found.total() - found[UNREACHED], sum(found[end] for end in MISSED)
+    share = 1 - missed / reached if reached else 1.0
+    print(f"{title:36}{found.total():10}{reached - missed:10}{missed:10}{found[UNREACHED]:10}{100 * share:8.1f}")
+    return share
 
 
 if __name__ == "__main__":

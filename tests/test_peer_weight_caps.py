@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import multiprocessing as mp
 
-from peer.weight_caps import MOST_DEVICES, WeightCaps
+from peer.weight_caps import MOST_DEVICES, CapsOfRound, WeightCaps
 
 
 def test_nobody_is_capped_before_anybody_says_so() -> None:
     """A peer that has not looked yet knows nothing of others."""
-    assert WeightCaps().read().of("anyone") == math.inf
+    assert WeightCaps().read() == CapsOfRound({}, math.inf)
 
 
 def test_another_process_reads_what_was_said_last() -> None:
