@@ -198,6 +198,7 @@ def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
         run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
 
 
+@pytest.mark.usefixtures("forked")
 def test_it_runs_in_a_process_of_its_own(model: Path, tmp_path: Path) -> None:
     """Which returns the sentence, where there is no result, and ends when told to."""
     (tmp_path / "test").write_text("ada lives in paris .")

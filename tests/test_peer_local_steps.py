@@ -234,6 +234,7 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     assert named in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_the_same_local_steps_with_jax() -> None:
     """On JAX's devices a peer's copy goes the same way as with PyTorch."""
     config = local_run(2, 12, {"name": "adamw", "learning_rate": 1e-3})
