@@ -172,7 +172,7 @@ def test_roll_back_undoes_the_later_steps(ledger: Ledger, sessions: Sessions, cl
     assert ledger.last_step() == 1
     assert ledger.contributions()[0].samples == 1
     status = read_swarm_status(sessions)
-    assert (status.step, status.era) == (1, 1)
+    assert (status.step, status.era, status.samples_accumulated) == (1, 1, 0)
     assert record(ledger, "ada-1", 2, seq=4, era=1, samples=7).accepted
     assert [(row.step, row.samples) for row in ledger.steps()] == [(1, 1), (2, 7)]
     with sessions() as session:
