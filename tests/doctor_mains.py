@@ -47,7 +47,7 @@ def dies_at_the_question(pipe: Connection, parent_pid: int, log: Path) -> None:
 def hangs(_pipe: Connection, parent_pid: int, log: Path) -> None:
     """Never answers."""
     begin_helper(parent_pid, log)
-    time.sleep(600)
+    time.sleep(3600)
 
 
 def has_little_memory(pipe: Connection, parent_pid: int, log: Path) -> None:
@@ -67,7 +67,7 @@ def daemon_fails(pipe: Connection, parent_pid: int, log: Path) -> None:
 
 def daemon_hangs(pipe: Connection, parent_pid: int, log: Path) -> None:
     """The same with a daemon that neither starts nor ends when told to."""
-    _with_daemon("trap '' TERM\necho 'waiting for a lock'\nsleep 600 &\nwait\nwait\n", pipe, parent_pid, log)
+    _with_daemon("trap '' TERM\necho 'waiting for a lock'\nsleep 3600 &\nwait\nwait\n", pipe, parent_pid, log)
 
 
 def daemon_is_for_another_machine(pipe: Connection, parent_pid: int, log: Path) -> None:

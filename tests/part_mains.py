@@ -16,7 +16,7 @@ from auth.errors import PortTakenError
 from coordinator.store.copying import sqlite_address
 from coordinator.store.engine import open_engine
 
-FOREVER_S = 600.0
+FOREVER_S = 3600.0
 FORK_FILE = "fork.pid"
 EVALUATING_FILE = "evaluating.pid"
 

@@ -269,7 +269,7 @@ def test_a_sink_that_hangs_holds_up_no_other(run: FakeRun) -> None:
     said = write_in_a_process(
         run,
         {"tensorboard": {}, "trackio": {"project": "p"}},
-        "process.LAST_S = 1.0; process.open_trackio = lambda *_: time.sleep(600)",
+        "process.LAST_S = 1.0; process.open_trackio = lambda *_: time.sleep(3600)",
         waits_for="tensorboard",
     )
     assert "trackio has not taken what was left" in said

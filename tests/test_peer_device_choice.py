@@ -35,7 +35,7 @@ def dies(_plan: TrialPlan, _pipe: Connection, _parent_pid: int) -> None:
 def hangs(_plan: TrialPlan, _pipe: Connection, _parent_pid: int) -> None:
     """As within a driver that waits for its card."""
     lead_own_group()
-    time.sleep(600)
+    time.sleep(3600)
 
 
 def never(_plan: TrialPlan, _pipe: Connection, _parent_pid: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from peer import dial_back
 from peer.control_client import ControlClient
 from peer.dial_back import own_addresses
 from peer.doctor.context import Context, Options, Timing
@@ -38,8 +39,9 @@ def context_with(client: ControlClient, listen: tuple[str, ...] = (), dial_back_
     return context
 
 
-async def test_a_machine_that_is_dialled_is_reachable(tmp_path: Path) -> None:
+async def test_a_machine_that_is_dialled_is_reachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real coordinator connects to a port here, which is free again afterwards."""
+    monkeypatch.setattr(dial_back, "OTHERS_TIMEOUT_S", PATIENCE_S)
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         context = context_with(client)
         outcome = await check_reachability(context)

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
+from peer.guest import cloud as module
 from peer.guest.cloud import ADDRESS, AZURE_ASSET_TAG, CLOUDS, Cloud, name_of_cloud
 from tests.metadata_server import metadata_server
+from tests.support.waiting import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a service of these tests answer as late as it may."""
+    monkeypatch.setattr(module, "TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.mark.parametrize("name", CLOUDS)

@@ -36,7 +36,7 @@ def test_memory_of_a_group_counts_shared_pages_once() -> None:
         f"block = os.urandom({60 * MB})\n"
         "for _ in range(2):\n"
         "    if os.fork() == 0:\n"
-        "        time.sleep(600)\n"
+        "        time.sleep(3600)\n"
         "print('ready', flush=True); sys.stdin.read(); os.killpg(0, 9)\n"
     )
     command = [sys.executable, "-c", script]

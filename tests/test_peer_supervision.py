@@ -13,7 +13,7 @@ import pytest
 from peer.supervision import end_group, has_ended
 from tests.support.waiting import PATIENCE_S, is_gone, wait_until
 
-SLEEP = "import time; time.sleep(600)"
+SLEEP = "import time; time.sleep(3600)"
 # A child that leads its group and dies with its parent; it prints its own pid and that of a fork.
 CHILD = """
 import os, sys, time
@@ -22,7 +22,7 @@ sys.platform = os.environ.get("TEST_PLATFORM", sys.platform)
 lead_own_group(); die_with_parent(int(sys.argv[1])); kill_forks_at_end()
 fork = os.fork()
 if fork: print(os.getpid(), fork, os.getpgid(fork), flush=True)
-time.sleep(600)
+time.sleep(3600)
 """
 # Without the kernel's help, as on macOS, a thread watches for the parent's end.
 EVERYWHERE = pytest.mark.parametrize("platform", ["linux", "darwin"])

@@ -147,7 +147,7 @@ def dies_once(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
 def ignores_stop(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Hangs, with a child of its own, whatever it is told."""
     lead_own_group()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     directory = Path(plan.data_dir)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / GRANDCHILD_FILE).write_text(str(child.pid))

@@ -184,8 +184,9 @@ def train_on_together(site: Site) -> None:
 
 
 def step_reports(site: Site, name: str) -> list[dict[str, Any]]:
-    """All that this volunteer's own log has."""
-    lines = [line for line in (site.base / f"{name}.log").read_text().splitlines() if line.startswith("{")]
+    """All that this volunteer's own log has, but for a line that is being written."""
+    whole = (site.base / f"{name}.log").read_text().rpartition("\n")[0]
+    lines = [line for line in whole.splitlines() if line.startswith("{")]
     return [event for event in map(json.loads, lines) if event["event"] == "StepReport"]
 
 
