@@ -166,7 +166,7 @@ for start in {starts!r}:
 
 
 @cache
-def tests() -> dict[str, ast.Module]:
+def suite() -> dict[str, ast.Module]:
     """Every module of the tests by its path."""
     paths = sorted((ROOT / "tests").rglob("*.py"))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
@@ -176,7 +176,7 @@ def test_no_test_module_imports_another() -> None:
     """Helpers of several test modules are in `tests/support`, so that a test can be moved or removed alone."""
     found = {
         path: [name for name in imported(tree) if re.match(r"tests\.(.*\.)?test_", name)]
-        for path, tree in tests().items()
+        for path, tree in suite().items()
     }
     assert {path: names for path, names in found.items() if names} == {}
 
@@ -193,7 +193,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 def test_each_fixture_is_defined_once() -> None:
     """A fixture that two files need is in a `conftest.py` above both."""
     files = defaultdict(list)
-    for path, tree in tests().items():
+    for path, tree in suite().items():
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_fixture(node):
                 files[code_of(node)].append(path)
