@@ -330,6 +330,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.parametrize("store_kind", ["sqlite"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(EVENTS, max_size=20))
 def test_sums_always_equal_their_reports(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:

@@ -99,6 +99,7 @@ DELIVERIES = st.tuples(
 HISTORIES = st.lists(st.one_of(st.lists(DELIVERIES, min_size=1, max_size=12), st.integers(0, 3)), max_size=4)
 
 
+@pytest.mark.parametrize("store_kind", ["sqlite"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=HISTORIES)
 def test_together_comes_to_the_same_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, history: list[Any]) -> None:
