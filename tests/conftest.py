@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from coordinator.ledger import Ledger
     from coordinator.runs import OpenRun
     from coordinator.store.engine import Sessions
-    from tests.clocks import Clock
-    from tests.local_hub import Hub
-    from tests.openid_provider import OpenIdProvider
-    from tests.served_page import FakeRun, PageServer
-    from tests.stores import Kind
+    from tests.support.clocks import Clock
+    from tests.support.local_hub import Hub
+    from tests.support.openid_provider import OpenIdProvider
+    from tests.support.served_page import FakeRun, PageServer
+    from tests.support.stores import Kind
 
 pytest.register_assert_rewrite("tests.support")  # their assertions, too, show what was compared
 SWARMS = ("tests/system/", "tests/security/")
@@ -72,7 +72,7 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     """Name what is not installed and what installs it."""
-    from tests.programs import missing
+    from tests.support.programs import missing
 
     names, packages = missing()
     if not names:
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_sessionfinish() -> None:
     """Stop the PostgreSQL server, if a test of this process has started it."""
-    if (module := sys.modules.get("tests.postgres")) is not None:
+    if (module := sys.modules.get("tests.support.postgres")) is not None:
         module.stop_shared_server()
 
 
@@ -145,7 +145,7 @@ def store_kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def clock() -> Clock:
     """A clock that stands still until a test moves it."""
-    from tests.clocks import Clock
+    from tests.support.clocks import Clock
 
     return Clock()
 
@@ -161,7 +161,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Public keys of six devices, made once."""
-    from tests.stores import device_keys
+    from tests.support.stores import device_keys
 
     return device_keys(tmp_path_factory.mktemp("keys"), 6)
 
@@ -177,7 +177,7 @@ def evaluator_key(tmp_path: Path) -> EvaluatorKey:
 @pytest.fixture
 def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
     """An empty database with all tables."""
-    from tests.stores import empty_store
+    from tests.support.stores import empty_store
 
     with empty_store(tmp_path, store_kind) as made:
         yield made
@@ -203,7 +203,7 @@ def ledger(sessions: Sessions, clock: Clock) -> Ledger:
 @pytest.fixture
 def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
     """An empty run."""
-    from tests.served_page import fake_run
+    from tests.support.served_page import fake_run
 
     with fake_run(tmp_path, clock) as made:
         yield made
@@ -212,7 +212,7 @@ def run(tmp_path: Path, clock: Clock) -> Iterator[FakeRun]:
 @pytest.fixture
 def small_run(tmp_path: Path) -> RunDirectory:
     """The folder of a run whose model and tokenizer are tiny."""
-    from tests.small_run import make_small_run
+    from tests.support.small_run import make_small_run
 
     return make_small_run(tmp_path)
 
@@ -249,7 +249,7 @@ def client(run: FakeRun) -> Iterator[TestClient]:
 @pytest.fixture
 def server(run: FakeRun) -> Iterator[PageServer]:
     """The run's dashboard on a port of this machine."""
-    from tests.served_page import PageServer
+    from tests.support.served_page import PageServer
 
     made = PageServer(run)
     yield made
@@ -259,7 +259,7 @@ def server(run: FakeRun) -> Iterator[PageServer]:
 @pytest.fixture(scope="module")  # no wider: beside a browser that is open no asynchronous test can run
 def browser() -> Iterator[Browser]:
     """One browser for all tests of a file."""
-    from tests.browser import chromium
+    from tests.support.browser import chromium
 
     with chromium() as made:
         yield made
@@ -274,7 +274,7 @@ def complaints() -> list[str]:
 @pytest.fixture
 def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
     """A fresh page whose complaints are collected."""
-    from tests.browser import fresh_page
+    from tests.support.browser import fresh_page
 
     with fresh_page(browser, complaints) as made:
         made.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
@@ -284,7 +284,7 @@ def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
 @pytest.fixture
 def provider() -> Iterator[OpenIdProvider]:
     """An OpenID provider on this machine."""
-    from tests.openid_provider import OpenIdProvider, running
+    from tests.support.openid_provider import OpenIdProvider, running
 
     with running(OpenIdProvider()) as served:
         yield served
@@ -295,7 +295,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that this process and its children take for Hugging Face's."""
     from huggingface_hub import constants
 
-    from tests.local_hub import local_hub
+    from tests.support.local_hub import local_hub
 
     with local_hub() as made:
         monkeypatch.setattr(constants, "ENDPOINT", made.url)

@@ -11,7 +11,7 @@ from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import get_dht_time
 
 from auth.nesting import MAX_NESTING, bound_nesting
-from tests.fuzz.inputs import tuples_in_tuples
+from tests.support.inputs import tuples_in_tuples
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,7 +37,7 @@ def test_a_process_of_the_swarm_survives_what_kills_plain_hivemind() -> None:
     script = """
 from hivemind.utils.serializer import MSGPackSerializer
 {0}
-from tests.fuzz.inputs import tuples_in_tuples
+from tests.support.inputs import tuples_in_tuples
 try:
     MSGPackSerializer.loads(tuples_in_tuples(4000))
 except ValueError:

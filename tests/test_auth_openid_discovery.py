@@ -16,8 +16,8 @@ from auth.openid.http import MAX_ANSWER_BYTES, fetch_json
 from auth.openid.identity import identity_of, normalise
 from auth.openid.keys import parse_keys
 from auth.openid.provider import Provider, require_safe_url, with_known
-from tests.clocks import Clock
-from tests.openid_provider import OpenIdProvider, rsa_key
+from tests.support.clocks import Clock
+from tests.support.openid_provider import OpenIdProvider, rsa_key
 
 
 def discovery_of(provider: OpenIdProvider, clock: Clock | None = None) -> Discovery:

@@ -18,7 +18,7 @@ from auth.openid.device_flow import begin_device_login, finish_device_login
 from auth.openid.identity import Identity
 from auth.openid.provider import Provider
 from auth.openid.relying_party import RelyingParty
-from tests.openid_provider import SECRET, OpenIdProvider, edwards_key, elliptic_key, running
+from tests.support.openid_provider import SECRET, OpenIdProvider, edwards_key, elliptic_key, running
 
 CALLBACK = "https://run.example.org/login/callback"
 

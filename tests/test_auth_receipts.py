@@ -25,7 +25,7 @@ from auth.receipts import (
     whole_samples,
 )
 from peer.protocol import MAX_PEER_MESSAGE_BYTES
-from tests.receipts import key_of
+from tests.support.receipts import key_of
 
 ADA, BOB = key_of("ada"), key_of("bob")
 RECEIPT = Receipt("sahaj-বাংলা", 2, 7, {ADA.peer_id: 12, BOB.peer_id: 20})

@@ -37,7 +37,7 @@ from auth.swarm_auth import (
     while_admitted,
 )
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 RUN = "demo"
 NOW = 1_000.0

@@ -14,7 +14,7 @@ from peer.config.sampling import Scorer
 from peer.corpus_sampling import train_scorer
 from peer.data.scoring import open_scorer
 from peer.data.whole_corpus import sources_of
-from tests.programs import require_kenlm
+from tests.support.programs import require_kenlm
 
 
 def test_both_ways_find_the_same_perplexities_and_the_path_keeps_its_share(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks._viewers import watching
 from benchmarks._visit import visit
 from benchmarks.dashboard import ask, listener_of
-from tests.served_page import FakeRun, PageServer
+from tests.support.served_page import FakeRun, PageServer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 VIEWERS = 40  # more than one address may be

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._trainer_variant import VARIANTS, Outcome, Plan, measure
-from tests.tiny_albert import VOCABULARY, tiny_config
+from tests.support.tiny_albert import VOCABULARY, tiny_config
 
 
 def outcome(variant: str) -> Outcome:

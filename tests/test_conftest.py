@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import THOROUGH, pytest_report_header
-from tests.programs import require
+from tests.support.programs import require
 
 SUITE = """
 import pytest

@@ -17,9 +17,9 @@ from coordinator.administrators import IDLE_S, LIFETIME_S, SESSIONS_KEPT, Admini
 from coordinator.cli import app
 from coordinator.runs import OpenRun, open_run
 from coordinator.store.models import Administrator, AdminSession
-from tests.clocks import Clock
-from tests.small_run import make_small_run
-from tests.stores import Kind, database_address, let_others_wait
+from tests.support.clocks import Clock
+from tests.support.small_run import make_small_run
+from tests.support.stores import Kind, database_address, let_others_wait
 
 PASSWORD = "correct horse battery"
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

@@ -12,8 +12,8 @@ from coordinator.ledger import SETTLED_S
 from coordinator.raised_alarms import raised_alarms
 from coordinator.web import WebState, create_app
 from peer.sketch import sketch_of
-from tests.clocks import Clock
-from tests.served_page import FakeRun
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
 
 
 @pytest.fixture

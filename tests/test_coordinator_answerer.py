@@ -17,9 +17,9 @@ from coordinator.parts import ANSWERER, PartProcess
 from coordinator.presence import checkpoints, record_checkpoint
 from coordinator.questions import QuestionRow, ask, find_question
 from coordinator.runs import OpenRun, open_run
-from tests.clocks import Clock
-from tests.small_checkpoints import add_checkpoint
-from tests.small_run import make_small_run
+from tests.support.clocks import Clock
+from tests.support.small_checkpoints import add_checkpoint
+from tests.support.small_run import make_small_run
 from tests.support.waiting import wait_until
 
 SENTENCE = "Many hands make [MASK] work."

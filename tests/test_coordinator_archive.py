@@ -20,8 +20,8 @@ from coordinator.manifests import file_entry
 from coordinator.people import Window, people
 from coordinator.web.frozen import Archive, answer_name
 from dashboards import catalogs
-from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

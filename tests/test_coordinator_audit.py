@@ -14,7 +14,7 @@ from auth.errors import ConfigError
 from coordinator.audit import AuditLog, audit_log, os_actor
 from coordinator.cli import app
 from coordinator.runs import open_run
-from tests.small_run import make_small_run
+from tests.support.small_run import make_small_run
 
 
 def test_commands_are_recorded_with_the_systems_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from coordinator import doctor
 from coordinator.authority_key import handover_to, load_authority, rotate
 from coordinator.runs import open_run
 from peer.session_stream import SessionHandlers
-from tests.control_plane import TestCoordinator, connected, join_as, joined, serving
-from tests.small_run import make_small_run
+from tests.support.control_plane import TestCoordinator, connected, join_as, joined, serving
 from tests.support.operator_commands import call
+from tests.support.small_run import make_small_run
 from tests.support.waiting import eventually
 
 NOW = 1_800_000_000.0

@@ -28,10 +28,10 @@ from coordinator.store.copying import contents, copy_rows, file_contents, sqlite
 from coordinator.store.engine import migrate, open_engine
 from coordinator.store.models import Member
 from peer.run_config import Run, RunConfig
-from tests.postgres import new_database
-from tests.receipts import key_of
-from tests.stores import Kind, database_address, downgrade, put_tables
 from tests.support.operator_commands import call
+from tests.support.postgres import new_database
+from tests.support.receipts import key_of
+from tests.support.stores import Kind, database_address, downgrade, put_tables
 from tests.support.waiting import PATIENCE_S
 
 CONFIG = RunConfig(run=Run(name="demo"))

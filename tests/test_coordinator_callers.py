@@ -8,7 +8,7 @@ import pytest
 
 from auth.errors import RequestError
 from coordinator.callers import CallerPace, caller_address, network_of
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 ADA, BOB, EVE = (ip_address(f"192.0.2.{number}") for number in (1, 2, 3))
 

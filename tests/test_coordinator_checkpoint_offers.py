@@ -15,9 +15,9 @@ from coordinator.manifests import StoredCheckpoint
 from coordinator.presence import record_checkpoint
 from peer.checkpoint_offer import STATE_FILES
 from peer.messages import CheckpointFetched, Ready
-from tests import worker_mains
-from tests.control_plane import TestCoordinator, connected, join_as, serving, write_status
+from tests.support import worker_mains
 from tests.support.agents import make_agent
+from tests.support.control_plane import TestCoordinator, connected, join_as, serving, write_status
 from tests.support.waiting import PATIENCE_S, eventually
 
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/Qm"

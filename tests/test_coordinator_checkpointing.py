@@ -15,9 +15,9 @@ from coordinator.presence import checkpoints
 from coordinator.probe import make_probes
 from coordinator.runs import OpenRun, open_run
 from peer.optim import build_optimizer, parameter_groups
-from tests.clocks import Clock
-from tests.small_checkpoints import run_model
-from tests.small_run import make_small_run
+from tests.support.clocks import Clock
+from tests.support.small_checkpoints import run_model
+from tests.support.small_run import make_small_run
 from tests.support.standing_swarm import StandingSwarm
 
 

@@ -31,7 +31,7 @@ from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups
 from peer.outer_optimizer import OuterNesterov
 from peer.saved_state import restore_model, restore_optimizer
-from tests.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
+from tests.support.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 
 class TiedModel(torch.nn.Module):

@@ -23,11 +23,11 @@ from coordinator.validations import record_validation
 from peer.data.tokenizers import load_tokenizer
 from peer.messages import StepReport
 from peer.software import install_commands
-from tests.postgres import PASSWORD, new_database
-from tests.receipts import keeper_confirms
-from tests.served_page import validation_row
-from tests.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 from tests.support.operator_commands import call
+from tests.support.postgres import PASSWORD, new_database
+from tests.support.receipts import keeper_confirms
+from tests.support.served_page import validation_row
+from tests.support.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 
 NOW = 1_800_000_000.0
 

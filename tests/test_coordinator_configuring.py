@@ -13,7 +13,7 @@ from coordinator.cli import app
 from coordinator.directory import RunDirectory, Settings
 from coordinator.environment import VARIABLES, Wanted
 from coordinator.runs import open_run
-from tests.small_run import make_small_run, small_config
+from tests.support.small_run import make_small_run, small_config
 
 
 @pytest.fixture

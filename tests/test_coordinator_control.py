@@ -26,7 +26,7 @@ from peer.control_client import ControlClient
 from peer.protocol import PROTOCOL_VERSION, control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
-from tests.control_plane import TOKENIZER, connected, serving, write_status
+from tests.support.control_plane import TOKENIZER, connected, serving, write_status
 from tests.support.waiting import PATIENCE_S
 
 

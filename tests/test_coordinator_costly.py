@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from coordinator.costly import LITTLE_S, REST, Costly
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 class Count:

@@ -23,9 +23,9 @@ from coordinator.directory import RunDirectory, Settings
 from coordinator.runs import open_run
 from coordinator.store.engine import migrate, open_engine
 from peer.run_config import RunConfig
-from tests.postgres import new_database
-from tests.small_run import make_small_run
-from tests.stores import Kind, database_address, empty_store
+from tests.support.postgres import new_database
+from tests.support.small_run import make_small_run
+from tests.support.stores import Kind, database_address, empty_store
 
 CONFIG = RunConfig.from_mapping({"run": {"name": "small"}})
 

@@ -27,9 +27,9 @@ from coordinator.runs import OpenRun
 from coordinator.store.models import Device
 from coordinator.validations import record_validation
 from peer.messages import StepReport
-from tests.receipts import keeper_confirms, key_of
-from tests.served_page import validation_row
-from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
+from tests.support.receipts import keeper_confirms, key_of
+from tests.support.served_page import validation_row
+from tests.support.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
 from tests.support.waiting import wait_until
 
 FAR_AHEAD = 4e9  # Unix seconds: after any start

@@ -7,8 +7,8 @@ from pathlib import Path
 from coordinator.device_watch import LOOK_EVERY_S, PATIENCE_S, STARTING_S, DeviceWatch
 from coordinator.presence import APART, online_sessions, touch_session
 from coordinator.raised_alarms import raised_alarms
-from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun, fake_run
 
 
 def say(run: FakeRun, clock: Clock, *states: str) -> None:

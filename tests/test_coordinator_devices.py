@@ -14,7 +14,7 @@ from coordinator.devices import device_rows
 from coordinator.membership import Membership, device_id_of
 from coordinator.presence import open_session
 from coordinator.store.engine import Sessions
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600

@@ -22,9 +22,9 @@ from coordinator.runs import open_run
 from coordinator.store.engine import open_engine
 from coordinator.web.app import WebState, create_app
 from peer.run_config import Run, RunConfig
-from tests.small_checkpoints import add_checkpoint
-from tests.small_run import make_small_run
 from tests.support.operator_commands import call
+from tests.support.small_checkpoints import add_checkpoint
+from tests.support.small_run import make_small_run
 
 CONFIG = RunConfig(run=Run(name="demo"))
 

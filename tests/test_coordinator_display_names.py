@@ -12,8 +12,8 @@ from coordinator.erasure import erase
 from coordinator.membership import Membership
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Naming
-from tests.clocks import Clock
-from tests.receipts import key_of
+from tests.support.clocks import Clock
+from tests.support.receipts import key_of
 
 ADA, BOB = key_of("ada").public_key, key_of("bob").public_key
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -23,7 +23,7 @@ from coordinator.doorkeeper import DoorLimits
 from coordinator.run_services import open_run_services
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 from peer.run_config import RunConfig
-from tests.stores import put_tables
+from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
 
 LIMITS = DoorLimits(handshake_s=PATIENCE_S, first_message_s=PATIENCE_S, idle_s=PATIENCE_S)

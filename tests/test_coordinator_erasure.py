@@ -18,9 +18,9 @@ from coordinator.presence import online_sessions
 from coordinator.replicas import offer_relay
 from coordinator.store.copying import save_as_file
 from coordinator.web.snapshot import take_snapshot
-from tests.receipts import key_of
-from tests.served_page import FakeRun, fake_run
-from tests.stores import Kind, database_address
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, fake_run
+from tests.support.stores import Kind, database_address
 
 NAME, SHOWN = "Ada L. (100%_'\\)", "Night Owl"
 ADDRESS = "/ip4/198.51.100.7/tcp/4001"  # where the member's device relays for others

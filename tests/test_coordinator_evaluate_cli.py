@@ -15,9 +15,9 @@ from coordinator.evaluate.results import TaskResult
 from coordinator.evaluate.worker import run_plan
 from coordinator.evaluate_cli import app
 from coordinator.runs import open_run
-from tests.evaluated_runs import FILL, make_evaluated_run
-from tests.sound_checkpoints import add_sound_checkpoint
-from tests.tiny_bert import save_tiny_bert
+from tests.support.evaluated_runs import FILL, make_evaluated_run
+from tests.support.sound_checkpoints import add_sound_checkpoint
+from tests.support.tiny_bert import save_tiny_bert
 
 CONLL = "ada\tB-PER\nlives\tO\nin\tO\nparis\tB-LOC\n\n" * 10
 FAST = ("--seeds", "1", "--epochs", "4", "--learning-rate", "0.01", "--max-length", "32")

@@ -27,9 +27,9 @@ from coordinator.presence import record_checkpoint
 from coordinator.run_services import RunServices, open_run_services
 from manyhands import build_app
 from peer.config.evaluation import Examples, Task
-from tests.evaluated_runs import FILL, NER, made_up, make_evaluated_run
-from tests.served_page import FakeRun, PageServer
-from tests.sound_checkpoints import add_sound_checkpoint, record
+from tests.support.evaluated_runs import FILL, NER, made_up, make_evaluated_run
+from tests.support.served_page import FakeRun, PageServer
+from tests.support.sound_checkpoints import add_sound_checkpoint, record
 
 pytestmark = pytest.mark.usefixtures("forked")
 ROOT = Path(__file__).resolve().parent.parent

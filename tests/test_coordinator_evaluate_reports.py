@@ -11,7 +11,7 @@ import pytest
 
 from auth.errors import RequestError, StorageError
 from coordinator.evaluate.reports import EvaluatorKey, Report, SignedReport
-from tests.evaluated_runs import NER, made_up
+from tests.support.evaluated_runs import NER, made_up
 
 
 def report(**changes: object) -> Report:

@@ -20,7 +20,7 @@ from coordinator.evaluate.running import run_apart
 from coordinator.evaluate.windows import cut
 from coordinator.evaluate.worker import run_plan
 from peer.config.evaluation import Task
-from tests.tiny_bert import save_tiny_bert
+from tests.support.tiny_bert import save_tiny_bert
 
 FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": 32}
 

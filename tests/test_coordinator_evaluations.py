@@ -23,7 +23,7 @@ from coordinator.presence import record_checkpoint
 from coordinator.store.engine import Sessions
 from peer.config.evaluation import Task
 from peer.run_config import RunConfig
-from tests.evaluated_runs import FILL, NER, made_up
+from tests.support.evaluated_runs import FILL, NER, made_up
 
 FIRST, SECOND = "1" * 64, "2" * 64
 KEY, OTHER_KEY = "ab" * 32, "cd" * 32

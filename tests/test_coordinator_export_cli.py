@@ -16,7 +16,7 @@ from coordinator.export_cli import app
 from coordinator.manifests import MANIFEST, StoredCheckpoint, file_entry, verify
 from coordinator.runs import OpenRun
 from coordinator.soundness import Computed, difference
-from tests.sound_checkpoints import add_sound_checkpoint, publish_to, record
+from tests.support.sound_checkpoints import add_sound_checkpoint, publish_to, record
 
 
 def export(*arguments: object) -> str:

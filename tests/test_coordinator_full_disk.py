@@ -24,11 +24,11 @@ from coordinator.probe import make_probes
 from coordinator.runs import OpenRun, open_run
 from coordinator.store.copying import sqlite_address
 from peer.optim import build_optimizer, parameter_groups
-from tests.control_plane import a_report, joined, serving
-from tests.raw_sessions import greeted
-from tests.small_checkpoints import run_model
-from tests.small_disks import FILLER, fill, make_room, small_disk
-from tests.small_run import make_small_run
+from tests.support.control_plane import a_report, joined, serving
+from tests.support.raw_sessions import greeted
+from tests.support.small_checkpoints import run_model
+from tests.support.small_disks import FILLER, fill, make_room, small_disk
+from tests.support.small_run import make_small_run
 from tests.support.standing_swarm import StandingSwarm
 from tests.support.waiting import eventually
 

@@ -12,7 +12,7 @@ from coordinator.hardware_kinds import Hardware, hardware_of
 from coordinator.round_health import RoundHealth, read_health
 from coordinator.web.snapshot import take_snapshot
 from peer.messages import StepReport
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 
 LATE_STEPS = 10
 

@@ -17,9 +17,9 @@ from coordinator.handed_over import MARK, require_not_handed_over
 from coordinator.manifests import newest_verified
 from coordinator.presence import checkpoints, write_swarm_status
 from coordinator.runs import OpenRun, open_run
-from tests.small_checkpoints import add_checkpoint
-from tests.small_disks import small_disk
 from tests.support.operator_commands import call
+from tests.support.small_checkpoints import add_checkpoint
+from tests.support.small_disks import small_disk
 
 PASSPHRASE = "four words and a horse"
 NOW = 1_800_000_000.0

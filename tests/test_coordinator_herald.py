@@ -18,9 +18,9 @@ from coordinator.herald import Herald, open_herald, outcome_of
 from coordinator.ledger import SETTLED_S
 from coordinator.notices import LONGEST_PAUSE_S, MAX_ATTEMPTS, NEWS_S, Outcome, find_notice, pause_s
 from coordinator.parts import HERALD, PartProcess
-from tests.chat_server import ChatServer, chat_server
-from tests.clocks import Clock
-from tests.served_page import FakeRun, fake_run
+from tests.support.chat_server import ChatServer, chat_server
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun, fake_run
 from tests.support.waiting import wait_until
 
 FIRST = "first-step:1"

@@ -16,7 +16,7 @@ from coordinator.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
 from coordinator.presence import read_swarm_status, write_swarm_status
 from coordinator.store.engine import Sessions
 from peer.swarm import StepOutcome
-from tests.stores import empty_store
+from tests.support.stores import empty_store
 
 FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
 MOVED = "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"

@@ -15,8 +15,8 @@ from auth.errors import ConfigError, WorkerError
 from coordinator.keeper_lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.presence import record_checkpoint, write_swarm_status
 from coordinator.store.engine import Sessions, open_engine
-from tests.postgres import new_database, new_server
-from tests.stores import empty_store
+from tests.support.postgres import new_database, new_server
+from tests.support.stores import empty_store
 from tests.support.waiting import PATIENCE_S, wait_until
 
 

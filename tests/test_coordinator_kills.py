@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.manifests import MANIFEST, newest_verified, verify
-from tests import kill_mains
-from tests.small_run import make_small_run
-from tests.sound_checkpoints import publish_to
+from tests.support import kill_mains
+from tests.support.small_run import make_small_run
+from tests.support.sound_checkpoints import publish_to
 from tests.support.waiting import wait_until
 from tests.support.zygote import forking_python
 

@@ -21,12 +21,12 @@ from coordinator.store.models import Refusal, Report
 from coordinator.store.share_models import LostSamples
 from coordinator.validations import record_validation, validations
 from peer.run_config import RunConfig
-from tests.clocks import Clock
-from tests.receipts import receipt_by
-from tests.served_page import validation_row
-from tests.stores import empty_store, let_others_wait
+from tests.support.clocks import Clock
 from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
+from tests.support.receipts import receipt_by
 from tests.support.reports import report
+from tests.support.served_page import validation_row
+from tests.support.stores import empty_store, let_others_wait
 
 pytestmark = pytest.mark.usefixtures("members")
 

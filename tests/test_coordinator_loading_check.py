@@ -17,7 +17,7 @@ from peer.config.architectures import ARCHITECTURES
 from peer.models import checkpoint_config
 from peer.run_config import RunConfig
 from peer.saved_state import WEIGHTS
-from tests.tiny_families import NAMES, VARIANTS, family_batch, family_config, family_model
+from tests.support.tiny_families import NAMES, VARIANTS, family_batch, family_config, family_model
 
 WITH_OBJECTIVES = [
     (name, objective) for name in NAMES for objective in ARCHITECTURES[VARIANTS.get(name, (name, {}))[0]].objectives

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from coordinator.login_tries import LoginTries
 from coordinator.store.engine import Sessions
 from coordinator.store.replica_models import LoginTry
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 def test_replicas_count_together(sessions: Sessions) -> None:

@@ -42,9 +42,9 @@ from peer.control_client import ControlClient
 from peer.login_prompt import LoginPrompt
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from tests.control_plane import TestCoordinator, connected, serving
-from tests.openid_provider import OpenIdProvider, running
-from tests.stores import put_tables
+from tests.support.control_plane import TestCoordinator, connected, serving
+from tests.support.openid_provider import OpenIdProvider, running
+from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S, wait_until
 
 WEB = "http://127.0.0.1:8080"  # the default of settings; the requests go to the application directly

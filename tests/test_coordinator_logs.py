@@ -27,8 +27,8 @@ from coordinator.logs import (
     redacted,
 )
 from coordinator.store.engine import open_engine
-from tests.clocks import Clock
-from tests.small_run import make_small_run
+from tests.support.clocks import Clock
+from tests.support.small_run import make_small_run
 
 STYLE = LogStyle(LogFormat.JSON, "small", frozenset({"192.0.2.9"}))
 

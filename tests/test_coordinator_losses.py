@@ -11,7 +11,7 @@ from coordinator.revocations import lift_quarantine, put_in_quarantine, shut_out
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, LostSamples, Refusal
 from peer.lost_causes import Lost
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 from tests.support.ledgers import TARGET
 from tests.support.reports import report
 

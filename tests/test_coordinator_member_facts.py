@@ -17,8 +17,8 @@ from coordinator.member_facts import LossFacts, days_of, losses_of, steps_of
 from coordinator.shares import rebuild
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Report
-from tests.crowds import DAY, NOW, TODAY, add_reports, crowd
-from tests.stores import Kind, empty_store
+from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
+from tests.support.stores import Kind, empty_store
 
 
 @pytest.fixture

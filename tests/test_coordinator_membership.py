@@ -26,7 +26,7 @@ from coordinator.presence import open_session
 from coordinator.refusals import KEPT_REFUSALS, add_refusal
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Invite, Refusal
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600

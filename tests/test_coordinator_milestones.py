@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.ledger import StepRow
 from coordinator.milestones import milestones, power_of_ten, round_number
-from tests.served_page import validation_row
+from tests.support.served_page import validation_row
 
 
 def steps(samples: Sequence[int], devices: Sequence[int] = ()) -> list[StepRow]:

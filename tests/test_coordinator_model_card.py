@@ -18,9 +18,9 @@ from coordinator.presence import open_session
 from coordinator.runs import OpenRun
 from peer.messages import StepReport
 from peer.run_config import RunConfig
-from tests.receipts import keeper_confirms, key_of
-from tests.small_run import TARGET_BATCH_SIZE
-from tests.sound_checkpoints import add_sound_checkpoint
+from tests.support.receipts import keeper_confirms, key_of
+from tests.support.small_run import TARGET_BATCH_SIZE
+from tests.support.sound_checkpoints import add_sound_checkpoint
 
 NAMES = ("alice", "bob", "carol", "dave")
 

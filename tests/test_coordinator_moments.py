@@ -9,8 +9,8 @@ from coordinator.moments import CHUNK_STEPS, Group, Share, chunk_of, groups_of, 
 from coordinator.presence import close_session, open_session
 from coordinator.refusals import add_refusal
 from peer.messages import StepReport
-from tests.clocks import Clock
-from tests.served_page import FakeRun
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
 
 START = 1_800_000_000.0
 

@@ -11,8 +11,8 @@ from sqlalchemy import Engine, text
 from coordinator.news import LEAST_REST_S, Bell, Ear, listening
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.store.news import Topic, tell
-from tests.postgres import new_database, new_server
-from tests.stores import empty_store
+from tests.support.postgres import new_database, new_server
+from tests.support.stores import empty_store
 from tests.support.waiting import PATIENCE_S, eventually
 
 LONG_S = 10 * PATIENCE_S

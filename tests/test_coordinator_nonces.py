@@ -11,7 +11,7 @@ from coordinator.nonces import NonceStore, nonce_key
 from coordinator.store.engine import Sessions
 from coordinator.store.replica_models import SpentNonce
 from peer.protocol import NONCE_BYTES, NONCE_LIFETIME_S
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 KEY = b"k" * 32
 

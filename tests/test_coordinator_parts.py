@@ -15,7 +15,7 @@ import pytest
 from auth.errors import DatabaseError, PortTakenError
 from coordinator.logs import LogFormat, LogStyle
 from coordinator.parts import FAILED, Part, PartProcess
-from tests import part_mains
+from tests.support import part_mains
 from tests.support.waiting import is_gone, wait_until
 
 TEXT = LogStyle()

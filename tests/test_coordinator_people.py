@@ -13,8 +13,8 @@ from coordinator.people import Window, leaderboard, people
 from coordinator.stays import stays
 from coordinator.store.engine import Sessions
 from coordinator.store.models import DailyShare
-from tests.crowds import DAY, NOW, TODAY, add_reports, crowd, stay
-from tests.stores import Kind, empty_store
+from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd, stay
+from tests.support.stores import Kind, empty_store
 
 MEMBERS = {"Ada": ["cuda:0 (Tesla T4)", "cpu"], "Bob": ["8 TPU cores"], "Cleo": ["cpu"], "keeper": ["cpu"]}
 BOARD = [

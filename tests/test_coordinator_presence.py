@@ -25,7 +25,7 @@ from coordinator.presence import (
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
 from coordinator.store.models import Session as Stay
-from tests.stores import Kind, empty_store, let_others_wait
+from tests.support.stores import Kind, empty_store, let_others_wait
 
 NOW = 1_800_000_000.0
 PRESENCE: dict[str, Any] = {"step": 7, "own_samples": 12, "samples_per_second": 3.5, "state": "training"}

@@ -13,7 +13,7 @@ from coordinator.presence import PresenceClaim, close_session, online_sessions, 
 from coordinator.presence_book import PresenceBook
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
-from tests.stores import Kind, empty_store
+from tests.support.stores import Kind, empty_store
 from tests.support.waiting import eventually
 
 NOW = 1_800_000_000.0

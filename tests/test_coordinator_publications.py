@@ -22,9 +22,9 @@ from coordinator.publications import (
 )
 from coordinator.store.engine import Sessions
 from coordinator.web import WebState, create_app
-from tests.served_page import FakeRun
-from tests.sound_checkpoints import publish_to
 from tests.support.operator_commands import call
+from tests.support.served_page import FakeRun
+from tests.support.sound_checkpoints import publish_to
 
 PLACE = "s3://models/ours"
 HIDDEN = ({"to": "file:///home/op"}, {"to": "hf://us/model", "private": True})

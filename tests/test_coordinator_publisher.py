@@ -21,9 +21,9 @@ from coordinator.parts import PUBLISHER, PartProcess
 from coordinator.publications import FIRST_PAUSE_S, publications
 from coordinator.publisher import Publisher, open_publisher
 from coordinator.runs import OpenRun
-from tests.clocks import Clock
-from tests.local_hub import TOKEN, Hub
-from tests.sound_checkpoints import add_sound_checkpoint, publish_to, record
+from tests.support.clocks import Clock
+from tests.support.local_hub import TOKEN, Hub
+from tests.support.sound_checkpoints import add_sound_checkpoint, publish_to, record
 from tests.support.waiting import wait_until
 
 # huggingface_hub's own uploads.

@@ -22,10 +22,10 @@ from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Refusal
 from coordinator.strikes import Policy
 from coordinator.suspicions import KEPT_WORDS, NOTE, Claim, hear
-from tests.clocks import Clock
-from tests.control_plane import TestCoordinator, joined, serving
-from tests.receipts import key_of
-from tests.stores import device_keys, let_others_wait
+from tests.support.clocks import Clock
+from tests.support.control_plane import TestCoordinator, joined, serving
+from tests.support.receipts import key_of
+from tests.support.stores import device_keys, let_others_wait
 from tests.support.waiting import eventually
 
 AUTHORITY = AuthorityKey.generate()

@@ -14,9 +14,9 @@ from coordinator.receipts import KEPT_OTHERS, WAIT_S, KeptReceipt, chosen
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Receipt, Refusal
 from peer.messages import StepReport
-from tests.clocks import Clock
-from tests.receipts import key_of, receipt_by
-from tests.stores import Kind, empty_store
+from tests.support.clocks import Clock
+from tests.support.receipts import key_of, receipt_by
+from tests.support.stores import Kind, empty_store
 
 DEVICES = {
     "ada": ("Ada", "trainer"),

@@ -17,11 +17,11 @@ from coordinator.steering import Steersman
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Receipt, Refusal, Report
 from peer.run_config import RunConfig
-from tests.clocks import Clock
-from tests.receipts import receipt_by
-from tests.stores import empty_store
+from tests.support.clocks import Clock
 from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
+from tests.support.receipts import receipt_by
 from tests.support.reports import report
+from tests.support.stores import empty_store
 
 pytestmark = pytest.mark.usefixtures("members")
 

@@ -14,7 +14,7 @@ from coordinator.replicas import relays
 from peer.messages import Ready
 from peer.own_presence import OwnPresence
 from peer.protocol import MAX_RELAYS
-from tests.control_plane import connected, joined, serving
+from tests.support.control_plane import connected, joined, serving
 from tests.support.waiting import eventually
 
 ID = "12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"

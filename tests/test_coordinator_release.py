@@ -25,9 +25,9 @@ from coordinator.manifests import verify
 from coordinator.release.release import Wanted, make_release
 from coordinator.release_cli import app
 from coordinator.runs import OpenRun, open_run
-from tests.evaluated_runs import FILL, make_evaluated_run
-from tests.local_hub import TOKEN, Hub
-from tests.sound_checkpoints import add_sound_checkpoint, publish_to
+from tests.support.evaluated_runs import FILL, make_evaluated_run
+from tests.support.local_hub import TOKEN, Hub
+from tests.support.sound_checkpoints import add_sound_checkpoint, publish_to
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own uploads
 RECIPE = {"seeds": [0, 1], "epochs": 4, "learning_rate": 0.01, "batch_size": 8, "max_length": 32}

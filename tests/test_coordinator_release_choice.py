@@ -10,8 +10,8 @@ from coordinator.presence import CheckpointRow
 from coordinator.release.choice import choose
 from coordinator.validations import ValidationRow
 from peer.config.evaluation import Task
-from tests.evaluated_runs import FILL, NER, made_up
-from tests.served_page import validation_row
+from tests.support.evaluated_runs import FILL, NER, made_up
+from tests.support.served_page import validation_row
 
 TASKS = [Task.model_validate(NER), Task.model_validate(FILL)]
 

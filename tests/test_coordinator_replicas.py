@@ -31,7 +31,7 @@ from coordinator.web.snapshot import Snapshot, take_snapshot
 from peer.protocol import control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
-from tests.control_plane import (
+from tests.support.control_plane import (
     Member,
     SteppedClock,
     TestCoordinator,
@@ -41,10 +41,10 @@ from tests.control_plane import (
     start_server,
     write_status,
 )
-from tests.postgres import new_database
-from tests.raw_sessions import drained, greeted
-from tests.receipts import keeper_confirms
-from tests.stores import Kind, empty_store
+from tests.support.postgres import new_database
+from tests.support.raw_sessions import drained, greeted
+from tests.support.receipts import keeper_confirms
+from tests.support.stores import Kind, empty_store
 from tests.support.waiting import PATIENCE_S, eventually
 
 NOW = 1_800_000_000.0

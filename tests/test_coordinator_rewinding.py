@@ -18,9 +18,9 @@ from coordinator.runs import OpenRun, open_run
 from coordinator.strikes import Policy
 from coordinator.suspicions import Claim, hear
 from peer.messages import StepReport
-from tests.receipts import key_of
-from tests.small_checkpoints import add_checkpoint
-from tests.small_run import make_small_run
+from tests.support.receipts import key_of
+from tests.support.small_checkpoints import add_checkpoint
+from tests.support.small_run import make_small_run
 
 LAST = 12
 

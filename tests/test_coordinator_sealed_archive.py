@@ -12,7 +12,7 @@ import pytest
 
 from auth.errors import ConfigError, StorageError
 from coordinator.sealed_archive import FOLDER, IDENTITY, seal, unseal
-from tests.small_disks import small_disk
+from tests.support.small_disks import small_disk
 
 PASSPHRASE = "four words and a horse"
 CONTENT = {"a": b"", "keys/authority.key": b"k" * 64, "checkpoints/" + "long/" * 40 + "weights": os.urandom(700_001)}

@@ -27,7 +27,7 @@ from coordinator.serve import (
     serve_run,
 )
 from peer.run_config import RunConfig
-from tests.small_run import HOST, make_small_run
+from tests.support.small_run import HOST, make_small_run
 
 
 @dataclass

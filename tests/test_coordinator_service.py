@@ -25,7 +25,7 @@ from coordinator.service import run_service, serve
 from coordinator.store.engine import Sessions, open_engine
 from peer.control_client import ControlClient
 from peer.run_config import RunConfig
-from tests.stores import put_tables
+from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("forked")

@@ -22,7 +22,7 @@ from coordinator.session_hub import (
     presence_every_s,
     standings,
 )
-from tests.control_plane import serving
+from tests.support.control_plane import serving
 
 
 def contribution(member: str, samples: int) -> Contribution:

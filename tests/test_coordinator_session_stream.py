@@ -18,8 +18,8 @@ from coordinator.store.models import LostSamples
 from peer.lost_causes import Lost
 from peer.protocol import control_pb2
 from peer.protocol.wire import lost_to_wire, report_to_wire
-from tests.control_plane import TestCoordinator, a_report, joined, samples_of, serving, write_status
-from tests.raw_sessions import drained, greeted, next_of
+from tests.support.control_plane import TestCoordinator, a_report, joined, samples_of, serving, write_status
+from tests.support.raw_sessions import drained, greeted, next_of
 from tests.support.waiting import eventually
 
 

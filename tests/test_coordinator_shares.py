@@ -13,9 +13,9 @@ from coordinator.ledger import Ledger
 from coordinator.shares import day_of, rebuild
 from coordinator.store.engine import Sessions, migrate, open_engine
 from coordinator.store.models import Base, DailyShare
-from tests.clocks import Clock
-from tests.receipts import receipt_by
+from tests.support.clocks import Clock
 from tests.support.ledgers import CONFIG
+from tests.support.receipts import receipt_by
 from tests.support.reports import report
 
 DAY = 86_400.0

@@ -26,8 +26,8 @@ from coordinator.sinks.settings import Sinks
 from coordinator.sinks.sink import Sink
 from coordinator.sinks.tensorboard_sink import TensorBoardSink, rows_in
 from coordinator.sinks.writer import LONGEST_PAUSE_S, POLL_S, SinkWriter, pause_s
-from tests.clocks import Clock
-from tests.served_page import FakeRun
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S, wait_until
 
 LATER = 1e12

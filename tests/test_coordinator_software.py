@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from coordinator.software import own_software, pack
 from peer.software import install_commands
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 
 ROOT = Path(__file__).resolve().parent.parent
 

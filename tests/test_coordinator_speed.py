@@ -12,7 +12,7 @@ from coordinator.speed import LEAST_STEPS, WINDOW_S, Done, batch_left_s, run_spe
 from coordinator.steering import Helm, Orders
 from coordinator.store.engine import Sessions
 from peer.run_config import RunConfig
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 from tests.support.ledgers import CONFIG
 from tests.support.reports import report
 

@@ -22,9 +22,9 @@ from coordinator.steering import (
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Step
 from peer.steering import MAX_CHANGES, Change
-from tests.clocks import Clock
-from tests.small_run import small_config
-from tests.stores import KINDS, empty_store
+from tests.support.clocks import Clock
+from tests.support.small_run import small_config
+from tests.support.stores import KINDS, empty_store
 
 REACHED = 10
 

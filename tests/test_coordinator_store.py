@@ -21,9 +21,9 @@ from coordinator.presence import CheckpointRow, checkpoints
 from coordinator.store.engine import Sessions, migrate, open_engine, patience
 from coordinator.store.models import Base, Member, Revocation, Step
 from coordinator.validations import record_validation
-from tests.postgres import PASSWORD, new_database, shared_server
-from tests.served_page import validation_row
-from tests.stores import Kind, database_address, downgrade
+from tests.support.postgres import PASSWORD, new_database, shared_server
+from tests.support.served_page import validation_row
+from tests.support.stores import Kind, database_address, downgrade
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")

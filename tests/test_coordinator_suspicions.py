@@ -12,7 +12,7 @@ from coordinator.suspicions import Claim, hear
 from peer.protocol import control_pb2
 from peer.session_stream import SessionHandlers
 from peer.suspicion import Suspicion, WaitingSuspicions
-from tests.control_plane import Member, connected, join_as, joined, serving
+from tests.support.control_plane import Member, connected, join_as, joined, serving
 from tests.support.waiting import eventually
 
 

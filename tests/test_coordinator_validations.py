@@ -10,7 +10,7 @@ from coordinator.eras import begin_era
 from coordinator.presence import record_checkpoint
 from coordinator.store.engine import Sessions
 from coordinator.validations import pending_checkpoints, record_validation, validations
-from tests.served_page import validation_row
+from tests.support.served_page import validation_row
 
 FIRST, SECOND = "1" * 64, "2" * 64
 

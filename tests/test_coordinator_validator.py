@@ -23,9 +23,9 @@ from coordinator.runs import OpenRun, open_run
 from coordinator.validations import validations
 from coordinator.validator import Validator, open_validator
 from peer.data.validation_set import open_validation_set
-from tests import part_mains
-from tests.small_checkpoints import add_checkpoint, run_model
-from tests.small_run import make_small_run
+from tests.support import part_mains
+from tests.support.small_checkpoints import add_checkpoint, run_model
+from tests.support.small_run import make_small_run
 from tests.support.waiting import wait_until
 
 LOWEST = 19  # priority

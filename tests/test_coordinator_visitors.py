@@ -18,7 +18,7 @@ from peer.control_client import ControlClient
 from peer.protocol import MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
 from peer.protocol.errors import error_from_rpc
 from peer.run_config import RunConfig
-from tests.control_plane import connected, serving, write_status
+from tests.support.control_plane import connected, serving, write_status
 from tests.support.waiting import PATIENCE_S
 
 KEEPER = "/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"

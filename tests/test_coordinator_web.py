@@ -18,8 +18,8 @@ from coordinator.web import WebState, create_app
 from coordinator.web.event_stream import overview_events
 from coordinator.web.live import LiveSnapshot
 from coordinator.web.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
-from tests.clocks import Clock
-from tests.served_page import TARGET, FakeRun, fake_run
+from tests.support.clocks import Clock
+from tests.support.served_page import TARGET, FakeRun, fake_run
 
 
 @pytest.fixture

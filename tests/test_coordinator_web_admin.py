@@ -16,9 +16,9 @@ from coordinator.administrators import Administrators
 from coordinator.audit import audit_log
 from coordinator.suspicions import Claim, hear
 from coordinator.web import WebState, admin_login, create_app
-from tests.browser import chromium, fresh_page
-from tests.receipts import key_of
-from tests.served_page import FakeRun, PageServer
+from tests.support.browser import chromium, fresh_page
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, PageServer
 
 PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"

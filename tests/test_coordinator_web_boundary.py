@@ -16,7 +16,7 @@ from auth.errors import ConfigError, StorageError
 from coordinator.web import WebState, create_app
 from coordinator.web.boundary import MAX_BODY_BYTES, PIECE_BYTES, Boundary
 from coordinator.web_server import WebServer
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S
 
 SECRET = "/root/keys/authority.key"

@@ -14,7 +14,7 @@ from coordinator.checkpoints import take_snapshot, write_checkpoint
 from coordinator.manifests import StoredCheckpoint
 from coordinator.presence import record_checkpoint
 from coordinator.web import WebState, create_app
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 
 STEP = 7
 WEIGHTS = f"/api/v1/checkpoints/{STEP}/model.safetensors"

@@ -15,9 +15,9 @@ from coordinator.evaluations import EvaluationRow, allow_evaluator, record_evalu
 from coordinator.presence import record_checkpoint
 from coordinator.run_services import RunServices, open_run_services
 from coordinator.web import WebState, create_app
-from tests.clocks import Clock
-from tests.evaluated_runs import FILL, NER, made_up, set_tasks
-from tests.served_page import fake_run
+from tests.support.clocks import Clock
+from tests.support.evaluated_runs import FILL, NER, made_up, set_tasks
+from tests.support.served_page import fake_run
 
 MANIFEST = "ab" * 32
 ADDRESS = "/api/v1/evaluations"

@@ -23,9 +23,9 @@ from coordinator.web import WebState, create_app
 from coordinator.web.host_metrics import certificate_expiry
 from peer.protocol import control_pb2
 from peer.round_counts import RoundTally
-from tests.clocks import Clock
-from tests.control_plane import TestCoordinator, a_report, connected, joined, serving
-from tests.served_page import TARGET, FakeRun
+from tests.support.clocks import Clock
+from tests.support.control_plane import TestCoordinator, a_report, connected, joined, serving
+from tests.support.served_page import TARGET, FakeRun
 from tests.support.waiting import PATIENCE_S, eventually
 
 Samples = dict[tuple[str, ...], float]

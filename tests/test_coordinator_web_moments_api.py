@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from coordinator.display_names import set_display_name
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")
 

@@ -15,8 +15,8 @@ from coordinator.joining import Invitation, invite_facts, notebooks_of
 from coordinator.losses import count_losses
 from coordinator.web import WebState, create_app
 from coordinator.web.join_api import step_seconds
-from tests.receipts import key_of
-from tests.served_page import FakeRun
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

@@ -15,8 +15,8 @@ from coordinator.display_names import hide_name, set_display_name
 from coordinator.history import TABLES
 from coordinator.web import WebState, create_app
 from coordinator.web.event_stream import overview_events
-from tests.clocks import Clock
-from tests.served_page import FakeRun
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
 
 FORMULA = "=HYPERLINK(1)"
 

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 from coordinator.card import CardFacts, draw_card
 from coordinator.web import WebState, create_app
 from coordinator.web.sharing import CARD_S
-from tests.clocks import Clock
-from tests.served_page import FakeRun
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")
 

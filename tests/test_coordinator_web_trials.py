@@ -11,7 +11,7 @@ from coordinator.questions import MAX_WAITING, Candidate, record_answer, record_
 from coordinator.store.models import Checkpoint
 from coordinator.web import WebState, create_app
 from coordinator.web.trials import ASKS_PER_MINUTE, MAX_PAGE_CHECKPOINTS, spread
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")
 

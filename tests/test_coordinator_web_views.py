@@ -14,9 +14,9 @@ from coordinator.web import WebState, create_app
 from coordinator.web.views import LANGUAGE_COOKIE, VIEWS, View
 from dashboards import WEB, page_files, page_version
 from peer.run_config import RunConfig
-from tests.clocks import Clock
-from tests.served_page import FakeRun
-from tests.stores import put_tables
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
+from tests.support.stores import put_tables
 
 MARKUP = '<script>alert(1)</script> & "more"'
 

@@ -15,8 +15,8 @@ from coordinator.display_names import choose_name, hide_name
 from coordinator.losses import count_losses
 from coordinator.store.models import Device
 from dashboards import catalogs
-from tests.archives import archived, plain_host
-from tests.served_page import FakeRun, fake_run
+from tests.support.archives import archived, plain_host
+from tests.support.served_page import FakeRun, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SHY, HIDDEN = "Shy Sheila", "Hidden Hubert"

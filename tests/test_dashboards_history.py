@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from coordinator.web.frozen import answer_name
-from tests.archives import archived, plain_host
-from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.archives import archived, plain_host
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "<img src=x onerror=alert(1)>"

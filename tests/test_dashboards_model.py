@@ -14,10 +14,10 @@ from playwright.sync_api import Browser, Page, expect
 from coordinator.answerer import open_answerer
 from coordinator.run_services import open_run_services
 from coordinator.store.models import Checkpoint
-from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
-from tests.served_page import FakeRun, PageServer
-from tests.small_checkpoints import add_checkpoint
-from tests.small_run import make_small_run
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.served_page import FakeRun, PageServer
+from tests.support.small_checkpoints import add_checkpoint
+from tests.support.small_run import make_small_run
 
 HOSTILE = "<img src=x>"  # short, for the small model reads 32 tokens
 SENTENCE = f"{HOSTILE} ___ hands."

@@ -15,9 +15,9 @@ from coordinator.losses import count_losses
 from coordinator.presence import open_session, touch_session
 from coordinator.store.models import Device
 from peer.software import install_commands
-from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
-from tests.receipts import key_of
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, PageServer, fake_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

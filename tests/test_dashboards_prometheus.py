@@ -11,9 +11,9 @@ import yaml
 from starlette.testclient import TestClient
 
 from coordinator.web import WebState, create_app
-from tests.metric_names import ALERTS, DASHBOARDS, GRAFANA, expressions, names_given, names_used
-from tests.programs import require
-from tests.served_page import fake_run
+from tests.support.metric_names import ALERTS, DASHBOARDS, GRAFANA, expressions, names_given, names_used
+from tests.support.programs import require
+from tests.support.served_page import fake_run
 from tests.support.waiting import PATIENCE_S
 
 UNIT_TESTS = Path(__file__).parent / "prometheus_alerts.yml"

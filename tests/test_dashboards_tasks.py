@@ -13,9 +13,9 @@ from coordinator.directory import RunDirectory
 from coordinator.evaluations import EvaluationRow, record_evaluation
 from coordinator.presence import record_checkpoint
 from coordinator.run_services import open_run_services
-from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
-from tests.evaluated_runs import FILL, NER, made_up, set_tasks
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.evaluated_runs import FILL, NER, made_up, set_tasks
+from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -14,8 +14,8 @@ from benchmarks._recorded_live import LiveRun
 from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks.recorded_run import QUICK, record
 from coordinator.run_services import open_run_services
-from tests.browser import SCREENS, barriers, fresh_page, keep_screenshot
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
 
 

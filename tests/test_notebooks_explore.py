@@ -20,8 +20,8 @@ from coordinator.directory import RunDirectory
 from coordinator.ledger import Ledger
 from coordinator.membership import Membership
 from coordinator.ports import free_ports
-from tests.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
+from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

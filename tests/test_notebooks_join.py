@@ -33,7 +33,7 @@ from coordinator.membership import Membership
 from coordinator.presence import online_sessions
 from coordinator.software import own_software
 from peer.software import CONSTRAINTS
-from tests.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
+from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

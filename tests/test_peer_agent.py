@@ -29,9 +29,9 @@ from peer.agent_options import AgentOptions, only_one
 from peer.display import PanelState
 from peer.messages import KeeperAt, Notice, Ready, Stopped
 from peer.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
-from tests import worker_mains
-from tests.control_plane import KEEPER, serving, write_status
+from tests.support import worker_mains
 from tests.support.agents import Recorder, make_agent
+from tests.support.control_plane import KEEPER, serving, write_status
 from tests.support.waiting import PATIENCE_S, eventually
 
 

@@ -22,9 +22,9 @@ from peer.messages import Notice, Ready, Stopped, WorkerPlan
 from peer.run_config import RunConfig
 from peer.worker_process import WorkerMain
 from peer.workers import halved
-from tests import worker_mains
-from tests.control_plane import KEEPER, TestCoordinator, serving, write_status
+from tests.support import worker_mains
 from tests.support.agents import Recorder
+from tests.support.control_plane import KEEPER, TestCoordinator, serving, write_status
 from tests.support.waiting import PATIENCE_S, eventually
 
 

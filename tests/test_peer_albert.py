@@ -11,7 +11,7 @@ from transformers import AlbertForPreTraining
 
 from peer.albert import encode, order_logits, token_logits
 from peer.data.batches import Batch
-from tests.tiny_albert import LENGTH, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_albert import LENGTH, random_batch, tiny_config, tiny_model, transformers_outputs
 
 
 def both_logits(model: AlbertForPreTraining, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from peer.backends.choice import choose_backend
 from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.run_config import RunConfig
-from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
+from tests.support.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from peer.backends.jax_backend import PLACES, JaxBackend, divide
 from peer.backends.jax_layout import layout_of
 from peer.backends.torch_backend import TorchBackend
 from peer.run_config import RunConfig
-from tests.tiny_albert import VOCABULARY, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_albert import VOCABULARY, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
 
 TOLERANCE = 1e-5
 DEVICES = pytest.mark.parametrize("devices", [1, 8])

@@ -18,8 +18,8 @@ from peer.data.batches import Batch
 from peer.models import build_model, copy_model
 from peer.objectives import Losses, compute_losses
 from peer.run_config import RunConfig
+from tests.support.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 from tests.support.waiting import PATIENCE_S
-from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 
 CPU = torch.device("cpu")
 EXACT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

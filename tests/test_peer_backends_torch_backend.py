@@ -21,7 +21,7 @@ from peer.models import save_memory
 from peer.objectives import Losses, compute_losses
 from peer.precision import FIRST_SCALE, LossScale
 from peer.run_config import RunConfig
-from tests.tiny_albert import gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model, transformers_outputs
 
 
 def test_gradient_is_the_sum_over_samples() -> None:
@@ -202,7 +202,7 @@ def test_gradient_checkpointing_changes_no_gradient() -> None:
 
 def short_of_memory(*mib: str) -> dict[str, Any]:
     """What a process says that the kernel gives only so much more memory, if any limit is given."""
-    script = Path(__file__).with_name("short_of_memory.py")
+    script = Path(__file__).parent / "support" / "short_of_memory.py"
     command = [sys.executable, str(script), *mib]
     environment = {"PYTHONPATH": str(script.parents[1]), "OMP_NUM_THREADS": "1"}
     finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)

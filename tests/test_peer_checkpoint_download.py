@@ -13,8 +13,8 @@ from coordinator.ports import free_ports
 from peer.checkpoint_download import SPARE_BYTES, download_checkpoint, part_of
 from peer.checkpoint_offer import CheckpointOffer, OfferedFile
 from peer.guest.traffic import Throttle
-from tests.small_disks import small_disk
-from tests.web_files import WebFiles, serve_files
+from tests.support.small_disks import small_disk
+from tests.support.web_files import WebFiles, serve_files
 
 CONTENT = {"model.safetensors": bytes(range(256)) * 4000, "optimizer.safetensors": b"moments" * 9000}
 LOCAL = "127.0.0.1"

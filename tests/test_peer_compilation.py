@@ -18,8 +18,8 @@ from peer.compile_choice import CompileMode, Stay
 from peer.data.batches import Batch
 from peer.models import build_model
 from peer.run_config import RunConfig
-from tests.programs import require
-from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
+from tests.support.programs import require
+from tests.support.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
 
 EXACT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from auth.errors import ConfigError
 from peer.config.architectures import ARCHITECTURES
 from peer.config.model import Model
 from peer.run_config import RunConfig
-from tests.tiny_families import NAMES, family_config
+from tests.support.tiny_families import NAMES, family_config
 
 
 def mistake(**sections: Any) -> str:

@@ -31,7 +31,7 @@ from peer.control_client import ControlClient
 from peer.protocol import PROTOCOL_VERSION
 from peer.protocol.errors import error_from_rpc, metadata_of, status_of
 from peer.software import install_commands
-from tests.control_plane import TOKENIZER, connected, serving
+from tests.support.control_plane import TOKENIZER, connected, serving
 from tests.support.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"

@@ -18,9 +18,9 @@ from peer.corpus_sampling import Target
 from peer.data.document_writer import DocumentWriter
 from peer.data.perplexity_sampling import decide, probabilities
 from peer.data.scoring import open_scorer
-from tests.many_scripts import BENGALI, ENGLISH
-from tests.programs import require, require_kenlm
-from tests.small_scorers import write_arpa
+from tests.support.many_scripts import BENGALI, ENGLISH
+from tests.support.programs import require, require_kenlm
+from tests.support.small_scorers import write_arpa
 
 DOCUMENTS = 400
 

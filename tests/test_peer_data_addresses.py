@@ -11,7 +11,7 @@ import pytest
 from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.data.addresses import find_files
-from tests.web_files import serve_files
+from tests.support.web_files import serve_files
 
 
 def urls(kind: str, *paths: str) -> list[str]:

@@ -16,8 +16,8 @@ import pytest
 from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.data.dataset_units import DatasetUnits
-from tests.units_of_text import check_resumption, read, read_all
-from tests.web_files import serve_files
+from tests.support.units_of_text import check_resumption, read, read_all
+from tests.support.web_files import serve_files
 
 DOCUMENTS = [f"document {number}" for number in range(240)]
 

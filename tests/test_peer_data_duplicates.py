@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.data.duplicates import ExactDuplicates, NearDuplicates, open_duplicates, shingle_hashes
-from tests.many_scripts import BENGALI, ENGLISH
+from tests.support.many_scripts import BENGALI, ENGLISH
 
 CHINESE = "社区一起训练一个语言模型,每个志愿者贡献自己的机器,所有人都能看到损失下降,并且最后得到同一个模型。"
 

@@ -13,7 +13,13 @@ from tokenizers import Tokenizer
 
 from peer.data.encoding import Encoder
 from peer.data.sentences import split_sentences
-from tests.small_tokenizers import PROSE, byte_tokenizer, marked_space_tokenizer, phrase_tokenizer, word_tokenizer
+from tests.support.small_tokenizers import (
+    PROSE,
+    byte_tokenizer,
+    marked_space_tokenizer,
+    phrase_tokenizer,
+    word_tokenizer,
+)
 
 KINDS = [word_tokenizer, marked_space_tokenizer, byte_tokenizer, partial(byte_tokenizer, True), phrase_tokenizer]
 STRANGE = "the cat. আমি।\n\t\u00a0\u200b\u200c\ufffd\u2581´½ﷺ☃\u0301\r\x07A1"

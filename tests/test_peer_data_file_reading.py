@@ -13,7 +13,7 @@ import zstandard
 from peer.config.data import Source
 from peer.data.addresses import Address, find_files
 from peer.data.file_reading import open_at, size_if_divisible
-from tests.web_files import WebFiles, serve_files
+from tests.support.web_files import WebFiles, serve_files
 
 CONTENT = b"".join(b"line %d of a text\n" % number for number in range(200_000))
 HALF = len(CONTENT) // 2

@@ -16,8 +16,8 @@ from peer.data import file_units
 from peer.data.addresses import find_files
 from peer.data.file_units import FileUnits, JsonDecoder, cut_files
 from peer.data.units import MIN_UNITS
-from tests.units_of_text import check_resumption, read, read_all
-from tests.web_files import serve_files
+from tests.support.units_of_text import check_resumption, read, read_all
+from tests.support.web_files import serve_files
 
 DOCUMENTS = [f"document {number} {'x' * (number % 50)}|" for number in range(3000)]
 PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}

@@ -13,7 +13,7 @@ from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.config.sampling import Sampling
 from peer.data.filters import LengthFilter, SamplingFilter, build_filters, keep_all
-from tests.small_scorers import write_unigram
+from tests.support.small_scorers import write_unigram
 
 
 class Without:

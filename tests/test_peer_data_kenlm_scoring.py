@@ -11,8 +11,8 @@ import pytest
 from auth.errors import ConfigError
 from peer.data import kenlm_scoring
 from peer.data.kenlm_scoring import KenlmScorer, train_kenlm, words_of
-from tests.programs import require, require_kenlm
-from tests.small_scorers import write_arpa
+from tests.support.programs import require, require_kenlm
+from tests.support.small_scorers import write_arpa
 
 
 def test_the_perplexity_is_that_of_the_mean_word_with_line_ends(tmp_path: Path) -> None:

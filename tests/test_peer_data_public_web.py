@@ -11,7 +11,7 @@ import pytest
 from peer.config.data import Source
 from peer.data.addresses import storage_options
 from peer.data.public_web import public_client
-from tests.web_files import WebFiles, serve_files
+from tests.support.web_files import WebFiles, serve_files
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from peer.config.sampling import Scorer
 from peer.data.kenlm_scoring import KenlmScorer
 from peer.data.scoring import open_scorer
 from peer.data.unigram_scoring import UnigramScorer
-from tests.small_scorers import write_arpa, write_unigram
+from tests.support.small_scorers import write_arpa, write_unigram
 
 
 def test_the_runs_tokenizer_scores_where_no_model_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sentencepiece
 
 from auth.errors import ConfigError
 from peer.data.sentencepiece_models import convert_sentencepiece
-from tests.many_scripts import BENGALI, COMPOSED, EMOJI, PROSE, SPACES
+from tests.support.many_scripts import BENGALI, COMPOSED, EMOJI, PROSE, SPACES
 
 
 @cache

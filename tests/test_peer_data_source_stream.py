@@ -20,7 +20,7 @@ from peer.data.documents import MixedDocuments, open_documents
 from peer.data.faults import Pauses
 from peer.data.file_units import FileUnits
 from peer.run_config import RunConfig
-from tests.web_files import WebFiles, serve_files
+from tests.support.web_files import WebFiles, serve_files
 
 FILES, LINES = 6, 40
 

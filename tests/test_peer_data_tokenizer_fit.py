@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from peer.data.tokenizer_fit import Fit, measure_fit
 from peer.data.tokenizer_training import train_tokenizer
 from peer.run_config import RunConfig
-from tests.many_scripts import PROSE
+from tests.support.many_scripts import PROSE
 
 
 def tokenizer_of(*tokens: str) -> Tokenizer:

@@ -22,7 +22,7 @@ from peer.data.tokenizer_inspection import (
 )
 from peer.data.tokenizer_training import train_tokenizer
 from peer.run_config import RunConfig
-from tests.many_scripts import PROSE
+from tests.support.many_scripts import PROSE
 
 
 def tokenizer_of(*tokens: str) -> Tokenizer:

@@ -14,7 +14,7 @@ from tokenizers.normalizers import Normalizer
 from auth.errors import ConfigError
 from peer.config.tokenizer import Tokenizer as TokenizerConfig
 from peer.data.tokenizer_pipelines import build_normalizer, build_pipeline
-from tests.many_scripts import COMPOSED, ENGLISH, SPACES
+from tests.support.many_scripts import COMPOSED, ENGLISH, SPACES
 
 
 def pipeline(**config: Any) -> Tokenizer:

@@ -21,7 +21,7 @@ from peer.data.special_tokens import special_ids
 from peer.data.tokenizer_training import train_tokenizer
 from peer.data.tokenizers import load_special_ids, load_tokenizer, save_tokenizer
 from peer.run_config import RunConfig
-from tests.many_scripts import PROSE, TEXTS
+from tests.support.many_scripts import PROSE, TEXTS
 
 PRESETS = ("albert", "bengali", "byte-level", "multilingual-cased")
 KINDS = tuple(product(PRESETS, ("unigram", "bpe", "wordpiece", "sentencepiece")))

@@ -35,7 +35,7 @@ from peer.data.tokenizers import (
     training_sample,
 )
 from peer.run_config import RunConfig
-from tests.many_scripts import PROSE
+from tests.support.many_scripts import PROSE
 
 BENGALI = [
     "আমার সোনার বাংলা, আমি তোমায় ভালোবাসি। চিরদিন তোমার আকাশ, তোমার বাতাস, আমার প্রাণে বাজায় বাঁশি।",

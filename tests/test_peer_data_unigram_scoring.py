@@ -14,7 +14,7 @@ from auth.errors import ConfigError
 from peer.data import unigram_scoring
 from peer.data.tokenizers import read_tokenizer
 from peer.data.unigram_scoring import UNKNOWN_PENALTY, UnigramScorer
-from tests.small_scorers import write_unigram
+from tests.support.small_scorers import write_unigram
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tokenizers import Encoding, Tokenizer
 
 from peer.data.word_memory import WordMemory
 from peer.data.words import Cut
-from tests.small_tokenizers import word_tokenizer
+from tests.support.small_tokenizers import word_tokenizer
 
 AT_SPACES = Cut(takes_space=False, any_gap=True)
 

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from peer.data.words import WORDS_PER_LINE, Cut, find_cut, sums
-from tests.small_tokenizers import PROSE, byte_tokenizer, marked_space_tokenizer, phrase_tokenizer, word_tokenizer
+from tests.support.small_tokenizers import (
+    PROSE,
+    byte_tokenizer,
+    marked_space_tokenizer,
+    phrase_tokenizer,
+    word_tokenizer,
+)
 
 AT_SPACES = Cut(takes_space=False, any_gap=True)
 BEFORE_SPACES = Cut(takes_space=True, any_gap=True)

@@ -21,8 +21,8 @@ from peer.doctor.findings import Finding, Verdict
 from peer.doctor.stages import run_stages
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from tests.control_plane import serving, write_status
-from tests.strange_coordinators import OldCoordinator, strange_coordinator
+from tests.support.control_plane import serving, write_status
+from tests.support.strange_coordinators import OldCoordinator, strange_coordinator
 
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
 KEEPER = "/ip4/192.0.2.1/tcp/31337/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"

@@ -12,8 +12,8 @@ from coordinator.ports import free_ports
 from peer.doctor.context import Context, Options, Timing
 from peer.doctor.diagnosis import explain, reason
 from peer.doctor.findings import Finding, failed, ok, warning
-from tests import doctor_mains
-from tests.control_plane import serving
+from tests.support import doctor_mains
+from tests.support.control_plane import serving
 from tests.support.waiting import PATIENCE_S
 
 DAEMON_FAILED = SwarmError("The swarm cannot be joined (Daemon failed to start in 60.0 seconds).")

@@ -10,7 +10,7 @@ import pytest
 
 from peer.doctor.helper import Helper, HelperError, HelperMain
 from peer.doctor.questions import Device, Look
-from tests import doctor_mains
+from tests.support import doctor_mains
 from tests.support.waiting import PATIENCE_S
 
 LOOK = Look("cpu", None)

@@ -17,8 +17,8 @@ from peer.doctor.context import Context, Options
 from peer.doctor.findings import Verdict
 from peer.doctor.line import SLOW_BYTES_PER_SECOND, check_bandwidth, judge_line
 from peer.line import LineSpeed, measure_line, rate
-from tests.control_plane import connected, serving
-from tests.strange_coordinators import SilentCoordinator, strange_coordinator
+from tests.support.control_plane import connected, serving
+from tests.support.strange_coordinators import SilentCoordinator, strange_coordinator
 
 
 def context_with(client: ControlClient, link: JoinLink) -> Context:

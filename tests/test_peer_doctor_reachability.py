@@ -23,8 +23,8 @@ from peer.doctor.reachability import (
 )
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from tests.control_plane import connected, serving
-from tests.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
+from tests.support.control_plane import connected, serving
+from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
 from tests.support.waiting import PATIENCE_S
 
 OWN = frozenset({ip_address("192.168.1.5"), ip_address("2001:db8::5")})

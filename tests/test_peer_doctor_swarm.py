@@ -21,7 +21,7 @@ from peer.doctor.helper import HelperMain
 from peer.doctor.stages import Stage, run_stages
 from peer.doctor.swarm import check_daemon
 from peer.run_config import RunConfig
-from tests import doctor_mains
+from tests.support import doctor_mains
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")

@@ -21,7 +21,7 @@ from peer.doctor.stages import run_stages
 from peer.doctor.training import GIB, judge_speed
 from peer.doctor.training_helper import SPECIAL, compute, look
 from peer.run_config import RunConfig
-from tests import doctor_mains
+from tests.support import doctor_mains
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.donations import AT_ONCE, OF_ONE_MEMBER, STALLED_S, Donations
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 def test_a_few_are_served_and_the_others_come_back() -> None:

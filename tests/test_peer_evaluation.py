@@ -13,7 +13,7 @@ from peer.data.parts import parts_of
 from peer.evaluation import Sums, evaluate
 from peer.models import evaluating
 from peer.objectives import IGNORED
-from tests.tiny_families import LENGTH, NAMES, family_batch, family_config, family_model
+from tests.support.tiny_families import LENGTH, NAMES, family_batch, family_config, family_model
 
 SAMPLES = 7
 

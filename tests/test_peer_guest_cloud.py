@@ -11,7 +11,7 @@ import pytest
 from auth.errors import ConfigError
 from peer.guest import cloud as module
 from peer.guest.cloud import ADDRESS, AZURE_ASSET_TAG, CLOUDS, Cloud, name_of_cloud
-from tests.metadata_server import metadata_server
+from tests.support.metadata_server import metadata_server
 from tests.support.waiting import PATIENCE_S
 
 

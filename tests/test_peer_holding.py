@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from peer.data.batches import Batch
 from peer.holding import POLL_S, HeldBatches
-from tests.tiny_albert import random_batch
+from tests.support.tiny_albert import random_batch
 
 COUNT = 4
 

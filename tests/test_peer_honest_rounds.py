@@ -20,7 +20,7 @@ from peer.part_reducer import Contribution, weighted_mean
 from peer.reduction_guard import ReductionGuard
 from peer.run_config import RunConfig
 from tests.security.member_swarm import CONFIG
-from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
+from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = (1, 2, 6)  # of each sender in a round
 STEPS = 60  # by then the order of sentences is learnt, and one wrong sample has a hundred times the usual gradient

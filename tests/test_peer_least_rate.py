@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from peer.least_rate import LEAST_BYTES_PER_S, PATIENCE_S, at_least_rate
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 async def parts(clock: Clock, number: int, size: int, seconds: float) -> AsyncIterator[bytes]:

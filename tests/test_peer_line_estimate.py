@@ -17,7 +17,7 @@ from peer.line_estimate import (
     promised_time,
 )
 from peer.load_balancing import MAX_BANDWIDTH, reduction_shares
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 MBIT = 125_000.0  # bytes per second
 ROUND_S = 60.0  # between the ends of two rounds

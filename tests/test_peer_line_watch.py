@@ -13,9 +13,9 @@ from peer.guest.readings import Readings
 from peer.line_watch import LineWatch
 from peer.messages import LineMeasured, Notice, Ready, WorkerPlan
 from peer.worker_process import WorkerProcess, default_worker_main
-from tests import worker_mains
-from tests.control_plane import KEEPER, serving, write_status
+from tests.support import worker_mains
 from tests.support.agents import Recorder
+from tests.support.control_plane import KEEPER, serving, write_status
 from tests.support.waiting import PATIENCE_S, eventually
 
 PLAN = WorkerPlan("{}", "", "", "", ())

@@ -15,7 +15,7 @@ from peer.local_steps import LocalSteps, own_model, with_local_steps
 from peer.optim import build_optimizer, parameter_groups
 from peer.outer_optimizer import OuterNesterov
 from peer.run_config import RunConfig
-from tests.tiny_albert import random_batch, tiny_config, tiny_model
+from tests.support.tiny_albert import random_batch, tiny_config, tiny_model
 
 SAMPLES = 3  # in a microbatch
 PLAIN: dict[str, Any] = {"name": "sgd", "learning_rate": 0.5, "weight_decay": 0.0, "max_grad_norm": 1e6}

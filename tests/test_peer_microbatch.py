@@ -10,7 +10,7 @@ from peer.backends.torch_backend import TorchBackend
 from peer.data.batches import Batch
 from peer.microbatch import MICROBATCHES_A_STEP, fitting_microbatch_size
 from peer.run_config import RunConfig
-from tests.tiny_albert import SPECIAL, VOCABULARY, tiny_config, tiny_model
+from tests.support.tiny_albert import SPECIAL, VOCABULARY, tiny_config, tiny_model
 
 
 class FindingBackend(TorchBackend):

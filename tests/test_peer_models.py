@@ -16,7 +16,7 @@ from peer.config.architectures import ARCHITECTURES
 from peer.models import build_model, checkpoint_config, evaluating
 from peer.objectives import compute_losses
 from peer.run_config import RunConfig
-from tests.tiny_families import NAMES, SPECIAL, VOCABULARY, family_batch, family_config, family_model
+from tests.support.tiny_families import NAMES, SPECIAL, VOCABULARY, family_batch, family_config, family_model
 
 
 def built(config: RunConfig) -> PreTrainedModel:

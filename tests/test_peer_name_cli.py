@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from auth.errors import ConfigError, NotInvitedError, RequestError
 from coordinator.display_names import display_names, hide_name
 from peer.name_cli import app
-from tests.control_plane import TestCoordinator, connected, join_as, serving
+from tests.support.control_plane import TestCoordinator, connected, join_as, serving
 
 
 async def name(coordinator: TestCoordinator, directory: Path, *words: str) -> Result:

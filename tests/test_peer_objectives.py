@@ -8,8 +8,8 @@ import torch
 from coordinator.probe import probe_tensors
 from peer.objectives import IGNORED, ROWS, compute_losses, label_rows, summed_cross_entropy
 from peer.run_config import RunConfig
-from tests.tiny_albert import LENGTH, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
-from tests.tiny_families import NAMES, family_batch, family_config, family_model
+from tests.support.tiny_albert import LENGTH, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_families import NAMES, family_batch, family_config, family_model
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -24,8 +24,8 @@ from peer.optim import (
     rate_in_phase,
 )
 from peer.run_config import RunConfig
-from tests.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
-from tests.tiny_families import NAMES, family_config, family_model
+from tests.support.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_families import NAMES, family_config, family_model
 
 Array = NDArray[np.float64]
 LR, BETAS, EPS, DECAY, CLAMP, MAX_NORM = 0.1, (0.9, 0.999), 1e-6, 0.01, 3.0, 1.0

@@ -15,7 +15,7 @@ from auth.errors import StorageError
 from peer.lost_causes import Lost
 from peer.messages import StepReport
 from peer.outbox import MOST_WAIT_S, Outbox
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 def a_report(step: int = 1) -> StepReport:

@@ -14,8 +14,8 @@ from peer.place import ANY_PORT, UNMEASURED, Place
 from peer.place_finding import Patience, find_place
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
-from tests.control_plane import connected, serving, write_status
-from tests.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
+from tests.support.control_plane import connected, serving, write_status
+from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
 from tests.support.waiting import PATIENCE_S
 
 QUICK = Patience(probe_s=0.1, dial_back_s=0.2)  # for what never comes

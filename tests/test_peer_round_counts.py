@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.round_counts import BOUNDS_S, RoundCounts
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 def test_rounds_are_counted_by_outcome_and_duration() -> None:

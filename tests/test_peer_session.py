@@ -19,8 +19,8 @@ from coordinator.presence import online_sessions
 from coordinator.recording import Delivery, Verdict
 from peer.session import failed_rounds, renewal_due_at, retry_delay_s
 from peer.session_stream import paced
-from tests.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
-from tests.receipts import keeper_confirms
+from tests.support.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
+from tests.support.receipts import keeper_confirms
 from tests.support.waiting import PATIENCE_S, eventually
 
 

@@ -20,7 +20,7 @@ from peer import state_sharing
 from peer.guest.traffic import Traffic
 from peer.least_rate import PATIENCE_S
 from peer.state_sharing import HUNG_S, SwarmStateAverager
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 STATE = [torch.arange(60_000, dtype=torch.float32), torch.ones(7)]
 

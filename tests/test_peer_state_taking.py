@@ -13,7 +13,7 @@ import torch
 from peer.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.state_taking import SEEK_AFTER_S, StateTaking
 from peer.swarm import Swarm
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 
 
 @dataclass

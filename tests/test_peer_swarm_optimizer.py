@@ -12,7 +12,7 @@ from peer.averaging import AveragedGroup
 from peer.course import MEETING_S
 from peer.round_counts import RoundCounts
 from peer.swarm_optimizer import SwarmOptimizer
-from tests.clocks import Clock
+from tests.support.clocks import Clock
 from tests.support.peer_records import SOUND, Scene, peers, record
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from auth.errors import ConfigError, ManyhandsError
 from peer.data.tokenizers import load_tokenizer
 from peer.tokenizer_cli import KeepSome, app
-from tests.many_scripts import BENGALI, ENGLISH, PROSE
+from tests.support.many_scripts import BENGALI, ENGLISH, PROSE
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from peer.lost_causes import Lost
 from peer.messages import Progress, StepReport
 from peer.swarm import StepOutcome, SwarmProgress
 from peer.trainer import train
-from tests.clocks import Clock
-from tests.tiny_albert import gradients, random_batch, tiny_config, tiny_model
+from tests.support.clocks import Clock
+from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model
 
 TARGET = 6
 

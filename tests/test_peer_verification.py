@@ -20,8 +20,8 @@ from peer.published_receipts import Published
 from peer.receipt_download import download, fetch, read_published
 from peer.verification import verify
 from peer.verify_cli import app
-from tests.receipts import key_of
-from tests.served_page import FakeRun, fake_run
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, fake_run
 
 STEPS = 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auth.receipts import open_receipt, read_receipt
 from peer.witness import Witness
-from tests.receipts import key_of
+from tests.support.receipts import key_of
 
 
 def test_who_reduced_signs_what_came() -> None:

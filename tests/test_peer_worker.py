@@ -21,8 +21,8 @@ from peer.process_output import LOG_FILE
 from peer.run_config import RunConfig
 from peer.swarm import Swarm
 from peer.worker import Worker, run_worker
-from tests.small_run import make_small_run
-from tests.stores import empty_store
+from tests.support.small_run import make_small_run
+from tests.support.stores import empty_store
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("forked")

@@ -13,7 +13,7 @@ import pytest
 from peer import worker_process
 from peer.messages import LineInDoubt, Notice, Ready, StepReport, Stopped, Transferred, WorkerMessage, WorkerPlan
 from peer.worker_process import Watchdog, WorkerMain, WorkerProcess
-from tests import worker_mains
+from tests.support import worker_mains
 from tests.support.waiting import PATIENCE_S
 
 

@@ -22,8 +22,8 @@ from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
 from coordinator.control_server import ControlServer, TlsFiles
 from coordinator.doorkeeper import DoorLimits
 from peer.protocol import LOWEST_DIALLED_PORT, PROTOCOL_VERSION, control_pb2
-from tests.control_plane import TestCoordinator, serving
-from tests.fuzz.inputs import inputs, spoilt
+from tests.support.control_plane import TestCoordinator, serving
+from tests.support.inputs import inputs, spoilt
 from tests.support.waiting import PATIENCE_S
 
 SERVICE = "/manyhands.v1.Control/"

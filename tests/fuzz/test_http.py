@@ -16,8 +16,8 @@ from schemathesis import GenerationMode
 from starlette.types import Receive, Scope, Send
 
 from coordinator.web import WebState, create_app
-from tests.fuzz.inputs import inputs, spoilt
-from tests.served_page import FakeRun, PageServer, fake_run
+from tests.support.inputs import inputs, spoilt
+from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
 
 ENDLESS = "/api/v1/events"

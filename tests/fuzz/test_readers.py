@@ -38,7 +38,7 @@ from peer.data.tokenizers import read_tokenizer, read_tokenizer_config
 from peer.file_fetch import check_announced
 from peer.run_config import BUILTIN_RUNS, RunConfig
 from peer.saved_state import restore_model
-from tests.fuzz.inputs import ANY_TEXT, JSON, inputs, spoilt, spoilt_text
+from tests.support.inputs import ANY_TEXT, JSON, inputs, spoilt, spoilt_text
 
 NOW = 1_800_000_000.0
 LINK = f"manyhands://example.org:7443/run#sha256={'ab' * 32}"

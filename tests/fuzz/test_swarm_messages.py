@@ -27,7 +27,7 @@ from peer.compression import BLOCKWISE, decode, encode
 from peer.course import SwarmCourse
 from peer.records import NewestRecords, PeerRecord, read_records
 from peer.suspicion import Suspicions
-from tests.fuzz.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
+from tests.support.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
 
 RUN, NOW = "run", 1_000.0
 dumps = DHTProtocol.serializer.dumps

@@ -28,7 +28,7 @@ from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages
 from tests.security.insider import Insider, give_false_states
 from tests.security.processes import Orders
-from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
+from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = 4  # that each trainer computes again and again, so that the loss falls
 MASKED_TOKENS, FIRST_TOKEN = 8, 5

@@ -20,8 +20,8 @@ from peer.run_config import RunConfig
 from peer.suspicion import KINDS
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
 from tests.security.processes import PeerProcess, Said
+from tests.support.swarm_peer import SPECIAL, VOCABULARY
 from tests.support.waiting import wait_until
-from tests.system.swarm_peer import SPECIAL, VOCABULARY
 
 RUN = "attacked"
 INSIDER = "mallory"

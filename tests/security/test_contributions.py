@@ -18,8 +18,8 @@ from sqlalchemy import select
 from auth.receipts import Receipt, sign_receipt
 from coordinator.store.models import Device, Refusal
 from peer.messages import StepReport
-from tests.control_plane import Member, TestCoordinator, a_report, joined, serving
-from tests.receipts import key_of
+from tests.support.control_plane import Member, TestCoordinator, a_report, joined, serving
+from tests.support.receipts import key_of
 from tests.support.waiting import eventually
 
 HONEST_LOSS, LIE = 7.5, 99.0

@@ -10,7 +10,7 @@ from peer.agent_options import AgentOptions
 from peer.display import DisplayEvent, PanelState
 from peer.messages import Notice, Ready
 from peer.worker_process import WorkerMain
-from tests.control_plane import KEEPER, TestCoordinator, write_status
+from tests.support.control_plane import KEEPER, TestCoordinator, write_status
 
 
 class Recorder:

@@ -22,7 +22,7 @@ from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.store.models import Report, Step
 from coordinator.store.share_models import LostSamples
-from tests.small_run import HOST, TARGET_BATCH_SIZE, make_small_run
+from tests.support.small_run import HOST, TARGET_BATCH_SIZE, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAMES = ("ada", "grace")

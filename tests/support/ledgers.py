@@ -7,7 +7,7 @@ from coordinator.presence import write_swarm_status
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
 from peer.run_config import RunConfig
-from tests.receipts import key_of
+from tests.support.receipts import key_of
 
 TARGET = 100
 CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})

@@ -27,8 +27,8 @@ from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, build_scheduler, parameter_groups
 from peer.run_config import RunConfig
+from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 from tests.support.waiting import PATIENCE_S, wait_until
-from tests.system.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 
 ROOT = Path(__file__).parents[2]
 RUN = "swarm-test"
@@ -73,7 +73,7 @@ class Peer:
         self.parameters_file = directory / f"{name}.safetensors"
         plan_file = directory / f"{name}.json"
         plan_file.write_text(json.dumps(asdict(plan) | {"parameters_file": str(self.parameters_file)}))
-        script = ROOT / "tests/system/swarm_peer.py"
+        script = ROOT / "tests/support/swarm_peer.py"
         self.log = directory / f"{name}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

@@ -30,7 +30,7 @@ from coordinator.directory import RunDirectory
 from coordinator.membership import Membership
 from coordinator.ports import free_ports
 from coordinator.store.engine import Sessions, open_engine
-from tests.small_run import HOST, make_small_run
+from tests.support.small_run import HOST, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
 DAY_S = 86_400.0

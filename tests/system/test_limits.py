@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from auth.errors import ConfigError
-from tests.metadata_server import metadata_server
 from tests.support.commands import Site
+from tests.support.metadata_server import metadata_server
 from tests.support.waiting import PATIENCE_S
 
 

@@ -24,8 +24,8 @@ from auth.errors import (
     ProviderError,
 )
 from coordinator.directory import RunDirectory
-from tests.openid_provider import OpenIdProvider, running
-from tests.small_run import make_small_run
+from tests.support.openid_provider import OpenIdProvider, running
+from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
 MANYHANDS = (sys.executable, "-m", "manyhands")

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import pytest
 
 from coordinator.ports import free_ports
-from tests.metric_names import ALERTS, names_given, names_used
+from tests.support.metric_names import ALERTS, names_given, names_used
 from tests.support.waiting import PATIENCE_S, wait_until
 
 POLL_S = 1.0

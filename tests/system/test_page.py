@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import expect
 
 from coordinator.web.views import VIEWS
-from tests.browser import chromium, fresh_page, keep_screenshot
-from tests.small_run import HOST
+from tests.support.browser import chromium, fresh_page, keep_screenshot
 from tests.support.commands import NAMES, Site
+from tests.support.small_run import HOST
 
 
 @pytest.mark.smoke

@@ -19,10 +19,10 @@ from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups, rate_in_phase
 from peer.run_config import RunConfig
-from tests.small_run import TARGET_BATCH_SIZE
 from tests.support.commands import Site
+from tests.support.small_run import TARGET_BATCH_SIZE
+from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 from tests.support.swarms import CONFIG, LOSING, SwarmFactory, relative_difference
-from tests.system.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 
 BOUNDARY, LAST = 3, 5
 PARTS = 4  # microbatches of each trainer in a step

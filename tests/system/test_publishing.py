@@ -14,9 +14,9 @@ import pytest
 
 from coordinator.checkpoints import RESERVE_BYTES
 from coordinator.manifests import newest_verified, verify
-from tests.small_disks import fill, make_room, small_disk
-from tests.sound_checkpoints import publish_to
 from tests.support.commands import Site
+from tests.support.small_disks import fill, make_room, small_disk
+from tests.support.sound_checkpoints import publish_to
 
 
 @pytest.fixture

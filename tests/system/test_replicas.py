@@ -23,10 +23,10 @@ from coordinator.ports import free_ports
 from coordinator.presence import online_sessions, read_swarm_status
 from coordinator.store.models import Device, Member, Report
 from coordinator.store.share_models import LostSamples
-from tests.balancer import balancing
-from tests.postgres import PostgresServer, new_server
-from tests.small_run import HOST
+from tests.support.balancer import balancing
 from tests.support.commands import Command, Site, service_of
+from tests.support.postgres import PostgresServer, new_server
+from tests.support.small_run import HOST
 from tests.support.waiting import PATIENCE_S
 
 SECOND_HOST = "127.0.0.2"

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks._knocker import DOORS
 from benchmarks.revocation import Knocks, measure
-from tests.small_run import small_config
+from tests.support.small_run import small_config
 
 EVERYWHERE = {(peer, door) for peer in ("keeper", "volunteer") for door in DOORS}
 

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from coordinator.ports import free_ports
 from coordinator.presence import read_swarm_status
 from coordinator.store.models import Refusal
-from tests.small_run import HOST
 from tests.support.commands import NAMES, Site
+from tests.support.small_run import HOST
 
 
 def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:

@@ -18,8 +18,8 @@ from coordinator.manifests import stored_steps
 from coordinator.rewinding import UNDONE
 from coordinator.steering import LEAD_STEPS
 from coordinator.store.models import Step
-from tests.small_run import TARGET_BATCH_SIZE
 from tests.support.commands import NAMES, Site
+from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.waiting import PATIENCE_S
 
 NEWS = "The run moves on Sunday."

@@ -12,7 +12,7 @@ from coordinator.ports import free_ports
 from coordinator.runs import make_settings
 from peer.data.tokenizers import prepare_tokenizer
 from peer.run_config import RunConfig
-from tests.stores import put_tables
+from tests.support.stores import put_tables
 
 HOST = "127.0.0.1"
 NO_VALIDATION: Mapping[str, Any] = MappingProxyType({"share": 0.0})  # one process less to start

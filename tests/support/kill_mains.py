@@ -13,7 +13,7 @@ from coordinator.directory import RunDirectory
 from coordinator.manifests import StoredCheckpoint, newest_verified, remove_leftovers, remove_steps, stored_steps
 from coordinator.publisher import open_publisher
 from coordinator.store.engine import Sessions, open_engine
-from tests.sound_checkpoints import record
+from tests.support.sound_checkpoints import record
 
 KEEP = 2
 

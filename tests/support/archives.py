@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from coordinator.archive import ArchiveManifest, Wish, write_archive
-from tests.served_page import FakeRun
+from tests.support.served_page import FakeRun
 
 
 def archived(run: FakeRun, out: Path) -> ArchiveManifest:

@@ -21,7 +21,7 @@ from sqlalchemy import URL, Engine, create_engine, text
 
 from coordinator.ports import free_ports
 from coordinator.store.engine import migrate, open_engine
-from tests.programs import POSTGRESQL, require
+from tests.support.programs import POSTGRESQL, require
 from tests.support.waiting import PATIENCE_S
 
 HOST, USER, TEMPLATE = "127.0.0.1", "manyhands", "migrated"

@@ -16,10 +16,10 @@ from nbclient import NotebookClient
 from coordinator.directory import RunDirectory
 from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine
-from tests.small_run import make_small_run
+from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
-NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from auth.errors import UnreachableError
 from auth.identity import DeviceKey
 from peer.protocol import control_pb2
 from peer.session_stream import Greeting, SessionStream
-from tests.control_plane import QUICK, Heard, Member
+from tests.support.control_plane import QUICK, Heard, Member
 from tests.support.waiting import PATIENCE_S
 
 

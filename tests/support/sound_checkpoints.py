@@ -13,7 +13,7 @@ from coordinator.probe import make_probe, probe_loss, probe_tensors
 from coordinator.store.engine import Sessions
 from peer.models import checkpoint_config
 from peer.optim import build_optimizer, parameter_groups
-from tests.small_checkpoints import run_model
+from tests.support.small_checkpoints import run_model
 
 
 def add_sound_checkpoint(

@@ -11,11 +11,11 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from tests.programs import require
+from tests.support.programs import require
 from tests.support.waiting import PATIENCE_S
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-SCREENSHOTS = Path(__file__).resolve().parent.parent / "build" / "screenshots"
+SCREENSHOTS = Path(__file__).resolve().parent.parent.parent / "build" / "screenshots"
 PATIENCE_MS = 1000 * PATIENCE_S
 SCREENS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},

@@ -26,7 +26,7 @@ from peer.outbox import Outbox
 from peer.protocol import control_pb2
 from peer.run_config import RunConfig
 from peer.session import Session, SessionHandlers, SessionTiming
-from tests.stores import put_tables
+from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
 
 QUICK = SessionTiming(

@@ -1,6 +1,6 @@
 """Programs that some tests drive and a machine may lack. Tests ask for them here, and are skipped with a sentence.
 
-`python3 tests/programs.py` prints the Debian packages of those that are missing. `.ci/run` installs them before
+`python3 tests/support/programs.py` prints the Debian packages of those that are missing. `.ci/run` installs them before
 anything else: hence nothing but the standard library is imported at the top.
 """
 

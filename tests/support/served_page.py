@@ -19,8 +19,8 @@ from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
 from peer.messages import StepReport
 from peer.run_config import RunConfig
-from tests.receipts import keeper_confirms, key_of
-from tests.stores import put_tables
+from tests.support.receipts import keeper_confirms, key_of
+from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
 
 TARGET = 100

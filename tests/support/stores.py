@@ -21,7 +21,7 @@ from auth.identity import DeviceKey
 from coordinator.directory import RunDirectory
 from coordinator.store.copying import sqlite_address
 from coordinator.store.engine import MIGRATIONS, Sessions, migrate, open_engine
-from tests.postgres import new_database
+from tests.support.postgres import new_database
 from tests.support.waiting import wait_until
 
 Kind = Literal["sqlite", "postgresql"]

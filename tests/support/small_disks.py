@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
 
-from tests.programs import require_root
+from tests.support.programs import require_root
 
 FILLER = "filler"
 

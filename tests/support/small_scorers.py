@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from tests.programs import require_kenlm
+from tests.support.programs import require_kenlm
 
 PIECES = {"[UNK]": 0.0, "\u2581": -6.0, "a": -3.0, "b": -4.0, "\u2581a": -1.0, "\u2581b": -2.0, "আ": -5.0}
 # log10 probabilities

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-DASHBOARDS = Path(__file__).resolve().parent.parent / "dashboards"
+DASHBOARDS = Path(__file__).resolve().parent.parent.parent / "dashboards"
 ALERTS = DASHBOARDS / "prometheus" / "alerts.yml"
 GRAFANA = DASHBOARDS / "grafana" / "manyhands.json"
 NAME = re.compile(r"\b(?:manyhands|process|python)_\w+")

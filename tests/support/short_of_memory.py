@@ -18,7 +18,7 @@ import torch
 
 from peer.backends.torch_backend import TorchBackend
 from peer.data.synthetic import random_batch
-from tests.tiny_albert import SPECIAL, VOCABULARY, gradients, tiny_config, tiny_model
+from tests.support.tiny_albert import SPECIAL, VOCABULARY, gradients, tiny_config, tiny_model
 
 SAMPLES = 512
 WARM_UP_SAMPLES = 2  # loads what PyTorch loads late

@@ -12,7 +12,7 @@ from coordinator.directory import RunDirectory
 from coordinator.evaluate.results import SeedResult, TaskResult, result_of
 from peer.config.evaluation import Task
 from peer.run_config import RunConfig
-from tests.small_run import make_small_run
+from tests.support.small_run import make_small_run
 
 TEXT = "Many hands make light work.\nA river is many small streams."
 FILL = {"name": "fill", "kind": "fill-mask", "test": "held-out.txt", "recipe": {"max_length": 32}}
