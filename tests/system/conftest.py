@@ -13,7 +13,7 @@ from tests.support.zygote import forking_python, fresh_python
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forked(request: pytest.FixtureRequest) -> Iterator[None]:
+def forked_unless_fresh(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fork Python processes, so that each is spared its imports, except in a module that says `FRESH = True`."""
     with fresh_python() if getattr(request.module, "FRESH", False) else forking_python():
         yield

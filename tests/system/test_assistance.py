@@ -1,7 +1,4 @@
-"""Auxiliary peers in a real swarm: they average with the trainers, train nothing, and are credited for bytes.
-
-Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
-"""
+"""Auxiliary peers in a real swarm: they average with the trainers, train nothing, and are credited for bytes."""
 
 from __future__ import annotations
 

@@ -90,11 +90,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_family_trains(demos: dict[str, Future[Finished]], architecture: str) -> None:
-    """Two global steps, then a checkpoint that transformers loads whole and that gives its own probe loss.
-
-    All demos together may take over a minute, of which the first test waits for its own: each starts six processes that
-    load torch.
-    """
+    """Two global steps, then a checkpoint that transformers loads whole and that gives its own probe loss."""
     finished = demos[architecture].result(timeout=len(ARCHITECTURES) * PATIENCE_S)
     assert finished.exit_code == 0, finished.stderr[-2000:]
     summary = json.loads(finished.stdout)

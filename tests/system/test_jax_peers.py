@@ -1,7 +1,4 @@
-"""Peers that compute with JAX, or on several devices, among peers that compute with PyTorch on one.
-
-Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
-"""
+"""Peers that compute with JAX, or on several devices, among peers that compute with PyTorch on one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Many join at once: nobody's donor gives more than it can, and a checkpoint spares it.
-
-Each test starts several processes that import torch and hivemind; that is why it may take half a minute.
-"""
+"""Many join at once: nobody's donor gives more than it can, and a checkpoint spares it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Real volunteers within their limits: a whole run through the command line.
-
-Each test starts a coordinator with its keeper and a volunteer, processes that import torch; that is most of its time.
-"""
+"""Real volunteers within their limits: a whole run through the command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Volunteers on lines of different rates, behind routers and a firewall: all of them contribute.
 
-A coordinator and six volunteers start, each on a host of its own in a network namespace: some twenty processes that
-import torch, on two cores. That is why it takes minutes.
+A coordinator and six volunteers start, each on a host of its own in a network namespace: some twenty processes with
+a fresh interpreter each, on two cores. That is why it takes minutes.
 """
 
 from __future__ import annotations

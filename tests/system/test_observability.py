@@ -1,8 +1,4 @@
-"""A live run under observation: its metrics have what the alerts ask for, and a real Prometheus takes them.
-
-The demo's five processes import torch and hivemind before the first round: half a minute on a small machine, minutes on
-a busy one.
-"""
+"""A live run under observation: its metrics have what the alerts ask for, and a real Prometheus takes them."""
 
 from __future__ import annotations
 

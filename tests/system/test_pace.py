@@ -1,7 +1,6 @@
 """Ways to average less, each in a real swarm: local steps with gradients in 8 bits; delayed steps, with PowerSGD too.
 
-Each test starts four or five processes that import torch and hivemind (about five seconds each on a small machine) and
-then trains some global steps of a few seconds; that is why one may take over a minute there.
+Each test trains some global steps of a few seconds with four or five peers.
 """
 
 from __future__ import annotations

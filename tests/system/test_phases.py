@@ -1,7 +1,4 @@
-"""Phases in a real swarm: all peers change at the same step, to the same numbers as one plain process.
-
-Like the tests in test_swarm.py these start processes that import torch and hivemind, which takes most of their time.
-"""
+"""Phases in a real swarm: all peers change at the same step, to the same numbers as one plain process."""
 
 from __future__ import annotations
 

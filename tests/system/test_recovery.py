@@ -1,7 +1,6 @@
 """A whole run, through the command line, while its processes are killed, revoked and told to leave.
 
-Each test starts a coordinator with its keeper and two volunteers (some ten processes that import torch) and trains
-steps of about two seconds; that, and starting everything a second time, is why they take over a minute.
+Each test trains steps of about two seconds and starts everything a second time; that is why it may take a minute.
 """
 
 from __future__ import annotations

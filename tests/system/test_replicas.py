@@ -84,11 +84,7 @@ def steps_shown(run: RunDirectory) -> int:
 
 
 def test_a_second_coordinator_takes_over_whole(site: Site) -> None:
-    """When the first is killed, volunteer and swarm go on by the second's service and keeper, in the same era.
-
-    It starts three coordinators and a volunteer, of which four processes import torch; on a small busy machine that
-    takes more than a minute.
-    """
+    """When the first is killed, volunteer and swarm go on by the second's service and keeper, in the same era."""
     first_command = site.serve()
     second = second_of(site.run, site.base / "second")
     other = site.start("second-serve", "coordinator", "serve", str(second.path))
@@ -126,8 +122,7 @@ def kept_at(site: Site) -> int:
 def test_whatever_is_killed_nothing_is_lost_or_counted_twice(site: Site, server: PostgresServer) -> None:
     """Two services, the keeper, the database and three volunteers are killed in turn; each time all train on together.
 
-    It starts a dozen processes that import torch, kills seven of them and waits for each to come back to a step that
-    all three volunteers share: that takes minutes on a small machine.
+    Seven processes are killed, and each is waited for until all three volunteers share a step again.
     """
     second = second_of(site.run, site.base / "second")
     keeper = site.start("keeper", "coordinator", "serve", str(site.run.path), "--keeper-only")

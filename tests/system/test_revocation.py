@@ -1,7 +1,4 @@
-"""Who is shut out is soon let in nowhere: real coordinator, keeper and volunteer, and devices that knock at all doors.
-
-Six processes that import torch are started one after another; on a small busy machine that takes over a minute.
-"""
+"""Who is shut out is soon let in nowhere: a real coordinator and volunteer, and devices that knock at all doors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A swarm in two parts, which find each other again.
-
-It starts a coordinator, its keeper and two volunteers, each of which imports torch, and the coordinator a second time;
-that is why it takes over a minute.
-"""
+"""A swarm in two parts, which find each other again."""
 
 from __future__ import annotations
 

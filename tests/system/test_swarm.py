@@ -1,7 +1,6 @@
 """Real peers in a real hivemind swarm on this machine: the same numbers, whatever happens to single peers.
 
-Each test starts several processes that import torch and hivemind (about five seconds each on a small machine) and then
-trains a few global steps of a few seconds; that is why some take over a minute there.
+Each test trains a few global steps of a few seconds.
 """
 
 from __future__ import annotations
@@ -26,12 +25,17 @@ from tests.support.swarms import (
     train_alone,
 )
 from tests.support.waiting import PATIENCE_S
+from tests.support.zygote import fresh_python
 
 
 @pytest.mark.smoke
 def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
-    """Two peers that share the target batch end, after five global steps, with one plain process's parameters."""
-    keeper = swarm.start_keeper()
+    """Two peers that share the target batch end, after five global steps, with one plain process's parameters.
+
+    The keeper begins with a fresh interpreter, as all do in earnest, and the other two are forked.
+    """
+    with fresh_python():
+        keeper = swarm.start_keeper()
     parts = TARGET // 2 // MICROBATCH
     trainers = [
         swarm.start(f"trainer-{seed}", "trainer", seed=seed, microbatches_per_step=parts, last_step=5)
