@@ -116,6 +116,12 @@ def test_a_sentence_longer_than_a_sample_is_cut() -> None:
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 10), (10, 20), (20, 28), (28, 32), (32, 38)]
 
 
+def test_a_sentence_that_does_not_fit_after_the_first_begins_a_piece() -> None:
+    """The first sentence of all is a piece, too."""
+    starts, ends = cut_pieces(chunk_of([[3, 6]]), capacity=8)
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 3), (3, 9)]
+
+
 def test_without_swapping_every_pair_is_in_order() -> None:
     """A packer that is told to swap nothing leaves all tokens in their order."""
     packed = PairPacker(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))
