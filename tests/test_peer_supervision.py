@@ -88,7 +88,7 @@ def test_group_is_ended_as_a_whole() -> None:
     end_group(child)
 
 
-@pytest.mark.parametrize("group", [0, 1, os.getpgrp()])
+@pytest.mark.parametrize("group", [0, 1, pytest.param(os.getpgrp(), id="own")])
 def test_own_group_is_never_ended(group: int) -> None:
     """Numbers that would mean ourselves or everybody are refused."""
     with pytest.raises(ValueError, match="not a child's"):
