@@ -122,6 +122,13 @@ def test_a_sentence_that_does_not_fit_after_the_first_begins_a_piece() -> None:
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 3), (3, 9)]
 
 
+def test_a_piece_of_two_sentences_goes_before_one_of_a_single_sentence() -> None:
+    """Of equally long pieces the one that can be broken between sentences is broken."""
+    packer = PairPacker(8, 0.0, np.random.default_rng(0))
+    anchors = packer._choose_anchors(np.array([0, 8]), np.array([8, 16]), np.array([8, 12, 16]), samples=1)
+    assert (anchors.starts.tolist(), anchors.breaks.tolist()) == ([8], [4])
+
+
 def test_without_swapping_every_pair_is_in_order() -> None:
     """A packer that is told to swap nothing leaves all tokens in their order."""
     packed = PairPacker(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))
