@@ -11,9 +11,9 @@ from itertools import islice
 
 from auth.errors import ConfigError, PortTakenError
 
-CHOSEN_PORTS = range(
-    20_000, 32_768
-)  # Linux, macOS and Windows give outgoing connections, and who asks for any, higher ones
+# Outgoing connections, and who asks for any port, get higher ones on Linux, macOS and Windows.
+CHOSEN_PORTS = range(20_000, 32_768)
+_CHANCE = random.SystemRandom()  # two processes with the same seed do not get the same ports
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def is_free(host: str, port: int) -> bool:
 
 def free_ports(host: str, count: int) -> list[int]:
     """Different ports that nobody listens on, and that the operating system gives to no other program meanwhile."""
-    free = (port for port in random.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
+    free = (port for port in _CHANCE.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
     return list(islice(free, count))
 
 
