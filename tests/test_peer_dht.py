@@ -12,6 +12,7 @@ import hivemind
 import psutil
 import pytest
 from hivemind.dht.node import DHTNode
+from hivemind.utils import MPFuture
 
 from auth.errors import SwarmError
 from peer.dht import SILENT_LOOKS, Node, NodeWatch, call_daemon
@@ -29,6 +30,7 @@ def dht() -> Iterator[hivemind.DHT]:
     for process in family:
         if process.is_running():
             process.kill()
+    MPFuture.reset_backend()  # who is killed may hold its lock, for which every later node would wait
 
 
 def daemon_of(dht: hivemind.DHT) -> psutil.Process:
