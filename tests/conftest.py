@@ -41,6 +41,8 @@ SWARMS = ("tests/system/", "tests/security/")
 THOROUGH = (
     *SWARMS,
     "tests/test_benchmarks_",
+    "tests/test_coordinator_hand_over.py",  # this one and the next stretch passphrases, for seconds each
+    "tests/test_coordinator_sealed_archive.py",
     "tests/test_dashboards_archive.py",  # this one and the next five drive a browser
     "tests/test_dashboards_history.py",
     "tests/test_dashboards_model.py",
