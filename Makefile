@@ -30,8 +30,9 @@ help:
 
 install: $(STAMP)
 
-# Only a change of the dependencies installs again: the package itself is linked (-e), not copied.
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# Only a change of the dependencies installs again: the package itself is linked (-e), not copied. Debian 12's pip builds what
+# comes as source in this environment unless told otherwise, and fails while it renews setuptools there.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable
 # The one package that pip must compile; tests that need it are skipped without it.
 KENLM = $(if $(and $(shell command -v c++),$(shell command -v cmake)),$(comma)kenlm)
 comma := ,
