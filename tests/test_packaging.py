@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import require
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("auth", "peer", "coordinator", "corpus", "dashboards")
 
@@ -126,6 +128,7 @@ def test_a_bare_install_is_recognized(line: str, bare: bool) -> None:
 
 def test_nothing_installs_a_bare_name() -> None:
     """No file tells a person, or a program, to install this software by a name: it comes from a run or a checkout."""
+    require("git")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     own = Path(__file__).resolve()
     found = [

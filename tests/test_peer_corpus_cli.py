@@ -153,6 +153,8 @@ def test_what_is_wrong_is_told_in_a_sentence(
     corpus: Path, tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     """And nothing is left behind."""
+    if "--kenlm" in arguments:
+        require_kenlm()
     error = fail(str(corpus), "--out", str(tmp_path / "out"), *arguments)
     assert isinstance(error, ConfigError)
     assert sentence in str(error)

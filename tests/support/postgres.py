@@ -50,6 +50,7 @@ class PostgresServer:
 
     def create(self) -> None:
         """Make its files."""
+        initdb = binary("initdb")  # the system's user comes with it
         self._directory.mkdir(0o700)
         if _system_user() is not None:
             shutil.chown(self._directory, _system_user(), _system_user())
@@ -57,7 +58,7 @@ class PostgresServer:
         password.write_text(PASSWORD)
         password.chmod(0o644)  # for the server's user
         options = ("--username", USER, "--auth", "scram-sha-256", "--pwfile", str(password), "--encoding", "UTF8")
-        _run(binary("initdb"), "--no-sync", "--locale", "C", *options, "--pgdata", str(self._directory))
+        _run(initdb, "--no-sync", "--locale", "C", *options, "--pgdata", str(self._directory))
 
     def start(self) -> None:
         """Serve, and return when it answers."""

@@ -31,6 +31,7 @@ def _commands(*names: str) -> Callable[[], bool]:
 
 
 PROGRAMS = {
+    "git": Program("Git", ("git",), _commands("git")),
     "chromium": Program("Chromium", ("chromium",), _commands("chromium")),
     "postgresql": Program("PostgreSQL", ("postgresql",), lambda: any(POSTGRESQL.glob("*/bin/initdb"))),
     "promtool": Program("Prometheus' promtool", ("prometheus",), _commands("promtool")),
