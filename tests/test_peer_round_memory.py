@@ -61,7 +61,7 @@ def test_objects_in_a_circle_are_freed() -> None:
 
 
 def held_rounds(peer: Peer) -> int:
-    """How many rounds the peer has in memory."""
+    """The number of rounds that the peer has in memory."""
     tell(peer, "rounds")
     return int(hear(peer))
 

@@ -56,7 +56,7 @@ def limits_in(source: str) -> Iterator[tuple[int, float]]:
 
 
 def test_no_test_has_a_limit_of_its_own() -> None:
-    """Whoever waits for longer than a moment waits as long as everybody."""
+    """Tests have no limit of their own that is longer than a moment."""
     found = [
         f"{path.relative_to(TESTS)}:{line} waits {limit:g} s: let it be PATIENCE_S"
         for path in sorted(TESTS.rglob("*.py"))

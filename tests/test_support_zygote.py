@@ -36,7 +36,7 @@ def forking() -> Iterator[None]:
 
 
 def told(*arguments: str, **options: Any) -> dict[str, Any]:
-    """What a process says of itself."""
+    """The facts that a process reports of itself."""
     command = [sys.executable, "-c", TELL, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, input="a line\n", **options)
     facts: dict[str, Any] = json.loads(done.stdout)
@@ -97,7 +97,7 @@ def test_a_script_and_a_module_are_run(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_a_killed_process() -> None:
-    """Whatever it has beside it to start others goes with it."""
+    """The nursery of a process ends with it."""
     process = psutil.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     others = process.children(recursive=True)
     process.kill()

@@ -40,7 +40,7 @@ class Recorder:
 
     @property
     def devices(self) -> list[str]:
-        """What each worker that was ready has told as its device."""
+        """The device of each worker that was ready, as the worker told it."""
         return [event.device for event in self.events if isinstance(event, Ready)]
 
 

@@ -53,7 +53,7 @@ def _draw(path: Path, count: int, seed: int) -> list[str]:
 
 
 def _results(path: Path, names: list[str]) -> Counter[str]:
-    """How many ended how."""
+    """The number of mutants by status."""
     data = SourceFileMutationData(path=path)
     data.load()
     return Counter(status_by_exit_code[data.exit_code_by_key[name]] for name in names)

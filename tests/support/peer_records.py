@@ -47,5 +47,5 @@ class Scene:
         )
 
     def look(self, known: list[KnownPeer], now: float = 0.0) -> SwarmView:
-        """What the peer makes of these records."""
+        """The view of the swarm that these records give the peer."""
         return self.course.look(known, TARGET, now)

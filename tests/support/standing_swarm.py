@@ -10,7 +10,7 @@ import torch
 
 @dataclass
 class StandingSwarm:
-    """What checkpointing asks of a swarm: where it is, and that its state stands still."""
+    """A swarm as checkpointing uses it: it has a step, and its state stands still."""
 
     step: int
     optimizer: torch.optim.Optimizer

@@ -62,7 +62,7 @@ class Plan:
 
 
 class Orders:
-    """What standard input says: the last step, if it is another than planned; to stop, by its end."""
+    """Standard input: a line is the new last step, and its end tells the peer to stop."""
 
     def __init__(self, last_step: int | None) -> None:
         self.last_step = last_step

@@ -121,7 +121,7 @@ class Peer:
         return self.wait_for(lambda said: said["event"] == "step" and said["step"] >= step)
 
     def joined(self) -> dict[str, Any]:
-        """What the peer says after joining."""
+        """The first message of the peer after it has joined."""
         return self.wait_for(lambda said: said["event"] == "joined")
 
     def go_on_to(self, step: int) -> None:
