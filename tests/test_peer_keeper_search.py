@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+
+import pytest
 
 from auth.errors import RequestError
 from peer.keeper_search import KeeperSearch
@@ -39,6 +42,27 @@ async def test_workers_hear_what_is_new_once() -> None:
     await eventually("the old keeper is told", lambda: scene.told == [(OLD,)])
     scene.search.hear([NEW])
     await eventually("the new keeper is told", lambda: scene.told == [(OLD,), (NEW,)])
+
+
+async def test_of_two_quick_changes_the_newer_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the older address takes longer to dial: workers hear of the newer alone."""
+    answers = asyncio.Event()
+
+    async def slow_to_the_old(addresses: Sequence[str]) -> tuple[str, ...]:
+        if OLD in addresses:
+            await answers.wait()
+        return tuple(addresses)
+
+    monkeypatch.setattr("peer.keeper_search.best_ways", slow_to_the_old)
+    scene = Scene()
+    others = asyncio.all_tasks()
+    scene.search.hear([OLD])
+    await asyncio.sleep(0)  # until it is dialled
+    scene.search.hear([NEW])
+    telling = asyncio.all_tasks() - others
+    answers.set()
+    await asyncio.wait(telling)
+    assert scene.told == [(NEW,)]
 
 
 async def test_who_seeks_it_hears_what_the_coordinator_says_now() -> None:
