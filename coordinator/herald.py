@@ -12,7 +12,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from auth.errors import ConfigError
@@ -50,7 +51,7 @@ class Herald:
     sessions: Sessions
     clock: Callable[[], float] = time.time
     era: int = -1
-    steps: tuple[StepRow, ...] = ()  # of that era, settled
+    steps: list[StepRow] = field(default_factory=list)  # of that era, settled
 
     def run(self, stop: threading.Event) -> None:
         """Tell milestones as they are reached, until told to stop."""
@@ -71,13 +72,10 @@ class Herald:
         ledger = Ledger(self.sessions, self.directory.config, self.clock)
         era = ledger.current_era()
         if era != self.era:
-            self.era, self.steps = era, ()
+            self.era, self.steps = era, []
         known = self.steps[-1].step if self.steps else 0
         settled_at = self.clock() - SETTLED_S
-        for row in ledger.steps(after=known):
-            if row.completed_at > settled_at:
-                break
-            self.steps += (row,)
+        self.steps.extend(takewhile(lambda row: row.completed_at <= settled_at, ledger.steps(after=known)))
         return milestones(self.steps, validations(self.sessions))
 
     def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
