@@ -7,6 +7,7 @@ document that says whether it is a duplicate.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ Blocks = Iterable[list[str]]
 SAMPLE_CHARACTERS = 100_000_000
 SCORER_CHARACTERS = 10_000_000  # of the sample are enough to learn the pieces of a scorer
 SCORER_PIECES = 16_000
+_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # its groups of thousands parted, or not
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,15 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """`250000`, `10%` or `0.1`; raises `ConfigError`."""
+        """`250000`, `250,000`, `250_000`, `10%` or `0.1`; raises `ConfigError`."""
+        if _NUMBER.fullmatch(text) and (number := int(text.replace(",", "").replace("_", ""))):
+            return cls(number=number)
         try:
-            value = float(text.removesuffix("%").replace(",", "").replace("_", "")) / (100 if text[-1:] == "%" else 1)
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            value = -1.0
-        if text.isdigit() and value >= 1:
-            return cls(number=int(text))
-        if 0 < value <= 1:
-            return cls(share=value)
+            share = 0.0
+        if 0 < share <= 1:
+            return cls(share=share)
         raise ConfigError(f"--target ({text}) must be a whole number of documents, or a share such as 10% or 0.1.")
 
     def share_of(self, documents: int) -> float:

@@ -184,3 +184,18 @@ def test_a_target_is_a_number_or_a_share() -> None:
     assert Target.parse("50").share_of(200) == 0.25
     assert Target.parse("1").share_of(200) == 0.005
     assert Target.parse("25%").share_of(200) == Target.parse("0.25").share_of(3) == 0.25
+
+
+@pytest.mark.parametrize("text", ["250000", "250,000", "250_000"])
+def test_thousands_may_be_parted(text: str) -> None:
+    """As people write them, and as the messages do."""
+    assert Target.parse(text) == Target(number=250_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["0,5%", "0,1", "1,5", "25,00", "1,000%", "2500,000", ",", "", "%", "1.5", "-1", "nan"]
+)
+def test_a_comma_elsewhere_is_no_separator(text: str) -> None:
+    """Half a percent, as many languages write it, is not taken for five; and what is no number is refused as ever."""
+    with pytest.raises(ConfigError, match="must be a whole number of documents, or a share"):
+        Target.parse(text)
