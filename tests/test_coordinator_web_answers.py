@@ -47,6 +47,36 @@ def test_it_is_compressed_where_that_is_understood_and_pays() -> None:
     assert answer(asked(accept_encoding="gzip"), short).body == short.content
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip", True),
+        ("GZIP;q=0.5, identity", True),
+        ("br ; q=1 , gzip ; q=0.001", True),
+        ("*", True),
+        ("gzip, *;q=0", True),
+        ("gzip;q=0", False),
+        ("br, gzip; q=0.000", False),
+        ("gzip;q=0, *", False),
+        ("*;q=0", False),
+        ("identity", False),
+        ("not-gzip", False),
+        ("", False),
+    ],
+)
+def test_who_refuses_gzip_gets_none(accepted: str, is_packed: bool) -> None:
+    """A weight of 0 refuses a coding; a star stands for those that are not named."""
+    response = answer(asked(accept_encoding=accepted), encode(b"a" * 5000))
+    assert ("content-encoding" in response.headers) == is_packed
+
+
+def test_codings_in_several_headers_are_one_list() -> None:
+    """As of any header that is a list."""
+    headers = [(b"accept-encoding", b"br"), (b"accept-encoding", b"gzip")]
+    response = answer(Request({"type": "http", "headers": headers}), encode(b"a" * 5000))
+    assert response.headers["content-encoding"] == "gzip"
+
+
 async def test_of_many_who_ask_one_builds() -> None:
     """All get the same, and so does who comes later; another version is built anew."""
     built, go = [], threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ MOST_ANSWERS = 128
 MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall not fill the memory
 LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
 Made = BaseModel | bytes
+_NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, 
     }
     if has_already(request, encoded.etag):
         return Response(status_code=304, headers=headers)
-    if encoded.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+    if encoded.compressed is not None and takes_gzip(request):
         headers["Content-Encoding"] = "gzip"
         return Response(encoded.compressed, media_type=encoded.media_type, headers=headers)
     return Response(encoded.content, media_type=encoded.media_type, headers=headers)
@@ -61,6 +63,15 @@ def has_already(request: Request, etag: str) -> bool:
     """Whether the asker names this ETag, compared weakly (RFC 9110, 13.1.2)."""
     named = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     return etag.removeprefix("W/") in named or "*" in named
+
+
+def takes_gzip(request: Request) -> bool:
+    """Whether the asker takes gzip, by its name or as any coding, with a weight above 0 (RFC 9110, 12.5.3)."""
+    is_taken: dict[str, bool] = {}
+    for named in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
+        coding, _, weight = named.partition(";")
+        is_taken[coding.strip()] = _NO_WEIGHT.fullmatch(weight) is None
+    return is_taken.get("gzip", is_taken.get("*", False))
 
 
 class AnswerCache:
