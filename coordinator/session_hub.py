@@ -112,10 +112,12 @@ class LiveSession:
         default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
     )
 
-    def push(self, message: control_pb2.CoordinatorMessage) -> None:
-        """Queue a message; one that finds no room is lost, for its reader has stopped reading and will be cut off."""
-        if not self.outgoing.full():
+    def push(self, message: control_pb2.CoordinatorMessage) -> bool:
+        """Queue a message and return whether it found room; else it is lost, for the peer has stopped reading."""
+        has_room = not self.outgoing.full()
+        if has_room:
             self.outgoing.put_nowait(message)
+        return has_room
 
     def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
         """Let the writer send what is queued and `last`, then end the stream; the first end counts."""
@@ -224,9 +226,8 @@ class SessionHub:
         self._presence_every_s = presence_every_s(len(self._live), self._presence_every_s)
         pace = control_pb2.CoordinatorMessage(pace=control_pb2.PresencePace(every_s=self._presence_every_s))
         untold = (session for session in self._live.values() if session.presence_every_s != self._presence_every_s)
-        for session in islice(untold, TOLD_AT_ONCE):
+        for session in islice((session for session in untold if session.push(pace)), TOLD_AT_ONCE):
             session.presence_every_s = self._presence_every_s
-            session.push(pace)
 
     async def _send_revoked_away(self) -> None:
         """Each time, not only when the list changes: a session may have been opened in the meantime."""
@@ -265,9 +266,9 @@ class SessionHub:
     def _push_standings(self) -> None:
         for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
             session, standing = self._untold.popleft()
-            session.standing = standing
-            if not session.ended:
-                session.push(control_pb2.CoordinatorMessage(standing=control_pb2.Standing(**asdict(standing))))
+            message = control_pb2.CoordinatorMessage(standing=control_pb2.Standing(**asdict(standing)))
+            if not session.ended and session.push(message):
+                session.standing = standing
 
     async def _renew(self, session: LiveSession) -> None:
         membership = self._services.membership

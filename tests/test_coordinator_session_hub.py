@@ -22,6 +22,7 @@ from coordinator.session_hub import (
     presence_every_s,
     standings,
 )
+from peer.protocol.control_pb2 import CoordinatorMessage
 from tests.support.control_plane import serving
 
 
@@ -65,6 +66,28 @@ async def test_a_large_crowd_is_told_in_turn(tmp_path: Path, monkeypatch: pytest
         assert await told() == [("Dan", "pace"), ("Dan", "standing")]
         coordinator.clock.ahead_s += 2 * STANDING_EVERY_S
         assert await told() == []
+
+
+async def test_what_found_no_room_is_told_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pace and standing count as told once they are queued; those whose queues are full take nobody else's turn."""
+    monkeypatch.setattr(session_hub, "TOLD_AT_ONCE", 1)
+    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.5)
+    async with serving(tmp_path) as coordinator:
+        hub = SessionHub(coordinator.services, 10)
+        full, free = (LiveSession(name, token_of(name), ipaddress.ip_address("192.0.2.1")) for name in ("Ada", "Bob"))
+        while full.push(CoordinatorMessage()):
+            pass
+        for session in full, free:
+            hub.add(session)
+        for _ in range(2):
+            await hub.refresh()
+        assert set(kinds_of(full)) == {None}
+        assert {"pace", "standing"} <= set(kinds_of(free))
+        coordinator.clock.ahead_s += 2 * STANDING_EVERY_S
+        for _ in range(2):
+            await hub.refresh()
+        assert {"pace", "standing"} <= set(kinds_of(full))
+        assert kinds_of(free) == []
 
 
 def token_of(name: str) -> AccessToken:
