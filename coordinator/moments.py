@@ -137,7 +137,7 @@ def read_chunk(sessions: Sessions, number: int) -> Chunk:
         )
         before = began_at if began_at is not None else steps[0].completed_at
         times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # devices' clocks differ a little
-        book = _DeviceBook(session, shown)
+        book = _DeviceBook(session)
         shares, undone = _shares(session, first, last, book)
         online = _online(session, times[1:], book)
         refused = _refused(session, times)
@@ -160,7 +160,7 @@ def read_chunk(sessions: Sessions, number: int) -> Chunk:
             )
             for index, row in enumerate(steps)
         )
-        return Chunk(first, last, book.devices(), moments)
+        return Chunk(first, last, book.devices(shown), moments)
 
 
 def _given(shares: Sequence[Share]) -> tuple[tuple[int, int], ...]:
@@ -172,29 +172,28 @@ def _lost(shares: Sequence[Share]) -> tuple[Loss, ...]:
 
 
 class _DeviceBook:
-    """Numbers the devices that a chunk speaks of, from 0, in the order in which it first does."""
+    """Numbers the devices that a chunk speaks of, from 0, in the order in which it first does; the keeper is none."""
 
-    def __init__(self, session: Connection, shown: dict[str, str]) -> None:
-        newest = func.max(Session.started_at)
-        hardware = select(Session.device_id, Session.hardware, newest).group_by(Session.device_id, Session.hardware)
-        said = {row[0]: row[1] for row in session.execute(hardware.order_by(newest))}
-        named = select(Device.id, Device.number, Member.name).join(Device.member).where(Device.role != KEEPER_ROLE)
-        self._known = {
-            device: DeviceFacts(number, shown.get(name, name), said.get(device, ""))
-            for device, number, name in session.execute(named)
-        }
+    def __init__(self, session: Connection) -> None:
+        self._session = session
+        self._keepers = set(session.scalars(select(Device.id).where(Device.role == KEEPER_ROLE)))
         self._indexes: dict[str, int] = {}
 
     def __contains__(self, device_id: str) -> bool:
-        return device_id in self._known
+        return device_id not in self._keepers
 
     def index(self, device_id: str) -> int:
         """The device's place in the chunk's list."""
         return self._indexes.setdefault(device_id, len(self._indexes))
 
-    def devices(self) -> tuple[DeviceFacts, ...]:
-        """The chunk's list."""
-        return tuple(self._known[device] for device in self._indexes)
+    def devices(self, shown: dict[str, str]) -> tuple[DeviceFacts, ...]:
+        """The chunk's list; `shown`: members' names as the public may know them."""
+        stays = select(Session.hardware).where(Session.device_id == Device.id)
+        newest = stays.order_by(Session.started_at.desc()).limit(1).scalar_subquery()
+        query = select(Device.id, Device.number, Member.name, newest).join(Device.member)
+        rows = self._session.execute(query.where(Device.id.in_(list(self._indexes))))
+        facts = {device: DeviceFacts(number, shown.get(name, name), said or "") for device, number, name, said in rows}
+        return tuple(facts[device] for device in self._indexes)
 
 
 def _shares(

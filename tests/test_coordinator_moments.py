@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import sqlite3
+from collections.abc import Callable
+
 import pytest
+from sqlalchemy import event
 
 from coordinator.display_names import set_display_name
 from coordinator.moments import CHUNK_STEPS, Group, Share, chunk_of, groups_of, read_chunk
@@ -12,7 +17,7 @@ from peer.messages import StepReport
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 
-START = 1_800_000_000.0
+START, DAY = 1_800_000_000.0, 86_400.0
 
 
 @pytest.fixture
@@ -89,6 +94,34 @@ def test_who_was_online_when_a_step_was_completed(run: FakeRun, clock: Clock) ->
         ["ada"],
     ]
     assert "Tesla T4" in {device.hardware for device in chunk.devices}
+
+
+def test_a_stretch_costs_no_more_where_others_came_and_went_before_it(run: FakeRun, clock: Clock) -> None:
+    """The database does the same work: it looks at stays of the devices that the stretch speaks of alone."""
+    sessions = run.services.sessions
+    clock.now = START + DAY
+    run.keeper_says(1)
+    add_report(run, "ada", 1)
+    before = work_of(run, lambda: read_chunk(sessions, 0))
+    for number in range(100):
+        close_session(sessions, open_session(sessions, run.devices["grace"], "cpu", "", START + number), START + number)
+    assert work_of(run, lambda: read_chunk(sessions, 0)) == before
+
+
+def work_of(run: FakeRun, action: Callable[[], object]) -> int:
+    """How many instructions SQLite's machine runs for it."""
+    engine, count = run.services.sessions.engine, itertools.count()
+
+    def watch(connection: sqlite3.Connection, *_: object) -> None:
+        connection.set_progress_handler(lambda: next(count) and 0, 1)
+
+    event.listen(engine, "checkout", watch)
+    try:
+        action()
+    finally:
+        event.remove(engine, "checkout", watch)
+        engine.dispose()  # with the connections that are watched
+    return next(count)
 
 
 def test_refusals_belong_to_the_step_that_they_led_to(run: FakeRun, clock: Clock) -> None:
