@@ -38,9 +38,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError
-from auth.nesting import bound_nesting
 from auth.tokens import AccessToken
-from auth.whole_streams import end_streams_whole
 
 Clock = Callable[[], float]
 Message = TypeVar("Message")
@@ -49,8 +47,6 @@ TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
 STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 16_384
-bound_nesting()  # both at import: before the first node of any kind reads or serves anything
-end_streams_whole()
 
 
 def peers_key(run: str) -> str:

@@ -33,7 +33,7 @@ from auth.swarm_auth import PeerDirectory, RecordKey, SwarmAccess, peers_key
 from benchmarks.averaging import RUN, Plan
 from peer.all_reduce import ExactAllReduce
 from peer.averaging import AveragedGroup, SwarmGradientAverager
-from peer.dht import start_dht
+from peer.dht import Node, start_dht
 from peer.gathering import Gathering
 from peer.guest.traffic import Traffic
 from peer.place import Place
@@ -100,11 +100,11 @@ def open_doors() -> None:
 
 
 def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
-    """A node of the DHT: the product's, or hivemind's own, which takes every request and every record."""
+    """A node of the DHT: a member's, or one that takes every request and every record."""
     maddr = f"/ip4/{plan.address}/tcp/0"
     if plan.is_open:
         mp.set_start_method("fork", force=True)
-        return hivemind.DHT(initial_peers=list(plan.initial_peers), start=True, host_maddrs=[maddr])
+        return Node(initial_peers=list(plan.initial_peers), start=True, host_maddrs=[maddr])
     return start_dht(RUN, credentials, plan.initial_peers, Place(host_maddrs=(maddr,)))
 
 

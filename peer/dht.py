@@ -15,10 +15,10 @@ import psutil
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
-from hivemind.p2p import P2P
 
 from auth.credentials import Credentials
 from auth.errors import SwarmError
+from auth.hivemind_patches import patch_hivemind
 from auth.swarm_auth import Clock, PeerRecordValidator, RecordKey, SwarmAuthorizer
 from peer.place import Place
 from peer.round_memory import freeze_imported
@@ -29,15 +29,17 @@ DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
 SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
-REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
-# hivemind knows no name for: relays are those that are named, at once, instead of any that are found in minutes
-P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
+REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}  # "relayed" is our own patch's
 
 
 class Node(DHT):
     """hivemind's, in a process of its own."""
 
     _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # in that process
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        patch_hivemind()  # the node's process and the averagers' are forked from this one
+        super().__init__(*arguments, **options)
 
     async def _run_coroutine(self, coro: Any, future: Any) -> None:
         """Hold the task: neither asyncio nor hivemind do, so one that waits for a stream alone would go as garbage."""

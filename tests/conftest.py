@@ -310,8 +310,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def dht() -> Iterator[hivemind.DHT]:
     """A DHT node that knows no other."""
-    import hivemind
+    from peer.dht import Node
 
-    node = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+    node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
     yield node
     node.shutdown()

@@ -16,6 +16,7 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
+from auth.hivemind_patches import patch_hivemind
 from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
 
 RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # what a relay answers to
@@ -101,6 +102,7 @@ def _listening_to_daemon() -> Iterator[LastWords]:
 async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator[P2P]:
     """A daemon as `hivemind.DHT` starts it for a peer, but in no swarm yet."""
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
+    patch_hivemind()
     creating = P2P.create(startup_timeout=timeout_s, nat_port_map=False, use_ipfs=False, **options)
     p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # it may not end when told to
     try:

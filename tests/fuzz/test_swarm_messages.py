@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.credentials import Credentials
+from auth.hivemind_patches import patch_hivemind
 from auth.identity import AuthorityKey
 from auth.swarm_auth import PeerRecordValidator, owner_subkey, peers_key
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
@@ -57,6 +58,7 @@ def a_record(jwt: str) -> dict[str, Any]:
 @given(data=st.data())
 def test_records_on_their_way_into_the_dht(device: Credentials, data: st.DataObject) -> None:
     """The validator says yes or no, whatever the bytes of key, owner and value are."""
+    patch_hivemind()  # as before any node
     owner = dumps(owner_subkey(device.device_key.public_key))
     value = dumps(a_record(device.token_jwt))
     nested = b"".join(b"\xc7\xff\x40" for _ in range(data.draw(st.integers(0, 2000)))) + b"\xc0"

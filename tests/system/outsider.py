@@ -21,6 +21,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
+from auth.hivemind_patches import patch_hivemind
 from auth.swarm_auth import peers_key
 from peer.averaging import SwarmGradientAverager
 from peer.state_sharing import SwarmStateAverager
@@ -81,6 +82,7 @@ def count(found: Any) -> int:
 
 def main(run: str, addresses: list[str]) -> None:
     """Attack and report."""
+    patch_hivemind()  # else it would not understand how the swarm ends its streams
     dht = hivemind.DHT(
         initial_peers=addresses,
         start=True,

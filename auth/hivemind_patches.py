@@ -1,37 +1,64 @@
-"""Streams between peers that end whole, or say that they broke off.
+"""What hivemind lacks, put into its classes by `patch_hivemind()` before the first node of a process.
 
-hivemind's server of a stream closes it after its last message, and its p2p daemon then resets it. Over QUIC a reset
-drops what is still on its way, and the client takes what has come for everything: of a state of 128 tensors it gets 60,
-and who asked to join a group may get no answer. Here the server says when it has ended and waits for the client to hang
-up. A client to whom nobody said so knows that its stream broke off; one that is answered before it has asked everything
-says that it has stopped and lets the server hang up, for requests that are dropped on their way cost the connection
-between the two its window, and with it all later streams.
+Streams between peers end whole, or say that they broke off. hivemind's server of a stream closes it after its last
+message, and its p2p daemon then resets it. Over QUIC a reset drops what is still on its way, and the client takes what
+has come for everything: of a state of 128 tensors it gets 60, and who asked to join a group may get no answer. Here the
+server says when it has ended and waits for the client to hang up. A client to whom nobody said so knows that its stream
+broke off; one that is answered before it has asked everything says that it has stopped and lets the server hang up, for
+requests that are dropped on their way cost the connection between the two its window, and with it all later streams.
+
+Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a message within a message, and its reader
+calls itself for each of them without end: ten kilobytes of tuples in tuples overflow the C stack, and the process dies
+of it. So one member's record could have ended every node that looked at it.
+
+A node may be reached through named relays at once, for which hivemind knows no name: it finds any that there are, in
+minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing, suppress
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.proto.p2pd_pb2 import RPCError
+from hivemind.utils.serializer import MSGPackSerializer
 
 logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # how long each waits for the other's last word: a slow line still has a window's worth to carry
 END = RPCError(message="end of the stream")
 STOPPED = RPCError(message="stopped asking")  # other than the end of the requests, after which the client hangs up
 SHOWN_CHARS = 200  # of what another peer says went wrong
+MAX_NESTING = 16  # what hivemind writes by itself has three levels
+_reading = threading.local()
+_decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's own
 Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
 
 
-def end_streams_whole() -> None:
-    """From now on, in this process and its forks, both ends of hivemind's streams agree on where they end."""
+def patch_hivemind() -> None:
+    """Patch hivemind in this process and those that it forks; once is enough, and again changes nothing."""
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
+    P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
+    MSGPackSerializer._decode_ext_types = _decode_bounded
+
+
+def _decode_bounded(type_code: int, data: bytes) -> Any:
+    """Raises `ValueError` for a message that is nested too deeply."""
+    depth = getattr(_reading, "depth", 0)
+    if depth >= MAX_NESTING:
+        raise ValueError(f"a message is nested more than {MAX_NESTING} levels deep")
+    _reading.depth = depth + 1
+    try:
+        return _decode(type_code, data)
+    finally:
+        _reading.depth = depth
 
 
 async def _add_stream_handler(

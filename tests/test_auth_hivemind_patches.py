@@ -1,30 +1,81 @@
-"""Streams between two real nodes over QUIC, whose daemon drops what is on its way when a stream is closed."""
+"""hivemind's patches: where they are, streams between two real nodes over QUIC, messages within messages.
+
+Over QUIC the daemon drops what is on its way when a stream is closed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
 
 import pytest
 from hivemind.p2p import P2P, P2PContext, P2PHandlerError
 from hivemind.proto.averaging_pb2 import DownloadData, DownloadRequest
 from hivemind.proto.p2pd_pb2 import RPCError
+from hivemind.utils.serializer import MSGPackSerializer
+from hivemind.utils.timed_storage import get_dht_time
 
-from auth.whole_streams import end_streams_whole
+from auth.hivemind_patches import MAX_NESTING, patch_hivemind
+from tests.support.inputs import tuples_in_tuples
 from tests.support.waiting import PATIENCE_S, eventually
 
-end_streams_whole()
 # hivemind finds its daemon by a function of importlib that is going away
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 QUIC = ["/ip4/127.0.0.1/udp/0/quic-v1"]
 MESSAGES = 300
 A_PART = DownloadData(metadata=bytes(1300))
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("auth", "peer", "coordinator", "benchmarks", "tests")
+PLAIN = {  # peers of hivemind alone, for what attacks do where nobody is checked
+    "tests/security/plain_peer.py",
+    "tests/security/plain_reducer.py",
+    "tests/security/plain_rounds.py",
+}
+MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemind's own
+
+
+def test_importing_patches_nothing_and_a_node_brings_the_patches() -> None:
+    """Nothing changes where no node is made; a node's own process has what the one that made it has."""
+    script = """
+from hivemind.p2p import P2P
+from hivemind.utils.serializer import MSGPackSerializer
+
+def state(*_):
+    mine = P2P._add_protobuf_stream_handler, P2P._iterate_protobuf_stream_handler, MSGPackSerializer._decode_ext_types
+    return [*(each.__module__.split(".")[0] for each in mine), *P2P.FORCE_REACHABILITY_MAPPING]
+
+async def state_there(_dht, _node):
+    return state()
+
+import auth.hivemind_patches, auth.swarm_auth, peer.doctor.swarm_helper, peer.worker, coordinator.keeper
+from peer.dht import Node
+print(state())
+node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+print(state())
+print(node.run_coroutine(state_there))
+node.shutdown()
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    patched = str(["auth"] * 3 + ["public", "private", "relayed"])
+    assert ran.stdout.splitlines() == [str(["hivemind"] * 3 + ["public", "private"]), patched, patched]
+
+
+def test_every_way_to_a_node_begins_with_the_patches() -> None:
+    """Peers, assistants and keeper make `peer.dht.Node`; what makes another one, as the doctor does, patches first."""
+    paths = [path for name in SOURCES for path in (ROOT / name).rglob("*.py")]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    assert {path for path, text in texts.items() if MAKES.search(text) and "patch_hivemind()" not in text} == PLAIN
 
 
 @asynccontextmanager
 async def two_nodes() -> AsyncIterator[tuple[P2P, P2P]]:
     """A server and a client that know each other."""
+    patch_hivemind()
     server = await P2P.create(host_maddrs=QUIC, startup_timeout=PATIENCE_S)
     client = await P2P.create(
         host_maddrs=QUIC, initial_peers=await server.get_visible_maddrs(), startup_timeout=PATIENCE_S
@@ -219,3 +270,40 @@ async def test_requests_that_fail_are_told_to_the_caller() -> None:
         await server.add_protobuf_handler("parts", patient, DownloadRequest, stream_input=True, stream_output=True)
         with pytest.raises(ValueError, match="nothing more to ask"):
             [message async for message in call(client, server, one_and_a_fault())]
+
+
+def test_what_hivemind_writes_is_read() -> None:
+    """Tuples in dictionaries in tuples come back as they were."""
+    patch_hivemind()
+    value = {"a": (1, (2.5, b"x", ({"b": (None, "y")},))), "time": get_dht_time()}
+    assert MSGPackSerializer.loads(MSGPackSerializer.dumps(value)) == value
+
+
+def test_the_bound_is_exact_and_leaves_nothing_behind() -> None:
+    """One level more is refused, and what comes after is read as ever; patching again changes nothing."""
+    for _ in range(3):
+        patch_hivemind()
+        MSGPackSerializer.loads(tuples_in_tuples(MAX_NESTING))
+        with pytest.raises(ValueError, match="nested"):
+            MSGPackSerializer.loads(tuples_in_tuples(MAX_NESTING + 1))
+
+
+def test_a_process_of_the_swarm_survives_what_kills_plain_hivemind() -> None:
+    """Ten kilobytes end an interpreter that has hivemind alone; patched they are a `ValueError`."""
+    script = """
+from hivemind.utils.serializer import MSGPackSerializer
+from auth.hivemind_patches import patch_hivemind
+from tests.support.inputs import tuples_in_tuples
+{0}
+try:
+    MSGPackSerializer.loads(tuples_in_tuples(4000))
+except ValueError:
+    print("refused")
+"""
+    results = [
+        subprocess.run(
+            [sys.executable, "-c", script.format(line)], capture_output=True, text=True, cwd=ROOT, check=False
+        )
+        for line in ("", "patch_hivemind()")
+    ]
+    assert [(result.returncode == 0, result.stdout) for result in results] == [(False, ""), (True, "refused\n")]
