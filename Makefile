@@ -52,7 +52,8 @@ demo: $(DEMO_STAMP)
 	$(BIN)/manyhands demo $(ARGS)
 
 # A file's tests stay together, for they share what is costly to make. The files start in the order of tests/conftest.py.
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A process that dies ends the run, as a failure: xdist 3.8 would start another one, give it nothing to do and wait for ever.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(STAMP)
 	$(PYTEST) -m 'not thorough' $(ARGS)
