@@ -5,6 +5,7 @@ Needs root, iproute2 and nftables. Used by averaging.py and by the system tests.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import shutil
@@ -12,10 +13,12 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 NETWORK_V6 = "2a05:f480:77:"  # likewise
 NETWORK = "45.77.0"  # as on the internet: libp2p relays for no private addresses; nothing of it leaves the namespaces
+_CLONE_NEWNET = 0x40000000
 BURST_S = 0.01  # what a link may pass at once, as time at its rate
 LEAST_BURST_BYTES = 16_384
 QUEUE_MS = 200  # how long a packet may wait for its link before it is dropped
@@ -43,6 +46,13 @@ class Host:
     def command(self, *command: str) -> list[str]:
         """The command that runs `command` on this host."""
         return ["ip", "netns", "exec", self.namespace, *command]
+
+    def enter(self) -> None:
+        """Move this process, and all that it starts from now on, to this host."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with (Path("/run/netns") / self.namespace).open() as file:
+            if libc.setns(file.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
 
 
 def why_impossible() -> str:

@@ -31,16 +31,19 @@ NAMES = ("ada", "grace")
 class Command:
     """A running `manyhands` command and everything that it has started."""
 
-    def __init__(self, log_path: Path, *arguments: str, invite: str = "", prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, log_path: Path, *arguments: str, invite: str = "", begin: Callable[[], None] | None = None
+    ) -> None:
         self.log_path = log_path
         with log_path.open("a") as log:
             self.process = psutil.Popen(
-                [*prefix, sys.executable, "-m", "manyhands", *arguments],
+                [sys.executable, "-m", "manyhands", *arguments],
                 env=os.environ | {"MANYHANDS_INVITE": invite},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=begin,
             )
 
     def family(self) -> list[psutil.Process]:
@@ -88,16 +91,16 @@ class Site:
         self.membership = Membership(sessions, self.run.authority, self.run.config.run.name, 3600, time.time)
         self.commands: list[Command] = []
 
-    def start(self, name: str, *arguments: str, invite: str = "", prefix: Sequence[str] = ()) -> Command:
-        """Start a command that is ended with the test; `prefix` starts it on another host."""
-        command = Command(self.base / f"{name}.log", *arguments, invite=invite, prefix=prefix)
+    def start(self, name: str, *arguments: str, invite: str = "", begin: Callable[[], None] | None = None) -> Command:
+        """Start a command that is ended with the test; `begin` is called in its process first."""
+        command = Command(self.base / f"{name}.log", *arguments, invite=invite, begin=begin)
         self.commands.append(command)
         return command
 
-    def serve(self, prefix: Sequence[str] = ()) -> Command:
+    def serve(self, begin: Callable[[], None] | None = None) -> Command:
         """The coordinator; returns once the keeper has said where the swarm stands."""
         began = time.time()
-        command = self.start("serve", "coordinator", "serve", str(self.run.path), prefix=prefix)
+        command = self.start("serve", "coordinator", "serve", str(self.run.path), begin=begin)
 
         def up() -> bool:
             status = read_swarm_status(self.sessions)

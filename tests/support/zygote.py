@@ -79,7 +79,7 @@ class Command:
     directory: str
     new_session: bool
     ignores_interrupts: bool
-    begin: Callable[[], object] | None  # is called first
+    begin: Callable[[], object] | None  # is called first; what it changes holds for what the process starts, too
 
 
 class Nursery:
@@ -142,8 +142,6 @@ def main(connection: socket.socket, ended: list[int]) -> None:
         signal.signal(number, signal.SIG_IGN)
     while True:
         command, files = _wait_until_born(connection)
-        if command.new_session:
-            os.setsid()
         ours, connection = socket.socketpair()
         parent = os.getpid()
         if os.fork() != 0:
@@ -185,6 +183,10 @@ def _wait_until_born(connection: socket.socket) -> tuple[Command, Sequence[int]]
                 os.close(end)
             os.read(adopted[0], 1)  # until it is closed
             os.close(adopted[0])
+            if command.new_session:
+                os.setsid()
+            if command.begin is not None:
+                command.begin()
             return command, files
         os.waitpid(forked, 0)
         connection.sendall(os.read(born[0], _NUMBER.size))
@@ -216,8 +218,6 @@ def _settle(command: Command, files: Sequence[int], connection: socket.socket) -
         sys.modules["hivemind"].utils.MPFuture.reset_backend()  # its locks are made at import, and shared
     nursery = Nursery(connection)
     subprocess.Popen._execute_child, multiprocessing.util.spawnv_passfds = _forked_by(nursery)  # type: ignore
-    if command.begin is not None:
-        command.begin()
 
 
 def _moved(file: int, above: int) -> int:

@@ -1,7 +1,7 @@
 """Volunteers on lines of different rates, behind routers and a firewall: all of them contribute.
 
-A coordinator and six volunteers start, each on a host of its own in a network namespace: some twenty processes with
-a fresh interpreter each, on two cores. That is why it takes minutes.
+A coordinator and six volunteers start, each on a host of its own in a network namespace: some twenty processes on two
+cores. That is why it takes a minute.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def test_all_contribute_wherever_they_are(tmp_path: Path) -> None:
     with Network([COORDINATOR, *REACHED, *HIDDEN]) as hosts:
         site = Site(tmp_path, host=hosts["hub"].address)
         try:
-            site.serve(hosts["hub"].command())
+            site.serve(hosts["hub"].enter)
             for plan in (*REACHED, *HIDDEN):
                 [invite] = site.membership.invite(plan.name)
                 options = ["--state-dir", str(tmp_path / plan.name), "--threads", "1", "--no-panel"]
-                prefix = hosts[plan.name].command()
-                site.start(plan.name, "join", str(site.run.join_link), *options, invite=invite, prefix=prefix)
+                link, begin = str(site.run.join_link), hosts[plan.name].enter
+                site.start(plan.name, "join", link, *options, invite=invite, begin=begin)
             everybody = {plan.name for plan in (*REACHED, *HIDDEN)}
             site.wait_until(
                 "everybody has contributed",

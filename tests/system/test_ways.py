@@ -71,8 +71,9 @@ class Swarm:
 
 @contextmanager
 def _process(host: Host, plan: NodePlan) -> Iterator[subprocess.Popen[str]]:
-    command = host.command(sys.executable, "-m", "tests.system.swarm_node", json.dumps(asdict(plan)))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.system.swarm_node", json.dumps(asdict(plan))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, preexec_fn=host.enter) as process:
         try:
             yield process
         finally:
