@@ -26,7 +26,7 @@ from peer.run_config import BUILTIN_RUNS, RunConfig
 from tests.system.demo_command import run_demo
 
 FRESH = True
-STEPS = 7  # a checkpoint after five, another at the end
+STEPS = 6  # a checkpoint after five, another at the end
 
 
 @pytest.fixture(scope="module")

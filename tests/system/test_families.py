@@ -1,4 +1,7 @@
-"""Every family trains in `manyhands demo --config`: everything real, from the documents to the checkpoint."""
+"""Every family trains in `manyhands demo --config`: everything real, from the documents to the checkpoint.
+
+What else a demo starts, its validator and the model that answers, `test_demo.py` has.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from coordinator.ports import free_ports
 from peer.config.architectures import ARCHITECTURES
 from tests.support.waiting import PATIENCE_S
-from tests.system.demo_command import Finished, run_demo
+from tests.system.demo_command import VOCABULARY, Finished, run_demo, tiny_run
 
 AT_ONCE = 2  # demos, on two cores
 STEPS = 2
-LENGTH = 64
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": LENGTH,
-}
 # What each family's run file says beside its sizes.
 RUNS: dict[str, dict[str, Any]] = {
     "albert": {"model": {"embedding_size": 16}, "objective": {"whole_words": True}},
@@ -46,29 +40,6 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_file(architecture: str) -> str:
-    """A run of a tiny model on the built-in corpus; its steps take about a second, as none is faster in earnest."""
-    own = RUNS[architecture]
-    content = {
-        "run": {"name": f"tiny-{architecture}"},
-        "model": {"architecture": architecture, **SMALL, **own.get("model", {})},
-        "objective": own["objective"],
-        "tokenizer": {"vocab_size": 500, "max_training_documents": 100, **own.get("tokenizer", {})},
-        "data": {"sequence_length": LENGTH, "microbatch_size": 32},
-        "optimizer": {"learning_rate": 0.1},
-        "schedule": {"warmup_steps": 1, "total_steps": 1000},
-        "averaging": {
-            "target_batch_size": 512,
-            "matchmaking_time_s": 1.5,
-            "averaging_timeout_s": 20,
-            "statistics_expiration_s": 8,
-            "progress_refresh_s": 0.15,
-        },
-        "checkpoints": {"every_steps": 1},
-    }
-    return yaml.safe_dump(content)
-
-
 def run_family(config: Path, directory: Path, port: int) -> Finished:
     """A demo of one family, from its run file."""
     options = {"config": config, "dir": directory, "port": port, "steps": STEPS, "peers": 1}
@@ -82,8 +53,9 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future
     with ThreadPoolExecutor(AT_ONCE) as pool:
         started = {}
         for architecture, port in zip(ARCHITECTURES, free_ports("127.0.0.1", len(ARCHITECTURES)), strict=True):
-            config = folder / f"{architecture}.yaml"
-            config.write_text(run_file(architecture), encoding="utf-8")
+            own = RUNS[architecture]
+            model = {"architecture": architecture, **own.get("model", {})}
+            config = tiny_run(folder / f"{architecture}.yaml", {**own, "model": model})
             started[architecture] = pool.submit(run_family, config, folder / architecture, port)
         yield started
 
@@ -95,7 +67,7 @@ def test_every_family_trains(demos: dict[str, Future[Finished]], architecture: s
     assert finished.exit_code == 0, finished.stderr[-2000:]
     summary = json.loads(finished.stdout)
     assert summary["steps"] >= STEPS
-    assert 0 < summary["last_loss"] < 2 * math.log(500)
+    assert 0 < summary["last_loss"] < 2 * math.log(VOCABULARY)
     path = Path(summary["checkpoint"])
     manifest = json.loads((path / "manifest.json").read_text())
     kind = {"albert": AlbertForPreTraining, "gpt2": AutoModelForCausalLM}.get(architecture, AutoModelForMaskedLM)

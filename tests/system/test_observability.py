@@ -20,6 +20,7 @@ import pytest
 from coordinator.ports import free_ports
 from tests.support.metric_names import ALERTS, names_given, names_used
 from tests.support.waiting import PATIENCE_S, wait_until
+from tests.system.demo_command import tiny_run
 
 POLL_S = 1.0
 AWAITED = (
@@ -34,7 +35,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Host and port of a demo in which a step is settled and a checkpoint is evaluated."""
     folder = tmp_path_factory.mktemp("demo")
     (port,) = free_ports("127.0.0.1", 1)
-    command = [sys.executable, "-m", "manyhands", "demo", "--dir", str(folder / "run"), "--port", str(port)]
+    own = {"data": {"validation": {"share": 0.1, "samples": 16}}, "checkpoints": {"every_steps": 5}}
+    options = {"config": tiny_run(folder / "run.yaml", own), "dir": folder / "run", "port": port}
+    command = [sys.executable, "-m", "manyhands", "demo", *(f"--{name}={value}" for name, value in options.items())]
     with running(command, folder / "said") as demo:
         wait_until(
             "a step is settled and a checkpoint is evaluated, or the demo has ended",
