@@ -118,6 +118,18 @@ async def test_of_a_round_that_came_to_nothing_nothing_is_heard() -> None:
     await talker.auditing.see(Input(group_id=GROUP, tensor=b"no tensor"), PEERS[1])
 
 
+async def test_a_round_that_does_not_end_here_is_waited_for_no_longer_than_an_audit_lasts() -> None:
+    """Neither another's statement nor its input waits on: what came first gives up first."""
+    talker = Talker(0, patience_s=0.05)
+    talker.auditing.expect(GROUP)
+    shown = asyncio.create_task(talker.auditing.see(Input(group_id=GROUP, tensor=b"no tensor"), PEERS[1]))
+    await asyncio.sleep(0)
+    told = asyncio.create_task(talker.auditing.hear(Statement(group_id=GROUP, weight=4.0), PEERS[1]))
+    await asyncio.wait({shown, told}, return_when=asyncio.FIRST_COMPLETED)
+    assert shown.done()
+    assert not (await told).wanted
+
+
 async def test_few_audits_hold_what_was_sent() -> None:
     """The oldest ends when further rounds do, lest a silent peer fill this one's memory."""
     talker = Talker(0)

@@ -153,6 +153,12 @@ def test_only_what_this_peer_saw_itself_is_an_accusation(
     assert averager._accusations.current() == accused
 
 
+def test_a_group_is_looked_for_as_long_as_the_gathering_wants(averager: SwarmGradientAverager) -> None:
+    """Also by the first search, before the gathering steers it; each answer is waited for less long."""
+    searching = averager.matchmaking_kwargs
+    assert (searching["min_matchmaking_time"], searching["request_timeout"]) == (5.0, 2.5)
+
+
 async def test_peers_at_different_steps_form_no_group(
     averager: SwarmGradientAverager, searches: list[Matchmaking]
 ) -> None:

@@ -299,6 +299,51 @@ def test_a_corpus_without_text_is_refused(folder: Path, tmp_path: Path) -> None:
         next(batches)
 
 
+class Listed:
+    """A stream of these documents, again and again, from one of them on."""
+
+    def __init__(self, documents: list[str], begin: int = 0) -> None:
+        self._documents, self._taken = documents, begin
+
+    def __next__(self) -> str:
+        self._taken += 1
+        return self._documents[(self._taken - 1) % len(self._documents)]
+
+    @property
+    def epoch(self) -> int:
+        return self._taken // len(self._documents)
+
+    def position(self) -> Position:
+        return {"taken": self._taken}
+
+
+def test_documents_without_a_token_are_refused_once_read_twice(folder: Path) -> None:
+    """Documents that the tokenizer makes nothing of end in one sentence, too, however many there are of them."""
+    documents = Listed([" ", "\n"])
+    batches = make_batches(
+        documents, SampleMaker(config_for(folder), folder / "tokenizer", np.random.default_rng(0)), 1
+    )
+    with pytest.raises(ConfigError, match=r"^The run's data sources hold no text to train on: check their paths and "):
+        next(batches)
+    assert documents.epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("documents", "begin"),
+    [
+        ([" " * FIRST_CHUNK_CHARACTERS, document(1), document(2)], 0),
+        ([document(1), " " * FIRST_CHUNK_CHARACTERS], 1),
+        ([WORDS[0]], 0),
+    ],
+    ids=["blanks first", "blanks last, where the device goes on", "a single word"],
+)
+def test_little_text_is_no_reason_to_refuse(folder: Path, documents: list[str], begin: int) -> None:
+    """Neither many blanks before the first text, nor text that fills a sample only when read many times."""
+    maker = SampleMaker(config_for(folder), folder / "tokenizer", np.random.default_rng(0))
+    batches = make_batches(Listed(documents, begin), maker, 1)
+    assert [next(batches)[0].samples for _ in range(5)] == [1] * 5
+
+
 class Counted:
     """A stream that notes how many characters were taken from it."""
 

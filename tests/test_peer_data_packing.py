@@ -129,6 +129,37 @@ def test_a_piece_of_two_sentences_goes_before_one_of_a_single_sentence() -> None
     assert (anchors.starts.tolist(), anchors.breaks.tolist()) == ([8], [4])
 
 
+@given(documents=DOCUMENTS, seed=st.integers(0, 9))
+def test_an_anchor_breaks_at_the_sentence_end_nearest_to_a_place_in_its_middle(
+    documents: list[Document], seed: int
+) -> None:
+    """One inside the anchor, the earlier of two equally near; where there is none, at the place itself."""
+    chunk = chunk_of(documents)
+    starts, ends = cut_pieces(chunk, 50)
+    breaks = PairPacker(50, 0.5, np.random.default_rng(seed))._choose_breaks(starts, ends - starts, chunk.sentence_ends)
+    shares = np.random.default_rng(seed).uniform(0.25, 0.75, len(starts))
+    for start, end, share, found in zip(starts.tolist(), ends.tolist(), shares.tolist(), breaks.tolist(), strict=True):
+        place = start + int(share * (end - start))
+        inner = [sentence_end for sentence_end in chunk.sentence_ends.tolist() if start < sentence_end < end]
+        within = min(max(place, start + 1), max(start + 1, end - 1))
+        assert start + found == min(inner, key=lambda inside: (abs(inside - place), inside), default=within)
+
+
+@pytest.mark.parametrize(("length", "places"), [(1, {1}), (2, {1}), (3, {1, 2}), (100, set(range(25, 75)))])
+def test_a_single_sentence_breaks_anywhere_in_its_middle(length: int, places: set[int]) -> None:
+    """Both parts hold tokens, unless there is one token only."""
+    starts = np.arange(0, 2000 * length, length)
+    packer = PairPacker(max(2, length), 0.5, np.random.default_rng(0))
+    assert set(packer._choose_breaks(starts, np.full(2000, length), starts + length).tolist()) == places
+
+
+def test_whatever_has_two_parts_is_swapped_where_the_packer_is_told_to() -> None:
+    """A single token has only one."""
+    packer, ends = PairPacker(4, 1.0, np.random.default_rng(0)), np.array([1, 3, 6, 10])
+    anchors = packer._choose_anchors(np.array([0, 1, 3, 6]), ends, ends, samples=4)
+    assert (anchors.lengths.tolist(), anchors.swapped.tolist()) == ([1, 2, 3, 4], [False, True, True, True])
+
+
 def test_without_swapping_every_pair_is_in_order() -> None:
     """A packer that is told to swap nothing leaves all tokens in their order."""
     packed = PairPacker(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))

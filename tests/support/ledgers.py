@@ -39,7 +39,7 @@ def keeper_at(sessions: Sessions, step: int, now: float) -> None:
     write_swarm_status(
         sessions,
         step=step,
-        samples_accumulated=0,
+        samples_accumulated=TARGET // 2,
         target_batch_size=TARGET,
         peers=2,
         samples_per_second=1.0,
