@@ -1,4 +1,4 @@
-"""What a keeper that comes back does about steps that were taken without it."""
+"""A keeper's loop, and steps that were taken while it was away; real keepers are in tests/system."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from auth.errors import StorageError
+from coordinator.figures import read_figures
 from coordinator.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
-from coordinator.presence import read_swarm_status, write_swarm_status
+from coordinator.manifests import MANIFEST, Manifest, StoredCheckpoint, checkpoint_name
+from coordinator.presence import SwarmView, read_swarm_status, write_swarm_status
+from coordinator.speed import batch_left_s
+from coordinator.steering import Steersman
 from coordinator.store.engine import Sessions
-from peer.swarm import StepOutcome
+from coordinator.store.models import Step
+from coordinator.strikes import Policy
+from peer.round_counts import RoundTally
+from peer.steering import Steering
+from peer.suspicion import Suspicion, WaitingSuspicions
+from peer.swarm import StepOutcome, SwarmProgress
+from tests.support.ledgers import CONFIG, add_members
+from tests.support.receipts import key_of
 from tests.support.stores import empty_store
 
 FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
@@ -41,6 +52,8 @@ class Scene:
     checkpoints_dir: Path = Path()
     ledgers_era: int = 0  # above the swarm's once an operator has gone back to a checkpoint
     told: tuple[str, ...] = ()  # what the sessions could tell when the keeper looked for survivors
+    alarmed: list[tuple[object, ...]] = field(default_factory=list)  # the steps that the alarms were told of
+    suspicions: WaitingSuspicions = field(default_factory=WaitingSuspicions)
 
     def clock(self) -> float:
         """Unix seconds."""
@@ -65,8 +78,9 @@ class Scene:
         self.step = self.step + 1 if averaged else self.reached
         return StepOutcome(self.step, 0, averaged, 2, 64, 0.1, receipt="a receipt" if averaged else "")
 
-    def restore(self, step: int, era: int) -> None:
-        """The swarm's."""
+    def restore(self, step: int | StoredCheckpoint, era: int) -> None:
+        """The swarm's, or the checkpoints'."""
+        step = step if isinstance(step, int) else step.manifest.step
         self.done.append(f"restored {step} in era {era}")
 
     def last_step(self) -> int:
@@ -92,12 +106,13 @@ class Scene:
         """The credentials'."""
         return self
 
-    device_id = "keeper"
+    device_id = "keeper-1"
     era = 0  # the swarm's
     sketch = ()
 
-    def step_taken(self, *_facts: object) -> None:
+    def step_taken(self, *facts: object) -> None:
         """The alarms'."""
+        self.alarmed.append(facts)
 
     def write_if_due(self, stopping: bool = False) -> None:
         """The checkpoints'."""
@@ -123,11 +138,73 @@ class Scene:
 
     def keeper(self) -> Keeper:
         """Over these parts."""
-        names = ("config", "model", "membership", "suspicions", "devices")
-        parts: dict[str, Any] = dict.fromkeys(names)
-        of_scene = ("directory", "swarm", "ledger", "credentials", "checkpointing", "alarms", "lock")
-        parts |= dict.fromkeys(of_scene, self)
-        return Keeper(**parts, sessions=self.sessions, clock=self.clock)
+        of_scene = ("directory", "swarm", "ledger", "membership", "credentials", "checkpointing")
+        parts: dict[str, Any] = dict.fromkeys(("config", "model"))
+        parts |= dict.fromkeys((*of_scene, "alarms", "devices", "lock"), self)
+        return Keeper(**parts, suspicions=self.suspicions, sessions=self.sessions, clock=self.clock)
+
+
+@dataclass
+class Serving(Scene):
+    """The same with a database that takes everything, over one pass of the keeper's loop or more."""
+
+    stands_still: bool = True
+    passes: int = 0  # that have ended
+    heard: Steering | None = None  # by the swarm, of its operator
+    every_steps: int | None = None  # the checkpoints'
+    has_ended: bool = False  # the run
+    turned_away: int = 0  # joiners
+    issued_at: float = 1000.0  # the keeper's token
+    expires_at: float = 4000.0
+    settings: Any = None
+    quarantine_policy = Policy()
+    heard_at = 17.0
+    rounds = RoundTally().with_failure().with_success(3.0)
+    census = (("trainer", True, 2),)
+    device_key = key_of("keeper-1")
+    token_jwt = "a new token"
+
+    def __post_init__(self) -> None:
+        self.settings = self
+
+    def steer(self, steering: Steering) -> None:
+        """The swarm's."""
+        self.heard = steering
+
+    def progress(self) -> SwarmProgress:
+        """The swarm's."""
+        return SwarmProgress(self.step, 0, swarm_samples=30, target_batch_size=64, peers=3, samples_per_second=0.0)
+
+    def grant_keeper(self, public_key: bytes) -> Serving:
+        """The membership's."""
+        assert public_key == self.device_key.public_key
+        return self
+
+    def store_token(self, jwt: str) -> None:
+        """The credentials'."""
+        self.done.append(jwt)
+
+    def revocations_jwt(self) -> str:
+        """The membership's."""
+        return "the revoked"
+
+    def store_revocations(self, jwt: str) -> None:
+        """The credentials'."""
+        self.done.append(jwt)
+
+    def write_for_joiners(self) -> None:
+        """The checkpoints'."""
+        self.done.append("a checkpoint for joiners")
+
+    def look(self, step: int) -> None:
+        """The devices'."""
+        self.done.append(f"looked at devices at step {step}")
+        self.passes += 1
+
+    def run(self, keeper: Keeper | None = None, passes: int = 1) -> None:
+        """Let this keeper, or a new one, pass its loop so often."""
+        until = self.passes + passes
+        (keeper or self.keeper()).run(lambda: self.passes >= until)
 
 
 @pytest.fixture
@@ -204,3 +281,120 @@ def test_a_return_without_a_checkpoint_ends_it_with_a_sentence(sessions: Session
     with pytest.raises(StorageError, match="holds no checkpoint to go back to"):
         scene.keeper().run(lambda: scene.step >= 3)
     assert scene.done == ["advanced", "a receipt of step 3", "still the only one"]
+
+
+def test_a_pass_ends_with_what_else_it_looks_after(sessions: Sessions) -> None:
+    """The lock first: nothing is written by a keeper that is no longer the only one."""
+    scene = Serving(sessions, recorded=2)
+    scene.run()
+    assert scene.done == [
+        "advanced",
+        "still the only one",
+        "the revoked",
+        "looked at devices at step 2",
+        "last checkpoint",
+        "left",
+    ]
+
+
+def test_a_step_is_told_to_the_alarms(sessions: Sessions) -> None:
+    """With the era that it was taken in and the state's sketch; what was taken from others tells of nothing."""
+    scene = Serving(sessions, recorded=2, stands_still=False)
+    scene.run()
+    assert scene.alarmed == [(0, 3, ())]
+    assert scene.state_is_own
+    behind = Serving(sessions, recorded=2, found_at_s=0.0, takes_s=0.0)
+    behind.run()
+    assert (behind.step, behind.alarmed, behind.state_is_own) == (18, [], False)
+
+
+def test_what_the_swarm_does_is_written_for_the_service(sessions: Sessions) -> None:
+    """Its step and batch, when its own daemon was heard last, its speed by the steps that count, rounds and peers."""
+    facts = {"era": 0, "samples": 60, "loss_sum": 0.0, "loss_samples": 0, "devices": 1, "target_batch_size": 64}
+    with sessions.begin() as session:
+        session.add_all(Step(step=step, completed_at=10.0 * step - 30.0, **facts) for step in (1, 2))
+    Serving(sessions, recorded=2).run()
+    status = read_swarm_status(sessions)
+    assert status is not None
+    speed = status.samples_per_second
+    assert 0 < speed < 6.0
+    left_s = batch_left_s(30, 64, speed)
+    assert status == SwarmView(2, 0, 30, 64, 3, speed, left_s, (MOVED,), updated_at=17.0)
+    figures = read_figures(sessions, since=0.0)
+    assert (figures.rounds, figures.census) == (Serving.rounds, Serving.census)
+
+
+def test_operators_steer_checkpoints_and_the_swarm(sessions: Sessions) -> None:
+    """From the step on that they have named."""
+    operator = Steersman(sessions, CONFIG, "os:tester", lambda: 0.0)
+    operator.change(5, checkpoint_every=7, target_batch_size=128)
+    operator.pause()
+    before, after = Serving(sessions, recorded=2, step=4), Serving(sessions, recorded=2, step=5)
+    for scene in (before, after):
+        scene.run()
+        assert scene.heard is not None
+        assert scene.heard.paused
+        assert [change.target_batch_size for change in scene.heard.changes] == [128]
+        assert scene.done.count("last checkpoint") == 1
+    assert (before.every_steps, after.every_steps) == (None, 7)
+
+
+def test_a_run_that_has_ended_leaves_a_checkpoint_of_its_last_step(sessions: Sessions) -> None:
+    """Before the keeper itself ends."""
+    scene = Serving(sessions, recorded=2, has_ended=True)
+    scene.run()
+    assert scene.done.index("last checkpoint") < scene.done.index("the revoked")
+
+
+@pytest.mark.parametrize(("now", "renewed"), [(2900.0, False), (3000.0, True)])
+def test_its_token_is_renewed_when_two_thirds_of_its_time_are_over(
+    sessions: Sessions, now: float, renewed: bool
+) -> None:
+    """Who was revoked it hears with every pass."""
+    scene = Serving(sessions, recorded=2, now=now)
+    scene.run()
+    assert ("a new token" in scene.done) is renewed
+    assert "the revoked" in scene.done
+
+
+def test_a_suspicion_is_told_once_and_one_of_nobody_is_only_logged(
+    sessions: Sessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the keeper's own word, which the service judges."""
+    add_members(sessions)
+    scene = Serving(sessions, recorded=2)
+    for peer_id in ("QmNobody", key_of("ada-1").peer_id):
+        scene.suspicions.put(Suspicion(peer_id, "whoever", "d9", "step", 7, "claims step 1000000000"))
+    scene.run(passes=2)
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("coordinator")]
+    assert [text.partition(" (device")[0] for text in told] == [
+        "No device here is the suspected peer 'QmNobody'.",
+        "suspicious: keeper noticed at step 7: Ada's device claims step 1000000000",
+    ]
+
+
+def test_joiners_that_were_turned_away_get_a_checkpoint_each_time(sessions: Sessions) -> None:
+    """One for all who came since the last pass, and none while nobody comes."""
+    scene = Serving(sessions, recorded=2, turned_away=2)
+    keeper, written = scene.keeper(), []
+    for turned_away in (0, 2, 2, 3):
+        scene.turned_away = turned_away
+        scene.run(keeper)
+        written.append(scene.done.count("a checkpoint for joiners"))
+    assert written == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("recorded", "undone"), [(5, []), (6, ["undone after 5"])])
+def test_a_return_ends_at_the_newest_checkpoint_that_is_whole(
+    sessions: Sessions, tmp_path: Path, recorded: int, undone: list[str]
+) -> None:
+    """Where the one that the operator chose is damaged, the steps after an older one are undone, too."""
+    for step in (5, 6):
+        (path := tmp_path / checkpoint_name(step)).mkdir()
+        manifest = Manifest(format_version=1, run="r", step=step, era=0, created_at=0.0, probe_loss=None, files={})
+        (path / MANIFEST).write_text(manifest.model_dump_json())
+    (tmp_path / checkpoint_name(6) / MANIFEST).write_text("damaged")
+    scene = Serving(sessions, recorded=recorded, step=9, ledgers_era=4, checkpoints_dir=tmp_path)
+    scene.run()
+    era = 1 if undone else 4  # a scene's ledger begins era 1
+    assert scene.done[2 : 3 + len(undone)] == [*undone, f"restored 5 in era {era}"]
