@@ -65,7 +65,7 @@ fuzz: $(STAMP)
 	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(PYTEST) tests/fuzz $(ARGS)
 
 mutants: $(STAMP)
-	$(BIN)/python tests/support/mutants.py --workers $(WORKERS) $(ARGS)
+	$(BIN)/python tests/mutants.py --workers $(WORKERS) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
