@@ -235,6 +235,14 @@ def test_survivors_are_told_where_it_is_and_nothing_is_undone(sessions: Sessions
     assert set(scene.done) == {"advanced"}
 
 
+def test_without_a_checkpoint_survivors_are_looked_for_too(sessions: Sessions) -> None:
+    """The steps that the ledger knows are somewhere else then, if anywhere."""
+    scene = Scene(sessions, recorded=18, step=0, found_at_s=5.0, takes_s=1.0)
+    scene.resume()
+    assert scene.step == 18
+    assert set(scene.done) == {"advanced"}
+
+
 def test_without_survivors_the_steps_after_its_checkpoint_are_undone(sessions: Sessions) -> None:
     """Not before sessions that were opened anew can have told anybody; it takes no step meanwhile."""
     scene = Scene(sessions, recorded=18)
