@@ -219,6 +219,7 @@ def test_text_lines_are_redacted_alike() -> None:
     assert TextLines(STYLE).format(record).endswith("INFO x: a call of <address>")
 
 
+@pytest.mark.usefixtures("forked")
 def test_serve_logs_objects_only(tmp_path: Path) -> None:
     """With `--log-format json` every line of every process is one object, from the start to the orderly end."""
     run = make_small_run(tmp_path)

@@ -18,6 +18,7 @@ from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor_cli import make_options
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("forked")
 FAST = ("--device", "cpu", "--threads", "1", "--microbatch", "1")
 
 
