@@ -54,6 +54,6 @@ async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> Asyn
         logger.info("Refused a %s request: %s", kind, error)  # not whose: no address is kept, and logs are
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
-    except Exception:
+    except Exception:  # the boundary of a request: logged here, and no detail goes to the network
         logger.exception("A %s request failed", kind)
         await context.abort(grpc.StatusCode.INTERNAL, "The coordinator failed at this request; its log says why.")

@@ -35,7 +35,7 @@ class FolderPlace:
         name = published_name(checkpoint)
         try:
             self._send(folder, name, checkpoint)
-        except Exception as error:  # noqa: BLE001  # whatever the file systems raise
+        except Exception as error:  # noqa: BLE001 - whatever the file systems raise
             raise PublicationError(
                 f"{self._address} does not take the checkpoint ({self._secret.reason(error)}): "
                 "check the address, `secret_file` and the network."

@@ -45,7 +45,7 @@ class HubPlace:
                 repo_type=self._kind,
                 parent_commit=head,  # somebody else's commit meanwhile: try again on top of it
             )
-        except Exception as error:  # noqa: BLE001  # whatever the client's layers raise
+        except Exception as error:  # noqa: BLE001 - whatever the client's layers raise
             raise PublicationError(
                 f"{HUB}{self._repository} does not take the checkpoint ({self._secret.reason(error)}): "
                 "check the token, its rights and the network."

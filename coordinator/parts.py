@@ -186,7 +186,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)
-    except Exception:
+    except Exception:  # the process's outermost boundary; the log has the trace
         logger.exception("the %s failed", part.name)
         exit_now(FAILED)
 

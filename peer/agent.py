@@ -177,7 +177,7 @@ class Agent:
             if options.role == "trainer":  # who only averages opens no source
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, self._tokenizer_dir, self._account.fetching)
-        except BaseException:
+        except BaseException:  # cancelled too: nobody else knows the client yet
             await client.close()
             raise
         return client, reply

@@ -82,7 +82,7 @@ class BalancedRounds:
             before = self._traffic.passed()
             async with enter_asynchronously(self.get_tensors()) as tensors:
                 group = await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
-        except BaseException as error:
+        except BaseException as error:  # cancelled too: the next round is told that this one failed
             self._deadline.failed()
             self._declare()
             raise MatchmakingException(f"the round failed: {error!r}") from error
@@ -279,7 +279,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         began = time.perf_counter()
         try:
             await take_averages(runner, tensors)
-        except BaseException as error:
+        except BaseException as error:  # cancelled too: nobody may wait for this round's audit any more
             self.auditing.give_up(group_id)
             self._failed_rounds.value += isinstance(error, AllreduceException)
             raise

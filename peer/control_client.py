@@ -79,7 +79,7 @@ class ControlClient:
             check_version(greeting)
             check_run(link, greeting)
             check_clock(greeting, now=clock())
-        except BaseException:
+        except BaseException:  # cancelled too: nobody else knows the client yet
             await client.close()
             raise
         return client

@@ -119,7 +119,7 @@ def start_dht(
             authorizer=SwarmAuthorizer(credentials, key, clock),
             record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, run, clock)],
         )
-    except Exception as error:
+    except Exception as error:  # hivemind's, its daemon's and the system's own
         raise SwarmError(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
             f"{', '.join(initial_peers) or 'others'} and that the run is being served."

@@ -23,7 +23,7 @@ def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[st
     name, split = examples.path.removeprefix(HUB), examples.split or split
     try:
         found = datasets.load_dataset(name, examples.config_name, split=split, revision=examples.revision)
-    except Exception as error:  # whatever its layers raise
+    except Exception as error:  # whatever datasets' layers raise
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(
             f"The dataset {name} cannot be read ({reason:.200}): check its name, its `split` and the network."

@@ -48,7 +48,7 @@ class Pretrained:
             model: PreTrainedModel = auto.from_pretrained(
                 self.source, use_safetensors=True, dtype=torch.float32, **settings
             )
-        except Exception as error:  # see above
+        except Exception as error:  # whatever transformers' layers raise
             raise ConfigError(_complaint(self.source, kind, error)) from error
         return model
 

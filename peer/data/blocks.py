@@ -99,7 +99,7 @@ class BlockReader:
                 if gathered.is_full:
                     return False
             return True
-        except Exception:
+        except Exception:  # of any file system and format: the next try goes on behind the last good record
             self.place = replace(self.place, state=self._unit.state())
             self.close()
             raise

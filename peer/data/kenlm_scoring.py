@@ -83,7 +83,7 @@ def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: st
             process.stdin.close()
         except BrokenPipeError:
             pass  # it ended early, and its exit status says so
-        except BaseException:
+        except BaseException:  # interrupted too: the program would train on half of the documents
             process.kill()
             raise
         finally:

@@ -61,5 +61,5 @@ def local_copy(address: str) -> Path:
     try:
         options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
         return Path(fsspec.open_local(f"simplecache::{address}", **options))
-    except Exception as error:
+    except Exception as error:  # of any file system
         raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
