@@ -35,7 +35,9 @@ def test_the_newest_keepers_record_is_the_beacon() -> None:
     """The era counts first, then the step, then the time; whoever is no keeper in training says nothing."""
     newest = keeper(3, era=1, time=2.0, usual_s=5.0, sketch=SOUND)
     older = [keeper(9, time=9.0), keeper(2, era=1, time=9.0), keeper(3, era=1, time=1.0)]
-    others = [*peers(record(step=50, time=50.0)), *peers(record(step=50, training=False), role="keeper")]
+    liar = KnownPeer("liar", "liar", "l", "trainer", keeper(60, era=9).record)
+    idle = KnownPeer("idle", "keeper", "k2", "keeper", keeper(70, era=9).record.model_copy(update={"training": False}))
+    others = [*peers(record(step=50, time=50.0)), *peers(record(step=50), role="keeper"), liar, idle]
     assert beacon_of([*older, newest, *others]) == Beacon(3, SOUND, 2.0, Course(age_s=0.0, usual_s=5.0, credits={}), 1)
     assert beacon_of(others) is None
 
@@ -160,6 +162,31 @@ def test_who_has_not_returned_to_the_checkpoint_is_nowhere() -> None:
     assert scene.course.era == 1
     assert scene.course.sketch_at(50) == ()
     assert not scene.raised
+
+
+def test_the_beacons_sketch_goes_before_what_most_members_report() -> None:
+    """To everybody but the keeper; of another step it says nothing."""
+    scene = Scene()
+    members = peers(*[record(step=50).model_copy(update={"sketch": FALSE})] * 3)
+    for now, step, sketch in ((0.0, 50, SOUND), (MEETING_S, 49, FALSE)):
+        scene.look([*members, keeper(step, time=now, sketch=SOUND)], now)
+        assert scene.course.sketch_at(50) == sketch
+
+
+def test_everybody_is_met_some_time_after_the_first_was_seen() -> None:
+    """However late that was; a keeper by itself is nobody to meet."""
+    scene = Scene()
+    scene.look([keeper(3)], 90.0)
+    assert not scene.course.has_met_all(1000.0)
+    for now in (100.0, 105.0):
+        scene.look([*peers(record()), keeper(3)], now)
+    assert not scene.course.has_met_all(100.0)
+    assert scene.course.has_met_all(100.0 + MEETING_S)
+
+
+def test_no_step_has_an_age_before_the_first_look() -> None:
+    """Nobody knows how long it has taken."""
+    assert Scene().course.age_s(1000.0) == 0.0
 
 
 def test_the_keeper_follows_most_members() -> None:
