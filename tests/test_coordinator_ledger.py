@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from coordinator.ledger import Contribution, Ledger, StepRow, Verdict, data_wait_share
-from coordinator.presence import close_session, open_session, read_swarm_status, touch_session
+from coordinator.presence import (
+    checkpoints,
+    close_session,
+    open_session,
+    read_swarm_status,
+    record_checkpoint,
+    touch_session,
+)
 from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, beside_others
-from coordinator.store.models import Refusal, Report
+from coordinator.store.models import Evaluation, Receipt, Refusal, Report
 from coordinator.store.share_models import LostSamples
 from coordinator.validations import record_validation, validations
 from peer.run_config import RunConfig
@@ -180,12 +187,22 @@ def test_roll_back_undoes_the_later_steps(ledger: Ledger, sessions: Sessions, cl
         assert list(superseded) == [2, 3]
 
 
-def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, sessions: Sessions) -> None:
-    """Of an undone checkpoint no validation stays; the one that the swarm returned to keeps its own."""
-    for step in (5, 10):
+def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """Nothing is left of undone checkpoints, nor a receipt of an undone step; those up to the return keep all."""
+    keeper_at(sessions, step=10, now=clock.now)
+    for step in (5, 6):
+        record(ledger, "ada-1", step)
+        confirm(ledger, step, ada_1=10)
+        digest = f"{step:064d}"
         assert record_validation(sessions, validation_row(step))
+        record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256=digest, now=0.0)
+        said = {"evaluator": "", "task_sha256": digest, "result": "{}", "evaluated_at": 0.0}
+        with sessions.begin() as session:
+            session.add(Evaluation(manifest_sha256=digest, task="fill", step=step, **said))
     ledger.roll_back(5)
-    assert [row.step for row in validations(sessions)] == [5]
+    assert [row.step for row in validations(sessions)] == [row.step for row in checkpoints(sessions)] == [5]
+    with sessions() as session:
+        assert [list(session.scalars(select(kind.step))) for kind in (Receipt, Evaluation)] == [[5], [5]]
 
 
 def test_late_report_of_an_undone_step_is_kept_but_not_counted(ledger: Ledger) -> None:
