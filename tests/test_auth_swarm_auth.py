@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import CompositeValidator, DHTRecord
 from hivemind.p2p import PeerID
-from hivemind.proto import dht_pb2
+from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.credentials import Credentials
@@ -438,10 +440,22 @@ async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentia
 
 
 class Rounds:
-    """What stands below the mixin: averages with any group."""
+    """What stands below the mixin: averages with any group, and serves everybody."""
 
     async def _aggregate_with_group(self, group_info: GroupInfo) -> int:
         return len(group_info.peer_ids)
+
+    async def rpc_join_group(self, request: str, _context: Any) -> AsyncIterator[str]:
+        for number in (1, 2):
+            yield f"{request} {number}"
+
+    async def rpc_aggregate_part(self, stream: AsyncIterator[str], _context: Any) -> AsyncIterator[str]:
+        async for part in stream:
+            yield f"average of {part}"
+
+    async def rpc_download_state(self, request: str, _context: Any) -> AsyncIterator[str]:
+        for number in (1, 2):
+            yield f"{request} {number}"
 
 
 class Averager(AuthorizedAverager, Rounds):
@@ -465,3 +479,55 @@ async def test_a_group_with_a_stranger_is_given_up(
             await averager._aggregate_with_group(group)
     else:
         assert await averager._aggregate_with_group(group) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "averages", "reads", "contributes"),
+    [
+        ("trainer", True, True, True),
+        ("auxiliary", True, True, False),
+        ("keeper", True, True, False),
+        ("observer", False, True, False),
+        (None, False, False, False),
+    ],
+)
+async def test_each_call_serves_the_roles_that_it_is_for(
+    authority: AuthorityKey,
+    alice: Credentials,
+    mallory: Credentials,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    role: Role | None,
+    averages: bool,
+    reads: bool,
+    contributes: bool,
+) -> None:
+    """Others get a refusal, or nothing; without a role: a stranger. Who only claims to contribute is named."""
+    caller = member(tmp_path, authority, role=role) if role else mallory
+    averager = Averager(None, SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW)))
+    averager._directory = PeerDirectory(
+        OneRecord(caller.token_jwt),  # type: ignore[arg-type]
+        alice,
+        RUN,
+        Clock(NOW),
+        itertools.count().__next__,  # a look-up never waits for the one before
+    )
+    peer = PeerID.from_base58(caller.device_key.peer_id)
+    context: Any = SimpleNamespace(remote_id=peer)
+
+    async def parts() -> AsyncIterator[str]:
+        yield "part 1"
+        yield "part 2"
+
+    calls: Any = averager
+    joined = [answer async for answer in calls.rpc_join_group("group", context)]
+    averaged = [answer async for answer in calls.rpc_aggregate_part(parts(), context)]
+    state = [answer async for answer in calls.rpc_download_state("state", context)]
+    refused = averaging_pb2.PROTOCOL_VIOLATION
+    assert joined == (["group 1", "group 2"] if averages else [averaging_pb2.MessageFromLeader(code=refused)])
+    wanted = ["average of part 1", "average of part 2"]
+    assert averaged == (wanted if averages else [averaging_pb2.AveragingData(code=refused)])
+    assert state == (["state 1", "state 2"] if reads else [])
+    assert await averager.may_contribute(peer) is contributes
+    who = f"alice (device device-1, {role})" if role else "no member"
+    assert (f"suspicious: {who}, peer {peer}, sent gradients" in caplog.text) is not contributes
