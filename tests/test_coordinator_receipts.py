@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from coordinator.counting import NAMED_EVERY_S
 from coordinator.ledger import Ledger
 from coordinator.receipts import KEPT_OTHERS, WAIT_S, KeptReceipt, chosen
 from coordinator.store.engine import Sessions
@@ -95,6 +96,19 @@ def test_samples_nobody_received_are_not_counted(ledger: Ledger, sessions: Sessi
     assert counted(ledger) == {"Ada": (60, 0), "Bob": (10, 0)}
     assert [row.samples for row in ledger.steps()] == [35, 35]
     assert refused(sessions) == [("suspicion", "claim", "bob")]
+
+
+def test_who_goes_on_claiming_too_much_is_named_again(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """With the step and its samples, once in a while, however many of its steps come meanwhile."""
+    for step, later_s in ((1, 0.0), (2, NAMED_EVERY_S - 1.0), (3, 1.0)):
+        clock.now += later_s
+        keeper_receives(ledger, {"ada": 30, "bob": 5}, step)
+        report(ledger, "ada", 30, step=step)
+        report(ledger, "bob", 50, step=step)
+    with sessions() as session:
+        reasons = list(session.scalars(select(Refusal.reason).order_by(Refusal.id)))
+    claim = "Bob's device claimed 50 samples for step {}, of which receipts confirm 5"
+    assert reasons == [claim.format(1), claim.format(3)]
 
 
 def test_an_unconfirmed_claim_moves_no_steps_time(ledger: Ledger) -> None:
