@@ -130,20 +130,13 @@ def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
 
 
 def check_times(token: AccessToken, now: float) -> None:
-    """Raise `ExpiredTokenError` after the token's time, `TokenError` well before it."""
+    """Raise `ExpiredTokenError` after the token's time, `TokenError` well before it; `now` in Unix seconds."""
     if now >= token.expires_at:
         raise ExpiredTokenError(f"{token.member}'s access token expired at {_utc(token.expires_at)}.")
     if token.issued_at > now + MAX_CLOCK_SKEW_S:
         raise TokenError(
             f"{token.member}'s access token is not valid before {_utc(token.issued_at)}: check this machine's clock."
         )
-
-
-def verify_token(text: str, authority_public: bytes, run: str, now: float) -> AccessToken:
-    """Check a token entirely, `now` in Unix seconds; raises `TokenError` or `ExpiredTokenError`."""
-    token = read_token(text, authority_public, run)
-    check_times(token, now)
-    return token
 
 
 def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> str:

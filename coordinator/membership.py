@@ -253,10 +253,6 @@ class Membership:
             device = session.get(Device, device_id)
             return None if device is None else revocation_of(session, device.member, device)
 
-    def revocation_serial(self) -> int:
-        """The number of the newest change of the revocation list."""
-        return self._revocations.serial()
-
     def revocations_jwt(self) -> str:
         """The signed list of everybody who is shut out."""
         return self._revocations.jwt()

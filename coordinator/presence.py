@@ -104,25 +104,6 @@ def open_session(sessions: Sessions, device_id: str, hardware: str, software_ver
     return session_id
 
 
-def touch_session(
-    sessions: Sessions,
-    session_id: str,
-    *,
-    step: int,
-    own_samples: int,
-    samples_per_second: float,
-    state: str,
-    now: float,
-    device: str = "",
-) -> None:
-    """Keep what a device says of itself (`device`: what computes there, once it knows).
-
-    Raises `RequestError` for a claim that cannot be true.
-    """
-    claim = checked_claim(step, own_samples, samples_per_second, state, now, device)
-    touch_sessions(sessions, {session_id: claim})
-
-
 @dataclass(frozen=True)
 class PresenceClaim:
     """What a device says of itself, as far as it can be true."""

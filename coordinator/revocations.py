@@ -109,16 +109,12 @@ class SignedRevocations:
         self._sessions, self._authority, self._run, self._clock = sessions, authority, run, clock
         self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, by which key, JWT
 
-    def serial(self) -> int:
-        """The number of the newest change; cheap enough to ask every second."""
-        with self._sessions() as session:
-            return _newest(session)
-
     def jwt(self) -> str:
-        """The newest list."""
-        serial, authority = self.serial(), self._authority()
-        if self._signed[:2] != (serial, authority):
-            with self._sessions() as session:
+        """The newest list; cheap enough to ask for every second."""
+        authority = self._authority()
+        with self._sessions() as session:
+            serial = _newest(session)
+            if self._signed[:2] != (serial, authority):
                 listed = RevocationList(self._run, serial, self._clock(), _listed(session, serial))
-            self._signed = (serial, authority, issue_revocations(authority, listed))
+                self._signed = (serial, authority, issue_revocations(authority, listed))
         return self._signed[2]

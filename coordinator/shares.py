@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, case, cast, delete, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Executable, case, cast, func, literal, select
 from sqlalchemy.orm import Session
 
 from coordinator.store.adding import add_up
@@ -82,18 +82,6 @@ def steps_undone(session: Session, after_step: int) -> None:
         amounts = {name: -row[name] for name in _AMOUNTS if name != "undone"}
         undone.append(_share(row["device_id"], row["day"], amounts | {"undone": row["claimed"]}))
     _add(session, undone)
-
-
-def rebuild(session: Session) -> None:
-    """Add all reports up anew: for a database that was filled in another way than by the ledger."""
-    session.execute(delete(DailyShare))
-    for valid in (True, False):
-        shares = []
-        for row in session.execute(_sums(session, Report.superseded.is_(not valid))).mappings():
-            amounts = {name: row[name] for name in _AMOUNTS if name != "undone"}
-            kept = amounts if valid else {"undone": row["claimed"]}
-            shares.append(_share(row["device_id"], row["day"], kept))
-        _add(session, shares)
 
 
 _AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "data_wait_s", "averaged_bytes")

@@ -24,12 +24,13 @@ from auth.tokens import (
     AccessToken,
     Handover,
     RevocationList,
+    check_times,
     issue_handover,
     issue_revocations,
     issue_token,
+    read_token,
     verify_handover,
     verify_revocations,
-    verify_token,
 )
 
 AUTHORITY = AuthorityKey.generate()
@@ -48,7 +49,9 @@ REVOCATIONS = RevocationList("demo", 3, NOW, frozenset({"QmOne", "QmTwo"}))
 
 
 def verify(text: str, now: float = NOW, run: str = "demo") -> AccessToken:
-    return verify_token(text, AUTHORITY.public_bytes, run, now)
+    token = read_token(text, AUTHORITY.public_bytes, run)
+    check_times(token, now)
+    return token
 
 
 def forged(change: Callable[[dict[str, Any]], object], headers: dict[str, Any] | None = None) -> str:

@@ -12,6 +12,7 @@ import yaml
 from auth.errors import ConfigError
 from auth.identity import DeviceKey
 from auth.join_link import JoinLink
+from auth.tokens import verify_revocations
 from coordinator import cli
 from coordinator.directory import RunDirectory
 from coordinator.presence import record_checkpoint, write_swarm_status
@@ -174,7 +175,10 @@ def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
     result = json.loads(call("revoke", run_dir, "mallory", "--reason", "sends garbage", "--json").output)
     assert result == {"member": "mallory", "devices_revoked": 1}
     with open_run(run_dir) as run:
-        assert run.membership.revocation_serial() == 1
+        revoked = verify_revocations(
+            run.membership.revocations_jwt(), run.membership.authority_public, run.directory.config.run.name
+        )
+        assert (revoked.serial, len(revoked.peer_ids)) == (1, 1)
     assert "sends garbage" in call("members", run_dir).output
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from coordinator.device_watch import LOOK_EVERY_S, PATIENCE_S, STARTING_S, DeviceWatch
-from coordinator.presence import APART, online_sessions, touch_session
+from coordinator.presence import APART, online_sessions
 from coordinator.raised_alarms import raised_alarms
 from tests.support.clocks import Clock
+from tests.support.crowds import touch
 from tests.support.served_page import FakeRun, fake_run
 
 
@@ -15,9 +16,7 @@ def say(run: FakeRun, clock: Clock, *states: str) -> None:
     """Each member's device says this of itself."""
     sessions = run.services.sessions
     for online, state in zip(online_sessions(sessions, clock.now), states, strict=True):
-        touch_session(
-            sessions, online.session_id, step=3, own_samples=0, samples_per_second=1.0, state=state, now=clock.now
-        )
+        touch(sessions, online.session_id, step=3, own_samples=0, samples_per_second=1.0, state=state, now=clock.now)
 
 
 def test_who_trains_apart_for_long_is_an_alarm_until_all_are_together(tmp_path: Path) -> None:

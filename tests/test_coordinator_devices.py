@@ -9,7 +9,7 @@ import pytest
 from auth.errors import ConfigError, DeviceLimitError, RevokedError
 from auth.identity import AuthorityKey, peer_id_of
 from auth.openid.identity import Identity
-from auth.tokens import verify_revocations
+from auth.tokens import RevocationList, verify_revocations
 from coordinator.devices import device_rows
 from coordinator.membership import Membership, device_id_of
 from coordinator.presence import open_session
@@ -33,8 +33,8 @@ def bring(membership: Membership, key: bytes, name: str = "Ada") -> str:
     return membership.join(key, membership.invite(name)[0]).device_id
 
 
-def revoked_peers(membership: Membership) -> frozenset[str]:
-    return verify_revocations(membership.revocations_jwt(), AUTHORITY.public_bytes, "demo").peer_ids
+def revocations(membership: Membership) -> RevocationList:
+    return verify_revocations(membership.revocations_jwt(), AUTHORITY.public_bytes, "demo")
 
 
 def test_a_revoked_device_goes_alone(membership: Membership, keys: list[bytes]) -> None:
@@ -42,7 +42,7 @@ def test_a_revoked_device_goes_alone(membership: Membership, keys: list[bytes]) 
     lost, kept = bring(membership, keys[0]), membership.join(keys[1], membership.invite("Ada")[0])
     token = membership.renew(keys[0]).token_jwt
     assert membership.revoke_device("Ada", lost[:8], "stolen") == lost
-    assert revoked_peers(membership) == {peer_id_of(keys[0])}
+    assert revocations(membership).peer_ids == {peer_id_of(keys[0])}
     assert membership.check(kept.token_jwt).member == "Ada"
     assert bring(membership, keys[2]) == device_id_of(keys[2])
     [unused] = membership.invite("Ada")
@@ -63,7 +63,7 @@ def test_a_revoked_device_stays_out_with_its_member(membership: Membership, keys
     first, _ = bring(membership, keys[0]), bring(membership, keys[1])
     membership.revoke_device("Ada", first)
     assert membership.revoke("Ada", "sells access") == 1
-    assert membership.revocation_serial() == 2
+    assert revocations(membership).serial == 2
     with pytest.raises(RevokedError, match=r"^Ada was removed .*sells access"):
         membership.renew(keys[0])
 
@@ -73,7 +73,7 @@ def test_a_device_revoked_again_changes_nothing(membership: Membership, keys: li
     device = bring(membership, keys[0])
     for reason in ("first", "second"):
         membership.revoke_device("Ada", device, reason)
-    assert membership.revocation_serial() == 1
+    assert revocations(membership).serial == 1
     assert [row.revoked_reason for row in device_rows(sessions)] == ["first"]
 
 
@@ -82,8 +82,8 @@ def test_devices_revoked_at_once_are_numbered_without_a_gap(membership: Membersh
     devices = [(name, bring(membership, key, name)) for name, key in zip("ABCDEF", keys, strict=True)]
     with ThreadPoolExecutor(len(devices)) as pool:
         list(pool.map(lambda pair: membership.revoke_device(*pair), devices))
-    assert membership.revocation_serial() == len(devices)
-    assert revoked_peers(membership) == set(map(peer_id_of, keys))
+    assert revocations(membership).serial == len(devices)
+    assert revocations(membership).peer_ids == set(map(peer_id_of, keys))
 
 
 def test_only_one_device_of_that_member_is_meant(membership: Membership, keys: list[bytes]) -> None:
@@ -99,7 +99,7 @@ def test_only_one_device_of_that_member_is_meant(membership: Membership, keys: l
     ):
         with pytest.raises(ConfigError, match=words):
             membership.revoke_device(name, beginning)
-    assert membership.revocation_serial() == 0
+    assert revocations(membership).serial == 0
 
 
 def test_a_beginning_that_two_devices_share_is_not_enough(

@@ -20,7 +20,6 @@ from coordinator.presence import (
     open_session,
     read_swarm_status,
     record_checkpoint,
-    touch_session,
 )
 from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, beside_others
@@ -29,6 +28,7 @@ from coordinator.store.share_models import LostSamples
 from coordinator.validations import record_validation, validations
 from peer.run_config import RunConfig
 from tests.support.clocks import Clock
+from tests.support.crowds import touch
 from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
 from tests.support.receipts import receipt_by
 from tests.support.reports import report
@@ -245,7 +245,7 @@ def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, cloc
     second = open_session(sessions, "ada-2", "cpu", "0.1", clock.now - 100)
     open_session(sessions, "keeper-1", "cpu", "0.1", clock.now)
     for stay, seen_at in ((first, clock.now - 1), (second, clock.now - 20)):
-        touch_session(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
+        touch(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
     assert ledger.contributions() == [
         Contribution(
             "Ada",

@@ -6,12 +6,13 @@ import pytest
 from sqlalchemy import select
 
 from coordinator.ledger import Ledger
-from coordinator.presence import open_session, touch_session
+from coordinator.presence import open_session
 from coordinator.revocations import lift_quarantine, put_in_quarantine, shut_out
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, LostSamples, Refusal
 from peer.lost_causes import Lost
 from tests.support.clocks import Clock
+from tests.support.crowds import touch
 from tests.support.ledgers import TARGET
 from tests.support.reports import report
 
@@ -77,7 +78,7 @@ def test_a_refused_report_is_a_loss(ledger: Ledger, sessions: Sessions) -> None:
 def test_who_is_cut_off_loses_what_it_held(sessions: Sessions, by: str) -> None:
     """The samples of its last word count as lost by quarantine, once, whether it is lifted or becomes final."""
     stay = open_session(sessions, "ada-1", "cpu", "1", 10 * DAY)
-    touch_session(sessions, stay, step=4, own_samples=30, samples_per_second=1.0, state="training", now=10 * DAY)
+    touch(sessions, stay, step=4, own_samples=30, samples_per_second=1.0, state="training", now=10 * DAY)
     with sessions.begin() as session:
         device = session.get_one(Device, "ada-1")
         if by == "quarantine":

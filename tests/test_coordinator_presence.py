@@ -19,12 +19,12 @@ from coordinator.presence import (
     read_swarm_status,
     record_checkpoint,
     tell_keeper_addresses,
-    touch_session,
     write_swarm_status,
 )
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
 from coordinator.store.models import Session as Stay
+from tests.support.crowds import touch
 from tests.support.stores import Kind, empty_store, let_others_wait
 
 NOW = 1_800_000_000.0
@@ -46,7 +46,7 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
 def test_connected_device_is_online_with_what_it_says(sessions: Sessions) -> None:
     """An open session shows its member, device and newest presence."""
     stay = open_session(sessions, "laptop", "8 cores", "0.1", NOW)
-    touch_session(sessions, stay, **PRESENCE, now=NOW + 3)
+    touch(sessions, stay, **PRESENCE, now=NOW + 3)
     [online] = online_sessions(sessions, NOW + 4)
     assert (online.session_id, online.member, online.device_id, online.role) == (stay, "Ada", "laptop", "trainer")
     assert (online.step, online.own_samples, online.samples_per_second, online.state) == (7, 12, 3.5, "training")
@@ -76,7 +76,7 @@ def test_closed_session_is_offline_at_once(sessions: Sessions) -> None:
     """A goodbye takes effect immediately, and a straggling presence does not undo it."""
     stay = open_session(sessions, "laptop", "", "", NOW)
     close_session(sessions, stay, NOW + 1)
-    touch_session(sessions, stay, **PRESENCE, now=NOW + 2)
+    touch(sessions, stay, **PRESENCE, now=NOW + 2)
     assert online_sessions(sessions, NOW + 2) == []
 
 
@@ -104,7 +104,7 @@ def test_impossible_presence_is_refused(sessions: Sessions, name: str, value: ob
     """A claim that cannot be true is a RequestError that names it, and changes nothing."""
     stay = open_session(sessions, "laptop", "", "", NOW)
     with pytest.raises(RequestError, match=name):
-        touch_session(sessions, stay, **(PRESENCE | {name: value}), now=NOW + 1)
+        touch(sessions, stay, **(PRESENCE | {name: value}), now=NOW + 1)
     assert online_sessions(sessions, NOW + 1)[0].last_seen_at == NOW
 
 

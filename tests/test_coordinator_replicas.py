@@ -17,7 +17,7 @@ from auth.errors import QuarantinedError, RequestError, RevokedError
 from auth.identity import DeviceKey, challenge_bytes
 from coordinator.directory import RunDirectory, Settings
 from coordinator.news import listening
-from coordinator.presence import close_session, open_session, touch_session
+from coordinator.presence import close_session, open_session
 from coordinator.quarantine import quarantine_device
 from coordinator.replicas import FORGOTTEN_S, ended_elsewhere, forget_relays_of_the_gone, offer_relay, relays
 from coordinator.run_services import open_run_services
@@ -41,6 +41,7 @@ from tests.support.control_plane import (
     start_server,
     write_status,
 )
+from tests.support.crowds import touch
 from tests.support.postgres import new_database
 from tests.support.raw_sessions import drained, greeted
 from tests.support.receipts import keeper_confirms
@@ -245,10 +246,10 @@ def test_what_a_killed_replica_has_left_is_forgotten(sessions: Sessions) -> None
     stays = {name: open_session(sessions, name, "", "", NOW) for name in ("laptop", "desktop")}
     for name, stay in stays.items():
         offer_relay(sessions, stay, f"/{name}")
-    touch_session(sessions, stays["laptop"], **PAUSED, now=NOW + 60)
+    touch(sessions, stays["laptop"], **PAUSED, now=NOW + 60)
     forget_relays_of_the_gone(sessions, NOW + FORGOTTEN_S)
     for stay in stays.values():
-        touch_session(sessions, stay, **PAUSED, now=NOW + FORGOTTEN_S)
+        touch(sessions, stay, **PAUSED, now=NOW + FORGOTTEN_S)
     assert relays(sessions, NOW + FORGOTTEN_S) == ["/laptop"]
 
 

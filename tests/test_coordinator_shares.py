@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select, text
 
 from coordinator.ledger import Ledger
-from coordinator.shares import day_of, rebuild
+from coordinator.shares import day_of
 from coordinator.store.engine import Sessions, migrate, open_engine
-from coordinator.store.models import Base, DailyShare
+from coordinator.store.models import Base, DailyShare, Report
 from tests.support.clocks import Clock
 from tests.support.ledgers import CONFIG
 from tests.support.receipts import receipt_by
@@ -72,7 +74,7 @@ _acts = st.lists(
 def test_the_sums_are_always_those_over_the_reports(
     ledger: Ledger, sessions: Sessions, acts: list[tuple[str, int, int, str]]
 ) -> None:
-    """Whatever is reported, confirmed and undone in any order, adding everything up anew changes nothing."""
+    """Whatever is reported, confirmed and undone in any order."""
     with sessions.begin() as session:
         for table in reversed(Base.metadata.sorted_tables):
             if table.name not in {"members", "devices"}:
@@ -86,10 +88,21 @@ def test_the_sums_are_always_those_over_the_reports(
             ledger.take_receipt("keeper-1", step, receipt)
         else:
             ledger.roll_back(step)
-    kept = shares(sessions)
-    with sessions.begin() as session:
-        rebuild(session)
-    assert shares(sessions) == kept
+    assert shares(sessions) == sums_over_reports(sessions)
+
+
+def sums_over_reports(sessions: Sessions) -> list[Share]:
+    """What `shares` should be."""
+    sums: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0] * 6)
+    with sessions() as session:
+        for row in session.scalars(select(Report)):
+            amounts = (0, 0, 0, 0, row.samples, 0.0)
+            if not row.superseded:
+                pending = row.samples if row.counted is None else 0
+                amounts = (1, row.samples, row.counted or 0, pending, 0, row.elapsed_s)
+            of_day = sums[row.device_id, day_of(row.completed_at)]
+            of_day[:] = map(operator.add, of_day, amounts)
+    return [(*key, *amounts) for key, amounts in sorted(sums.items()) if any(amounts)]
 
 
 def test_days_begin_at_midnight_utc() -> None:

@@ -12,10 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 from coordinator.display_names import choose_name
 from coordinator.joining import Invitation
 from coordinator.losses import count_losses
-from coordinator.presence import open_session, touch_session
+from coordinator.presence import open_session
 from coordinator.store.models import Device
 from peer.software import install_commands
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.crowds import touch
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, PageServer, fake_run
 
@@ -35,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
         services.membership.join(key_of("cleo").public_key, services.membership.invite("cleo")[0])
         for name in ("ada", HOSTILE):
             stay = open_session(services.sessions, made.devices[name], "cuda:0 (Tesla T4)", "1", services.clock())
-            touch_session(
+            touch(
                 services.sessions,
                 stay,
                 step=12,

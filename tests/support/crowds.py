@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from coordinator.shares import rebuild
+from sqlalchemy import insert
+
+from coordinator.presence import checked_claim, touch_sessions
+from coordinator.shares import Recount, recounted, reports_came
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Report
 from coordinator.store.models import Session as Stay
@@ -51,26 +55,34 @@ def stay(device_id: str, began_at: float, seen_at: float, hardware: str = "cpu",
     )
 
 
+def touch(sessions: Sessions, stay_id: str, **said: Any) -> None:
+    """Have the device of this stay say this of itself; raises `RequestError` for what cannot be true."""
+    touch_sessions(sessions, {stay_id: checked_claim(**said)})
+
+
 def add_reports(sessions: Sessions, rows: Sequence[tuple[str, int, int, int | None, float]]) -> None:
     """Reports of device, step, samples, how many of them count, and when."""
+    reports = [
+        {
+            "device_id": device,
+            "seq": seq,
+            "era": 0,
+            "step": step,
+            "samples": samples,
+            "counted": counted,
+            "group_size": 2,
+            "averaging_s": 0.5,
+            "samples_per_second": 5.0,
+            "elapsed_s": 60.0,
+            "data_wait_s": 0.0,
+            "averaged_bytes": 0,
+            "completed_at": at,
+            "received_at": at,
+            "superseded": False,
+        }
+        for seq, (device, step, samples, counted, at) in enumerate(rows, start=1)
+    ]
     with sessions.begin() as session:
-        for seq, (device, step, samples, counted, at) in enumerate(rows, start=1):
-            session.add(
-                Report(
-                    device_id=device,
-                    seq=seq,
-                    era=0,
-                    step=step,
-                    samples=samples,
-                    counted=counted,
-                    group_size=2,
-                    averaging_s=0.5,
-                    samples_per_second=5.0,
-                    elapsed_s=60.0,
-                    averaged_bytes=0,
-                    completed_at=at,
-                    received_at=at,
-                )
-            )
-        session.flush()
-        rebuild(session)
+        session.execute(insert(Report), reports)
+        reports_came(session, reports)
+        recounted(session, (Recount(device, at, samples, None, counted) for device, _, samples, counted, at in rows))

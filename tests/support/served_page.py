@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.directory import RunDirectory, Settings
-from coordinator.presence import open_session, record_checkpoint, touch_session, write_swarm_status
+from coordinator.presence import open_session, record_checkpoint, write_swarm_status
 from coordinator.run_services import RunServices, open_run_services
 from coordinator.validations import ValidationRow, record_validation
 from coordinator.web import WebState, create_app
 from coordinator.web_server import WebServer
 from peer.messages import StepReport
 from peer.run_config import RunConfig
+from tests.support.crowds import touch
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
@@ -42,7 +43,7 @@ class FakeRun:
         device = self.services.membership.join(key.public_key, code).device_id
         self.devices[name] = device
         session = open_session(self.services.sessions, device, "cpu", "0.1.0", self.services.clock())
-        touch_session(
+        touch(
             self.services.sessions,
             session,
             step=0,
