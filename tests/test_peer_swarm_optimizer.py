@@ -309,13 +309,13 @@ def test_a_donors_state_is_taken_as_far_as_others_confirm_it(
     role: str, sketch: tuple[float, ...], known: tuple[float, ...], ahead: int, doubt: str | None
 ) -> None:
     """A trainer takes the keeper's word, the keeper what most members report; what is far from it is named."""
-    suspected: list[str] = []
-    course = SimpleNamespace(
-        sketch_at=lambda step: known, suspect=lambda donor, kind, step, detail: suspected.append(detail)
-    )
+    suspected: list[tuple[object, ...]] = []
+    sketches, step = {50 + ahead: known}, 50 + ahead
+    course = SimpleNamespace(sketch_at=sketches.get, suspect=lambda *facts: suspected.append(facts))
     optimizer = SimpleNamespace(
-        tracker=SimpleNamespace(course=course, swarm_step=50), _role=role, _await_sketch=lambda step: known
+        tracker=SimpleNamespace(course=course, swarm_step=50), _role=role, _await_sketch=sketches.get
     )
-    assert SwarmOptimizer._doubt(optimizer, "Qm1", 50 + ahead, sketch) == doubt  # type: ignore[arg-type]
-    too_far = [f"gave a state of step {50 + ahead}"] if ahead > STEPS_AHEAD else []
-    assert suspected == (["gave a state that is not the swarm's"] if doubt == "is not the swarm's" else too_far)
+    assert SwarmOptimizer._doubt(optimizer, "Qm1", step, sketch) == doubt  # type: ignore[arg-type]
+    false = "gave a state that is not the swarm's" if doubt == "is not the swarm's" else ""
+    named = false or (f"gave a state of step {step}" if ahead > STEPS_AHEAD else "")
+    assert suspected == ([("Qm1", "state", step, named)] if named else [])
