@@ -22,7 +22,7 @@ from coordinator.presence import read_swarm_status
 from coordinator.store.engine import Sessions, open_engine
 from coordinator.store.models import Report, Step
 from coordinator.store.share_models import LostSamples
-from tests.support.small_run import HOST, TARGET_BATCH_SIZE, make_small_run
+from tests.support.small_run import HOST, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAMES = ("ada", "grace")
@@ -141,8 +141,8 @@ class Site:
         self.assert_steps_are_their_reports()
         with self.sessions() as session:
             lost = session.scalar(select(func.sum(LostSamples.samples))) or 0
-        short = [row for row in settled if row.samples < TARGET_BATCH_SIZE]
-        assert sum(TARGET_BATCH_SIZE - row.samples for row in short) <= lost, short
+        short = [row for row in settled if row.samples < row.target_batch_size]
+        assert sum(row.target_batch_size - row.samples for row in short) <= lost, short
 
     def assert_steps_are_their_reports(self) -> None:
         """Each step has just the samples of its reports."""

@@ -60,7 +60,7 @@ def small_config(
                 "progress_refresh_s": 0.15,
             },
             "phases": phases,
-            "checkpoints": {"every_steps": 5, "keep": 6},
+            "checkpoints": {"every_steps": 2, "keep": 6},
             "dashboard": {"try_it": try_it},
         }
     )

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from coordinator.manifests import verify
-from coordinator.presence import read_swarm_status
 from peer.backends.torch_backend import TorchBackend
 from peer.models import build_model
 from peer.optim import build_optimizer, parameter_groups, rate_in_phase
 from peer.run_config import RunConfig
-from tests.support.commands import Site
-from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 from tests.support.swarms import CONFIG, LOSING, SwarmFactory, relative_difference
 
@@ -118,37 +111,3 @@ def test_trouble_at_the_boundary_leaves_all_in_the_same_phase(swarm: SwarmFactor
         assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
     assert all(each == statistics[0] for each in statistics)
     assert statistics[0]["step"] == (LAST - BOUNDARY) * len(together[0])
-
-
-def test_a_run_crosses_the_boundary_and_resumes_behind_it(tmp_path: Path) -> None:
-    """By the commands: who is there and who comes later fill the new batch; its first checkpoint begins the phase."""
-    target = TARGET_BATCH_SIZE // 2
-    phase = {"from_step": 2, "sequence_length": 64, "target_batch_size": target, "optimizer": "fresh"}
-    site = Site(tmp_path, [phase])
-    try:
-        serve = site.serve()
-        early = site.join("ada", first=True)
-        site.wait_until("the ledger has step 3", lambda: site.ledger.last_step() >= 3)
-        late = site.join("grace", first=True)
-        site.wait_until(
-            "both devices have reported a step", lambda: any(row.devices == 2 for row in site.ledger.steps())
-        )
-        for command in (early, late, serve):
-            command.kill()
-        targets = {row.step: row.target_batch_size for row in site.ledger.steps()}
-        assert targets == {step: TARGET_BATCH_SIZE if step <= 2 else target for step in targets}
-        for command in (early, late):
-            assert f"Phase 2 of 2, from step 2 on: 64 tokens, {target} samples" in command.log_path.read_text()
-
-        boundary = verify(site.run.checkpoints_dir / "step-00000002").path
-        assert not any(tensor.any() for tensor in load_file(boundary / "optimizer.safetensors").values())
-        assert load_file(boundary / "probe.safetensors")["input_ids"].shape[1] == 64
-        for path in site.run.checkpoints_dir.glob("step-*"):
-            if path != boundary:
-                shutil.rmtree(path)
-        site.serve()
-        status = read_swarm_status(site.sessions)
-        assert status is not None
-        assert (status.step, status.target_batch_size) == (2, target)
-    finally:
-        site.close()

@@ -1,7 +1,6 @@
 """A whole run that publishes what it learns, and whose disk is full for a while.
 
-It starts a coordinator with keeper and publisher, and a volunteer, and trains some fifteen steps of a second or two;
-that takes about a minute.
+It starts a coordinator with keeper and publisher, and a volunteer, and trains some eight steps of a second or two.
 """
 
 from __future__ import annotations

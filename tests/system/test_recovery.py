@@ -1,11 +1,13 @@
 """A whole run, through the command line, while its processes are killed, revoked and told to leave.
 
-Each test trains steps of about two seconds and starts everything a second time; that is why it may take a minute.
+A keeper that finds steps in the ledger that it would undo waits a minute for somebody who still has them.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,32 +15,50 @@ from safetensors.torch import load_file
 from transformers import AlbertForPreTraining
 
 from auth.errors import RevokedError
-from coordinator.manifests import newest_verified
+from coordinator.manifests import newest_verified, verify
 from coordinator.presence import read_swarm_status
 from tests.support.commands import NAMES, Site, service_of
+from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.waiting import PATIENCE_S
 
 
-def test_everything_is_killed_and_comes_back(site: Site) -> None:
-    """After `kill -9` of all processes the run resumes from its checkpoint, and the ledger has each step once."""
-    commands = [site.serve(), *(site.join(name, first=True) for name in NAMES)]
-    site.wait_for_step(6)
-    site.wait_until("a checkpoint is stored", lambda: newest_verified(site.run.checkpoints_dir) is not None)
-    for command in commands:
-        command.kill()
-    checkpoint = newest_verified(site.run.checkpoints_dir)
-    assert checkpoint is not None
-    reached = site.ledger.last_step()
+def test_everything_is_killed_behind_a_phases_boundary_and_comes_back(tmp_path: Path) -> None:
+    """Who is there and who comes later fill the new phase's batch, and its first checkpoint begins the phase.
 
-    site.serve()
-    status = read_swarm_status(site.sessions)
-    assert status is not None
-    assert status.step == checkpoint.manifest.step
-    for name in NAMES:
-        site.join(name, first=False)
-    site.wait_for_step(reached + 2)
-    site.assert_ledger_is_right()
-    assert site.ledger.current_era() == (1 if reached > checkpoint.manifest.step else 0)
+    After `kill -9` of all processes the run resumes from that checkpoint, and the ledger has each step once.
+    """
+    target = TARGET_BATCH_SIZE // 2
+    site = Site(tmp_path, [{"from_step": 2, "sequence_length": 64, "target_batch_size": target, "optimizer": "fresh"}])
+    try:
+        commands = [site.serve(), site.join("ada", first=True)]
+        site.wait_until("the ledger has step 3", lambda: site.ledger.last_step() >= 3)
+        commands.append(site.join("grace", first=True))
+        site.wait_for_step(4)
+        for command in commands:
+            command.kill()
+        reached = site.ledger.last_step()
+        targets = {row.step: row.target_batch_size for row in site.ledger.steps()}
+        assert targets == {step: TARGET_BATCH_SIZE if step <= 2 else target for step in targets}
+        for command in commands[1:]:
+            assert f"Phase 2 of 2, from step 2 on: 64 tokens, {target} samples" in command.log_path.read_text()
+
+        boundary = verify(site.run.checkpoints_dir / "step-00000002").path
+        assert not any(tensor.any() for tensor in load_file(boundary / "optimizer.safetensors").values())
+        assert load_file(boundary / "probe.safetensors")["input_ids"].shape[1] == 64
+        for path in site.run.checkpoints_dir.glob("step-*"):
+            if path != boundary:
+                shutil.rmtree(path)
+        site.serve()
+        status = read_swarm_status(site.sessions)
+        assert status is not None
+        assert (status.step, status.target_batch_size) == (2, target)
+        for name in NAMES:
+            site.join(name, first=False)
+        site.wait_for_step(reached + 1)
+        site.assert_ledger_is_right()
+        assert site.ledger.current_era() == 1
+    finally:
+        site.close()
 
 
 def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: Site) -> None:

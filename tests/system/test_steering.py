@@ -1,6 +1,6 @@
 """An operator steers a run while everybody trains: goes back to a checkpoint, pauses, changes, ends.
 
-A coordinator with its keeper and two volunteers train steps of about two seconds; that is why it takes over a minute.
+A coordinator with its keeper and two volunteers train steps of about two seconds.
 """
 
 from __future__ import annotations
