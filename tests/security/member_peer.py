@@ -55,7 +55,7 @@ class MemberPlan:
     initial_peers: list[str]
     seed: int = 1
     port: int = 0
-    microbatch_s: float = 0.2
+    microbatch_s: float = 0.1
     bandwidth: float | None = None  # bytes per second, as it claims
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -150,14 +151,14 @@ class MemberSwarm:
             peer.kill()
 
 
-def clean_losses(steps: int) -> list[float]:
+def _training_cleanly() -> Iterator[float]:
     """The loss before and after each step of a clean run: one plain process with all of the honest members' samples."""
     config = RunConfig.from_mapping(CONFIG)
     model = build_model(config, VOCABULARY, SPECIAL)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     scheduler, backend = build_scheduler(config, optimizer), TorchBackend(config, model)
-    losses = [loss_of(model, config, SEEDS)]
-    for _ in range(steps):
+    while True:
+        yield loss_of(model, config, SEEDS)
         samples = sum(
             backend.accumulate(microbatch(config, seed, part)).samples for seed in SEEDS for part in range(MICROBATCHES)
         )
@@ -167,8 +168,16 @@ def clean_losses(steps: int) -> list[float]:
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
-        losses.append(loss_of(model, config, SEEDS))
-    return losses
+
+
+_clean_run = _training_cleanly()
+_clean_losses: list[float] = []  # as far as it was asked for
+
+
+def clean_losses(steps: int) -> list[float]:
+    """The losses of a clean run before its first step and after each of so many."""
+    _clean_losses.extend(islice(_clean_run, max(0, steps + 1 - len(_clean_losses))))
+    return _clean_losses[: steps + 1]
 
 
 def go_on_under(swarm: MemberSwarm, attack: str) -> int:

@@ -57,6 +57,9 @@ class Orders:
 def _begin(main: Callable[[Any, Orders], None], plan: Any, pipe: Connection, log: str) -> None:
     """In the new process: lead a group of its own, so that all it forks can be ended with it; write to a log."""
     os.setsid()
+    os.set_inheritable(
+        pipe.fileno(), False
+    )  # else torch's shared-memory manager holds it open for seconds after a kill
     with open(log, "w", buffering=1) as file:  # noqa: PTH123 - file descriptors of the process itself
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
