@@ -14,7 +14,7 @@ from peer.run_config import RunConfig
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 from tests.support.swarms import CONFIG, LOSING, SwarmFactory, relative_difference
 
-BOUNDARY, LAST = 3, 5
+BOUNDARY, LAST = 2, 4
 PARTS = 4  # microbatches of each trainer in a step
 SEEDS = [1, 2]
 SHORT = {"sequence_length": 64, "microbatch_size": 4}
@@ -59,7 +59,7 @@ def train_alone(config: RunConfig) -> tuple[dict[str, torch.Tensor], torch.optim
 
 @pytest.mark.parametrize("optimizer", ["fresh", "keep"])
 def test_all_peers_enter_the_phase_at_the_same_step(swarm: SwarmFactory, optimizer: str) -> None:
-    """Keeper and trainers change batch, length, rate and moments after step 3; who comes later is in the new phase."""
+    """Keeper and trainers change batch, length, rate and moments after step 2; who comes later is in the new phase."""
     config = phased_config(optimizer)
     keeper = swarm.start_keeper(config=config, last_step=LAST)
     trainers = [

@@ -15,7 +15,7 @@ EVERYWHERE = {(peer, door) for peer in ("keeper", "volunteer") for door in DOORS
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Knocks]:
     """All three cases, in one run."""
     directory = tmp_path_factory.mktemp("revocation")
-    return measure(directory, small_config(directory), short_life_s=45.0)
+    return measure(directory, small_config(directory), short_life_s=20.0)
 
 
 @pytest.mark.parametrize("case", ["revoked", "quarantined", "service down"])
