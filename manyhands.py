@@ -19,19 +19,22 @@ import typer
 PACKAGES = ("auth", "peer", "coordinator", "dashboards")
 # command -> the module whose `app` holds it, and what the overview says about it
 COMMANDS = {
-    "demo": ("coordinator.demo", "A whole run on this machine: coordinator, dashboard and two volunteers."),
-    "join": ("peer.cli", "Take part in a run with this machine."),
-    "assist": ("peer.cli", "Average for a run's trainers without training."),
-    "doctor": ("peer.doctor_cli", "What this machine and its network can do, stage by stage."),
-    "name": ("peer.name_cli", "Choose under which name a run's page shows you, or none."),
-    "support-bundle": ("peer.support_cli", "Write a redacted archive for the run's operator."),
-    "verify": ("peer.verify_cli", "Check what a run has signed: its leaderboard, or a certificate of contribution."),
-    "tokenizer": ("peer.tokenizer_cli", "Train a tokenizer, or look at one: train, inspect."),
-    "corpus": ("peer.corpus_cli", "Prepare a corpus: sample it by perplexity, drop duplicates."),
-    "export": ("coordinator.export_cli", "Export a checkpoint for plain transformers, with a model card."),
-    "evaluate": ("coordinator.evaluate_cli", "Try checkpoints on downstream tasks: fine-tune, judge, compare."),
-    "release": ("coordinator.release_cli", "Release the best checkpoint: model, card, task models, a demo."),
-    "coordinator": ("coordinator.cli", "Start and steer a run: init, serve, invite, allow, members, revoke, status."),
+    "demo": ("coordinator.cli.demo", "A whole run on this machine: coordinator, dashboard and two volunteers."),
+    "join": ("peer.cli.join", "Take part in a run with this machine."),
+    "assist": ("peer.cli.join", "Average for a run's trainers without training."),
+    "doctor": ("peer.cli.doctor", "What this machine and its network can do, stage by stage."),
+    "name": ("peer.cli.name", "Choose under which name a run's page shows you, or none."),
+    "support-bundle": ("peer.cli.doctor", "Write a redacted archive for the run's operator."),
+    "verify": ("peer.cli.verify", "Check what a run has signed: its leaderboard, or a certificate of contribution."),
+    "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect."),
+    "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates."),
+    "export": ("coordinator.cli.export", "Export a checkpoint for plain transformers, with a model card."),
+    "evaluate": ("coordinator.cli.evaluate", "Try checkpoints on downstream tasks: fine-tune, judge, compare."),
+    "release": ("coordinator.cli.release", "Release the best checkpoint: model, card, task models, a demo."),
+    "coordinator": (
+        "coordinator.cli.main",
+        "Start and steer a run: init, serve, invite, allow, members, revoke, status.",
+    ),
 }
 EPILOG = "Example: manyhands demo --steps 12"
 
@@ -73,7 +76,7 @@ def main() -> None:
     """Entry point of the `manyhands` script and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
     from auth.errors import ManyhandsError  # only after the check: `auth` might be a stranger's
-    from peer.software import how_to_add
+    from peer.runtime.software import how_to_add
 
     completing = "_MANYHANDS_COMPLETE" in os.environ
     try:
@@ -93,7 +96,7 @@ def main() -> None:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from peer.software import DISTRIBUTION  # after `check_packages`
+        from peer.runtime.software import DISTRIBUTION  # after `check_packages`
 
         sys.stdout.write(f"manyhands {version(DISTRIBUTION)}\n")
         raise typer.Exit

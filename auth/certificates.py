@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from auth.errors import RequestError, UnverifiedError
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 
 LABEL = "manyhands-certificate-v1"
 MAX_DEVICES = 256

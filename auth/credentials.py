@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from auth.authorities import Authorities
 from auth.errors import RevokedError, StorageError, TokenError
 from auth.files import WatchedFile, make_private_directory, write_private
-from auth.identity import DeviceKey
-from auth.tokens import AccessToken, RevocationList, check_times, read_token, verify_revocations
+from auth.keys import DeviceKey
+from auth.tokens import AccessToken, Authorities, RevocationList, check_times, read_token, verify_revocations
 
 DEVICE_KEY_FILE = "device.key"
 

@@ -1,7 +1,11 @@
-"""Files and directories that are written whole or not at all, and small files that are read again when they change."""
+"""Files and directories that are written whole or not at all, and small files that are read again when they change.
+
+Digests of files.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -13,7 +17,20 @@ from typing import Generic, TypeVar
 
 from auth.errors import ConfigError, StorageError
 
+BLOCK_BYTES = 1 << 18
+
+
+def sha256_of(path: Path) -> bytes:
+    """The SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.digest()
+
+
 Value = TypeVar("Value")
+
 _Version = tuple[int, int, int]  # mtime_ns, size, inode
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from auth.errors import RequestError
-from auth.identity import DeviceKey, verify_signature
+from auth.keys import DeviceKey, verify_signature
 
 LABEL = "manyhands-receipt-v1"
 MAX_SENDERS = 512

@@ -5,12 +5,18 @@ A token is bound to a device's key and libp2p identity: it is shown to everybody
 
 An authority key is replaced by a *handover*: the old key's signature over the new one. What the new key signs carries
 it in its header, so whoever knows only the old key can check that, too, without asking anybody.
+
+Whose signatures count in a run: the authority's, and for a time those of the key before it.
+
+Kept in one small file, so that who reads it never sees half of a change.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import jwt
@@ -18,20 +24,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from auth.errors import ExpiredTokenError, TokenError
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 
 Role = Literal["trainer", "auxiliary", "observer", "keeper", "admin"]
 
 TOKEN_TYPE = "manyhands-access+jwt"  # noqa: S105  # a media type, no password
+
 REVOCATIONS_TYPE = "manyhands-revocations+jwt"
+
 HANDOVER_TYPE = "manyhands-handover-v1+jwt"
+
 MAX_HANDOVER_CHARS = 1024
+
 MAX_TOKEN_CHARS = 4096
+
 MAX_REVOCATIONS_CHARS = 4_000_000
+
 MAX_CLOCK_SKEW_S = 60.0  # a token may be issued so far ahead of the checker's clock
+
 _ALGORITHM = "EdDSA"
 
 _Text = Annotated[str, Field(min_length=1, max_length=1024)]
+
 _Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
 
 
@@ -234,3 +248,73 @@ def _require_size(text: str, max_chars: int) -> None:
 
 def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
+
+
+CACHED_TOKENS = 4096
+
+KEY_BYTES = 32
+
+_BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
+
+# Signatures never change, so each is checked once per process; expiry and revocation are checked every time.
+_read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
+
+
+@dataclass(frozen=True)
+class Authorities:
+    """The keys of a run, Ed25519, 32 raw bytes each."""
+
+    current: bytes
+    previous: bytes | None = None
+    until: float = 0.0  # Unix seconds: so long tokens of the previous key count
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Authorities:
+        """Read what `to_bytes` wrote; raises `TokenError`."""
+        if len(content) == KEY_BYTES:
+            return cls(content)
+        if len(content) != _BOTH.size:
+            raise TokenError("The file of the authority's key is damaged: join again.")
+        return cls(*_BOTH.unpack(content))
+
+    def to_bytes(self) -> bytes:
+        """The current key alone where there is no other."""
+        return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
+
+    @classmethod
+    def of(cls, current: bytes, handover: Handover | None) -> Authorities:
+        """A key, and the one from which it has taken over, if it is that handover's."""
+        if handover is None or handover.new_key != current:
+            return cls(current)
+        return cls(current, handover.old_key, handover.until)
+
+    def after(self, signed: str, run: str) -> Authorities:
+        """These, or those after the handover that a token or a list carries.
+
+        It must have been checked by the current key: only then is what it carries the authority's, too.
+        """
+        handover = handover_in(signed, run)
+        if handover is None or self.current not in (handover.old_key, handover.new_key):
+            return self
+        return self.of(handover.new_key, handover)
+
+    def read_token(self, jwt: str, run: str, now: float) -> AccessToken:
+        """Check a token's signature and contents but not its times; raises `TokenError`."""
+        try:
+            return _read_token(jwt, self.current, run)
+        except TokenError:
+            if self.previous is None:
+                raise
+        token = _read_token(jwt, self.previous, run)
+        if now >= self.until:
+            raise ExpiredTokenError(f"{token.member}'s access token is signed by a key that was replaced.")
+        return token
+
+    def read_revocations(self, jwt: str, run: str) -> RevocationList:
+        """Check a list, which counts whichever of the two keys has signed it; raises `TokenError`."""
+        try:
+            return verify_revocations(jwt, self.current, run)
+        except TokenError:
+            if self.previous is None:
+                raise
+        return verify_revocations(jwt, self.previous, run)

@@ -27,17 +27,19 @@ from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture, get_dht_time
 
-from auth import swarm_auth
 from auth.credentials import Credentials
-from auth.swarm_auth import PeerDirectory, RecordKey, SwarmAccess, peers_key
+from auth.swarm import access as swarm_auth
+from auth.swarm.access import SwarmAccess
+from auth.swarm.authorizer import RecordKey, peers_key
+from auth.swarm.directory import PeerDirectory
 from benchmarks.averaging import RUN, Plan
-from peer.all_reduce import ExactAllReduce
-from peer.averaging import AveragedGroup, SwarmGradientAverager
-from peer.dht import Node, start_dht
-from peer.gathering import Gathering
-from peer.guest.traffic import Traffic
-from peer.place import Place
-from peer.round_memory import forget_frames
+from peer.averaging.all_reduce import ExactAllReduce
+from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
+from peer.averaging.matchmaking import Gathering
+from peer.averaging.rounds import forget_frames
+from peer.network.placement import Place
+from peer.network.traffic import Traffic
+from peer.swarm.dht import Node, start_dht
 
 ROUND_TIMEOUT_S = 300.0
 LIFETIME_S = 3600.0
@@ -96,7 +98,7 @@ def open_doors() -> None:
         return set(peers)
 
     PeerDirectory.admitted = admitted  # type: ignore[method-assign,assignment]
-    swarm_auth.while_admitted = lambda _directory, _peer_id, _roles, messages: messages  # type: ignore[assignment]
+    swarm_auth.while_admitted = lambda _directory, _peer_id, _roles, messages: messages  # type: ignore[attr-defined,assignment]
 
 
 def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:

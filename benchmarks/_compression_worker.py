@@ -20,19 +20,18 @@ import torch
 
 from auth.credentials import Credentials
 from benchmarks.compression import Plan
-from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import Batch, open_batches
-from peer.data.tokenizers import load_special_ids, load_tokenizer
-from peer.data.validation_set import draw_samples
-from peer.evaluation import evaluate
-from peer.guest.limits import BYTES_PER_S_OF_MBIT
-from peer.guest.traffic import Throttle, Traffic
-from peer.local_steps import own_model, with_local_steps
-from peer.models import build_model
-from peer.place import Place
-from peer.run_config import RunConfig
-from peer.swarm import Swarm
-from peer.trainer import train
+from peer.backends.local_steps import own_model, with_local_steps
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch, open_batches
+from peer.data.batching.validation_set import draw_samples
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model
+from peer.models.held_out import evaluate
+from peer.network.placement import Place
+from peer.network.traffic import BYTES_PER_S_OF_MBIT, Throttle, Traffic
+from peer.swarm.swarm import Swarm
+from peer.training.trainer import train
 
 POLL_S = 0.03
 

@@ -17,13 +17,13 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from auth.errors import ManyhandsError
-from auth.identity import RSA_BITS, RSA_EXPONENT, TLS_NAME, DeviceKey, challenge_bytes
+from auth.keys import RSA_BITS, RSA_EXPONENT, TLS_NAME, DeviceKey, challenge_bytes
 from auth.tokens import AccessToken, issue_token
-from coordinator.runs import OpenRun
+from coordinator.context.open_run import OpenRun
 from coordinator.store.models import Device, Member
-from peer.messages import StepReport
 from peer.protocol import control_pb2, control_pb2_grpc
-from peer.protocol.wire import report_to_wire
+from peer.reporting.messages import StepReport
+from peer.reporting.wire import report_to_wire
 
 KEYS = 8
 DEVICES_PER_MEMBER = 2

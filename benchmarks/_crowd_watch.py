@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import select
 
-from coordinator.presence import write_swarm_status
-from coordinator.runs import OpenRun
+from coordinator.context.open_run import OpenRun
+from coordinator.ledger.presence import write_swarm_status
 from coordinator.store.models import Session
-from peer.control_client import ControlClient
+from peer.control.client import ControlClient
 
 CALL_EVERY_S = 0.25
 LOOK_EVERY_S = 1.0

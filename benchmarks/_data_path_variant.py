@@ -21,11 +21,11 @@ import numpy as np
 from datasets import load_dataset
 from tokenizers import Tokenizer
 
-from peer.data.batches import open_batches
-from peer.data.masking import Masker
-from peer.data.sentences import split_sentences
-from peer.data.tokenizers import load_special_ids, load_tokenizer
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.batching.batches import open_batches
+from peer.data.batching.masking import Masker
+from peer.data.tokenization.sentences import split_sentences
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 
 SPECIAL_PLACES = 3  # [CLS], [SEP] and [SEP] in each sample
 MAPPED_DOCUMENTS = 100  # in one call of the mapped function; datasets' default, 1000, is no faster

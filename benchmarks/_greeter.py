@@ -12,7 +12,7 @@ import sys
 import time
 
 from auth.join_link import JoinLink
-from peer.control_client import ControlClient
+from peer.control.client import ControlClient
 
 CALL_EVERY_S = 0.1
 

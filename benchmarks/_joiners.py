@@ -11,13 +11,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from auth.identity import DeviceKey
 from auth.join_link import JoinLink
-from coordinator.runs import OpenRun
-from peer.checkpoint_download import download_checkpoint
-from peer.checkpoint_offer import CheckpointOffer, read_offer
-from peer.control_client import ControlClient
-from peer.guest.traffic import Throttle
+from auth.keys import DeviceKey
+from coordinator.context.open_run import OpenRun
+from peer.control.checkpoints import CheckpointOffer, download_checkpoint, read_offer
+from peer.control.client import ControlClient
+from peer.network.traffic import Throttle
 
 FIRST_WAIT_S = 1.0
 

@@ -29,11 +29,11 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from auth.credentials import Credentials
-from auth.swarm_auth import SwarmAuthorizer, owner_subkey, peers_key
-from peer.averaging import SwarmGradientAverager
-from peer.dht import start_dht
-from peer.place import Place
-from peer.state_sharing import SwarmStateAverager
+from auth.swarm.authorizer import SwarmAuthorizer, owner_subkey, peers_key
+from peer.averaging.averager import SwarmGradientAverager
+from peer.network.placement import Place
+from peer.swarm.dht import start_dht
+from peer.swarm.state import SwarmStateAverager
 
 PATIENCE_S = 5.0
 PAUSE_S = 0.1

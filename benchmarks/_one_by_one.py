@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator import session_stream
-from coordinator.directory import RunDirectory
-from coordinator.logs import LogStyle, log_to_stderr
-from coordinator.presence import checked_claim, touch_sessions
-from coordinator.service import serve
+from coordinator.control import session as session_stream
+from coordinator.ledger.presence import checked_claim, touch_sessions
+from coordinator.run.directory import RunDirectory
+from coordinator.run.logs import LogStyle, log_to_stderr
+from coordinator.service.service import serve
 
 
 class OneByOne:

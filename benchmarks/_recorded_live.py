@@ -11,11 +11,11 @@ from sqlalchemy.orm import joinedload
 from benchmarks._recorded_rows import report_row, step_row
 from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedStay
 from benchmarks._recorded_steps import AVERAGING_S, TARGET, RecordedShare, RecordedStep, loss_at
-from coordinator.presence import write_swarm_status
-from coordinator.shares import Recount, recounted, reports_came
+from coordinator.ledger.presence import write_swarm_status
+from coordinator.ledger.shares import Recount, recounted, reports_came
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Report, Session, Step
-from coordinator.store.news import Topic, tell
+from coordinator.store.notify import Topic, tell
 
 
 class LiveRun:

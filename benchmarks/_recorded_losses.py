@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks._recorded_stays import RecordedStay
 from benchmarks._recorded_steps import RecordedStep
-from peer.lost_causes import LostCause
+from peer.reporting.messages import LostCause
 
 DAY_S = 86_400.0
 HELD_S = 20.0  # how long a machine has computed towards a step, on the average, when it leaves

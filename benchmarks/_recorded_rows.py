@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from benchmarks._recorded_losses import lost_rows
 from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedStay
 from benchmarks._recorded_steps import PHASE_AT, TARGET, RecordedShare, RecordedStep
-from coordinator.shares import Recount, recounted, reports_came
+from coordinator.ledger.shares import Recount, recounted, reports_came
 from coordinator.store.base import Base
 from coordinator.store.engine import Sessions
 from coordinator.store.models import (
@@ -36,7 +36,7 @@ from coordinator.store.models import (
     SwarmStatus,
     Validation,
 )
-from peer.round_counts import RoundTally
+from peer.reporting.metrics import RoundTally
 
 ROWS_AT_ONCE = 5000
 CHECKPOINT_EVERY = 40  # a part of all steps

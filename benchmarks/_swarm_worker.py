@@ -21,16 +21,15 @@ import torch
 from auth.credentials import Credentials
 from benchmarks._trainer_variant import SPECIAL, random_batch
 from benchmarks.trainer_swarm import Plan, demo_config
-from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import Batch
-from peer.lost_causes import Lost
-from peer.messages import Progress, StepReport
-from peer.models import build_model
-from peer.optim import build_optimizer, parameter_groups
-from peer.place import Place
-from peer.run_config import RunConfig
-from peer.swarm import Swarm
-from peer.trainer import train
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.models.build import build_model
+from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.network.placement import Place
+from peer.reporting.messages import Lost, Progress, StepReport
+from peer.swarm.swarm import Swarm
+from peer.training.trainer import train
 
 BATCHES = 32  # made ahead and used again and again, so that making them takes no time
 POLL_S = 0.05

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import Batch
-from peer.data.special_tokens import SpecialIds
-from peer.models import build_model
-from peer.objectives import compute_losses
-from peer.run_config import RunConfig
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.models.build import build_model
+from peer.models.objectives import compute_losses
 
 MASKED_SHARE = 0.15
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

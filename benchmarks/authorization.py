@@ -28,7 +28,7 @@ from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm_auth import RecordKey
+from auth.swarm.authorizer import RecordKey
 from benchmarks._averaging_peer import join
 from benchmarks.averaging import ROOT, Plan, hear, swarm_plans, tell
 from benchmarks.reporting import Figure, argument_parser, report

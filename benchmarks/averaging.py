@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from benchmarks._network import Host, HostPlan, Network, why_impossible
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.load_balancing import reduction_shares, round_time
+from peer.averaging.shares import reduction_shares, round_time
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "averaging"

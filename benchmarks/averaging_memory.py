@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 from benchmarks.averaging import ROOT, Plan, hear, swarm_plans, tell
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.averaging import SETTLE_S
+from peer.averaging.averager import SETTLE_S
 
 VALUES = 1_000_000
 ADDRESS = "127.0.0.1"

@@ -24,11 +24,11 @@ from typing import Any
 import yaml
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.data.tokenizers import prepare_tokenizer
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.data.prepare import prepare_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 Changes = Mapping[str, Mapping[str, Any]]  # of a run file's sections

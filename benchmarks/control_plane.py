@@ -32,9 +32,9 @@ import psutil
 from benchmarks._crowd import SAMPLES, Plan, Tally, Volunteer, open_all, prepare
 from benchmarks._crowd_watch import Watched, call_again_and_again, keep, look_at_dashboard, look_for_ages
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.ports import free_ports
-from coordinator.runs import OpenRun, create_run, make_settings, open_run
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
+from coordinator.run.ports import free_ports
+from peer.config.run import BUILTIN_RUNS, RunConfig
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,12 +25,19 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.sampling import Method
-from peer.config.sampling import Scorer as ScorerConfig
-from peer.corpus_sampling import Target, plan, survey, train_scorer, write_kept
-from peer.data.document_writer import open_writer
-from peer.data.scoring import Scorer, open_scorer
-from peer.data.whole_corpus import BLOCK, read_blocks, sources_of
+from peer.config.data import Method, Scorer as ScorerConfig
+from peer.data.corpus.sampling import (
+    BLOCK,
+    Target,
+    open_writer,
+    plan,
+    read_blocks,
+    sources_of,
+    survey,
+    train_scorer,
+    write_kept,
+)
+from peer.data.selection.scoring import Scorer, open_scorer
 
 QUICK_DOCUMENTS, FULL_DOCUMENTS = 20_000, 300_000
 NAIVE_DOCUMENTS = 3_000

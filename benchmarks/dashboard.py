@@ -27,7 +27,7 @@ from benchmarks._viewers import watching
 from benchmarks._visit import visit
 from benchmarks.recorded_run import QUICK, Recording, go_on, record
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.directory import RunDirectory
+from coordinator.run.directory import RunDirectory
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 180.0

@@ -19,10 +19,10 @@ import numpy as np
 import psutil
 
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.data.batches import SampleMaker, make_batches
-from peer.data.documents import DocumentStream, Position, open_documents
-from peer.data.tokenizers import prepare_tokenizer
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.batching.batches import SampleMaker, make_batches
+from peer.data.prepare import prepare_tokenizer
+from peer.data.sources.documents import DocumentStream, Position, open_documents
 
 DOCUMENTS = 1_000_000
 QUICK_DOCUMENTS = 100_000

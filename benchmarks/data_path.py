@@ -25,11 +25,12 @@ from statistics import median
 
 from benchmarks._data_path_variant import VARIANTS, Outcome, Plan, environment
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.tokenizer_presets import PRESETS
-from peer.data.documents import sample_documents
-from peer.data.encoding import Encoder
-from peer.data.tokenizers import load_tokenizer, prepare_tokenizer
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.config.tokenizer import PRESETS
+from peer.data.prepare import prepare_tokenizer
+from peer.data.sources.documents import sample_documents
+from peer.data.tokenization.encoding import Encoder
+from peer.data.tokenization.tokenizers import load_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 CORES = {"one core": 1, "two cores": 2}

@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.ports import free_ports
-from coordinator.presence import read_swarm_status
-from coordinator.runs import OpenRun, create_run, make_settings, open_run
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
+from coordinator.ledger.presence import read_swarm_status
+from coordinator.run.ports import free_ports
+from peer.config.run import BUILTIN_RUNS, RunConfig
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 120.0

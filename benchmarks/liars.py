@@ -3,7 +3,7 @@
     python benchmarks/liars.py [--quick] [--json]
 
 Ten members' real gradients on the demo's text, of which none, one, two or three lie in each step, combined by the
-product's own reducer (`peer.reduction_guard`) as a keeper without a gradient of its own would; no network in between.
+product's own reducer (`peer.reduction.guard`) as a keeper without a gradient of its own would; no network in between.
 The baseline is the same training without liars, averaged as it is. Losses are those of held-out text. The last figures
 are the processor time of the reducer for all parts of a step, beside that of the plain mean of the same parts.
 """
@@ -21,16 +21,17 @@ from hivemind.averaging.partition import TensorPartContainer
 
 from benchmarks.compression import FULL, Changes, small_run
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import Batch, open_batches
-from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
-from peer.data.validation_set import draw_samples
-from peer.evaluation import evaluate
-from peer.models import build_model
-from peer.optim import build_optimizer, build_scheduler, parameter_groups
-from peer.part_reducer import Contribution, weighted_mean
-from peer.reduction_guard import ReductionGuard
-from peer.run_config import RunConfig
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch, open_batches
+from peer.data.batching.validation_set import draw_samples
+from peer.data.prepare import prepare_tokenizer
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model
+from peer.models.held_out import evaluate
+from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.guard import ReductionGuard
 
 MEMBERS = 10
 LIARS = (0, 1, 2, 3)

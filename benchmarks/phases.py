@@ -22,14 +22,15 @@ import yaml
 from matplotlib import figure
 
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.runs import open_run
-from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import BatchStream, open_batches
-from peer.data.phased import PhasedBatches
-from peer.data.tokenizers import load_special_ids, load_tokenizer, prepare_tokenizer
-from peer.models import build_model
-from peer.optim import build_optimizer, parameter_groups, rate_in_phase
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from coordinator.context.open_run import open_run
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.data.batching.batches import BatchStream, open_batches
+from peer.data.batching.phased import PhasedBatches
+from peer.data.prepare import prepare_tokenizer
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model
+from peer.models.optimizers import build_optimizer, parameter_groups, rate_in_phase
 
 SEED = 1
 PICTURE = Path(tempfile.gettempdir()) / "manyhands-phases.png"

@@ -23,10 +23,11 @@ from benchmarks._recorded_rows import RecordedHistory, write_history
 from benchmarks._recorded_stays import devices_of, members_of, stays_of
 from benchmarks._recorded_steps import TARGET, mean_step_s, steps_of
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.directory import RunDirectory, Settings
-from coordinator.ports import free_ports
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import free_ports
+from coordinator.run.settings import Settings
 from coordinator.store.engine import Sessions, open_engine
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
 
 MEAN_STEP_S, GUESSES = 75.0, 3  # by which a run's length is guessed, better each time, before its steps are made
 UPDATE_S = 1.0

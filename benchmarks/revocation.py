@@ -29,13 +29,13 @@ from auth.credentials import Credentials
 from auth.tokens import issue_token
 from benchmarks._knocker import DOORS
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.ports import free_ports
-from coordinator.presence import online_sessions, read_swarm_status
-from coordinator.quarantine import quarantine_device
-from coordinator.runs import OpenRun, create_run, make_settings, open_run
+from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
+from coordinator.ledger.presence import online_sessions, read_swarm_status
+from coordinator.members.quarantine import quarantine_device
+from coordinator.run.ports import free_ports
 from coordinator.store.models import Device
-from peer.control_client import ControlClient
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.control.client import ControlClient
 
 HOST = "127.0.0.1"
 BOUND_S = 10.0

@@ -31,16 +31,16 @@ import torch
 from benchmarks._joiners import Joiner, Visit, make_joiners, most_at_once
 from benchmarks.control_plane import HOST, MAX_SESSIONS, ROOT, START_TIMEOUT_S, quantile, served
 from benchmarks.reporting import Figure, argument_parser, report
-from coordinator.checkpoints import take_snapshot, write_checkpoint
-from coordinator.directory import RunDirectory
-from coordinator.manifests import StoredCheckpoint
-from coordinator.ports import free_ports
-from coordinator.presence import record_checkpoint, write_swarm_status
-from coordinator.runs import OpenRun, make_settings, open_run
-from peer.data.special_tokens import SpecialIds
-from peer.models import build_model, checkpoint_config
-from peer.optim import build_optimizer, parameter_groups
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from coordinator.checkpoints.manifest import StoredCheckpoint
+from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
+from coordinator.context.open_run import OpenRun, make_settings, open_run
+from coordinator.ledger.presence import record_checkpoint, write_swarm_status
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import free_ports
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.models.build import build_model, checkpoint_config
+from peer.models.optimizers import build_optimizer, parameter_groups
 
 STEP = 1000  # of the checkpoint, and the swarm's
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.data.tokenizer_training import train_tokenizer
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.tokenization.training import train_tokenizer
 
 MB = 1_000_000
 QUICK_MB, FULL_MB = 10, 300

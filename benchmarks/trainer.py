@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = {

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from coordinator.pace import Pace
+from coordinator.throttling.rate_limits import Pace
 
 if TYPE_CHECKING:
     import hivemind
     from playwright.sync_api import Browser, Page
     from starlette.testclient import TestClient
 
-    from auth.identity import DeviceKey
-    from coordinator.directory import RunDirectory
-    from coordinator.evaluate.reports import EvaluatorKey
-    from coordinator.ledger import Ledger
-    from coordinator.runs import OpenRun
+    from auth.keys import DeviceKey
+    from coordinator.context.open_run import OpenRun
+    from coordinator.evaluation.reports import EvaluatorKey
+    from coordinator.ledger.ledger import Ledger
+    from coordinator.run.directory import RunDirectory
     from coordinator.store.engine import Sessions
     from tests.support.clocks import Clock
     from tests.support.local_hub import Hub
@@ -40,17 +40,17 @@ SWARMS = ("tests/system/", "tests/security/")
 # Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
 THOROUGH = (
     *SWARMS,
-    "tests/test_benchmarks_",
-    "tests/test_coordinator_hand_over.py",  # this one and the next stretch passphrases, for seconds each
-    "tests/test_coordinator_sealed_archive.py",
-    "tests/test_dashboards_archive.py",  # this one and the next five drive a browser
-    "tests/test_dashboards_history.py",
-    "tests/test_dashboards_model.py",
-    "tests/test_dashboards_people.py",
-    "tests/test_dashboards_tasks.py",
-    "tests/test_dashboards_web.py",
-    "tests/test_notebooks_",
-    "tests/test_peer_backends_jax_backend.py",
+    "tests/benchmarks/",
+    "tests/coordinator/backup/test_hand_over.py",  # this one and the next stretch passphrases, for seconds each
+    "tests/coordinator/backup/test_sealed.py",
+    "tests/dashboards/test_archive.py",  # this one and the next five drive a browser
+    "tests/dashboards/test_history.py",
+    "tests/dashboards/test_model.py",
+    "tests/dashboards/test_people.py",
+    "tests/dashboards/test_tasks.py",
+    "tests/dashboards/test_web.py",
+    "tests/notebooks/",
+    "tests/peer/backends/test_jax_backend.py",
 )
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
 # Compiled with little optimization: what is compiled for a test runs a few times only.
@@ -155,7 +155,7 @@ def clock() -> Clock:
 @pytest.fixture(scope="session")
 def key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
     """A device's key, made once: that takes a moment."""
-    from auth.identity import DeviceKey
+    from auth.keys import DeviceKey
 
     return DeviceKey.load_or_create(tmp_path_factory.mktemp("key") / "device.key")
 
@@ -171,7 +171,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 @pytest.fixture
 def evaluator_key(tmp_path: Path) -> EvaluatorKey:
     """An evaluator's key."""
-    from coordinator.evaluate.reports import EvaluatorKey
+    from coordinator.evaluation.reports import EvaluatorKey
 
     return EvaluatorKey.load_or_create(tmp_path / "evaluator.key")
 
@@ -196,7 +196,7 @@ def members(sessions: Sessions) -> None:
 @pytest.fixture
 def ledger(sessions: Sessions, clock: Clock) -> Ledger:
     """The ledger in the database."""
-    from coordinator.ledger import Ledger
+    from coordinator.ledger.ledger import Ledger
     from tests.support.ledgers import CONFIG
 
     return Ledger(sessions, CONFIG, clock)
@@ -222,7 +222,7 @@ def small_run(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def opened_run(small_run: RunDirectory) -> Iterator[OpenRun]:
     """That run as the operator's commands open it."""
-    from coordinator.runs import open_run
+    from coordinator.context.open_run import open_run
 
     with open_run(small_run.path) as opened:
         yield opened
@@ -310,7 +310,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def dht() -> Iterator[hivemind.DHT]:
     """A DHT node that knows no other."""
-    from peer.dht import Node
+    from peer.swarm.dht import Node
 
     node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
     yield node

@@ -26,7 +26,7 @@ MISSED, UNREACHED = ("survived", "not checked", "check was interrupted by user")
 def main() -> int:
     """Run the chosen mutants; return 1 if too few were noticed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--module", help="a single one, such as peer/audit.py")
+    parser.add_argument("--module", help="a single one, such as peer/reduction/audit.py")
     parser.add_argument("--sample", type=int, default=25, help="mutants drawn from each module; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import manyhands
 from auth.errors import ConfigError
-from peer.software import DISTRIBUTION
+from peer.runtime.software import DISTRIBUTION
 
 HEAVY = ("torch", "hivemind", "transformers", "grpc", "sqlalchemy", "fastapi", "pydantic")
 

@@ -1,5 +1,5 @@
-"""OpenID Connect: what a provider says of itself, how it is asked, and how its word is checked.
+"""OpenID Connect: a provider's metadata, its identity tokens, and the two ways to log in (code flow, device flow).
 
-Nothing here knows of gRPC, of the web or of the run's members: who drives a login decides
-what an identity is good for.
+The coordinator imports `provider`, `relying_party` and `flows`. Nothing here imports gRPC, the web or the members:
+the program that drives a login decides what an identity is good for.
 """

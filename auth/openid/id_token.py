@@ -15,7 +15,7 @@ from joserfc.jwk import Key
 from joserfc.util import urlsafe_b64decode
 
 from auth.errors import IdTokenError
-from auth.openid.keys import ALGORITHMS, fitting_keys
+from auth.openid.metadata import ALGORITHMS, fitting_keys
 
 MAX_ID_TOKEN_CHARS = 32_768
 MAX_SUBJECT_CHARS = 255

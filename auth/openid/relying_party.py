@@ -10,11 +10,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from auth.errors import IdTokenError, ProviderError
-from auth.openid.discovery import Discovery, Endpoints
 from auth.openid.http import TIMEOUT_S, asking, json_object, oauth_client
 from auth.openid.id_token import MAX_CLOCK_SKEW_S, Expected, read_header, verify_id_token
-from auth.openid.identity import Identity, identity_of, names_missing
-from auth.openid.provider import Provider
+from auth.openid.metadata import Discovery, Endpoints
+from auth.openid.provider import Identity, Provider, identity_of, names_missing
 
 MAX_SPENT = 4096
 

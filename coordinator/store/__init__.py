@@ -1,1 +1,4 @@
-"""The database: tables, engine, migrations."""
+"""The database: engine, locks, migrations and tables.
+
+Everything above imports the tables and `engine`. Statements are written where their meaning is, not here.
+"""

@@ -17,18 +17,23 @@ from urllib.parse import quote
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from auth.errors import ConfigError, DatabaseError, StorageError
 from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import Base
 
 BUSY_TIMEOUT_S = 30.0  # a migration on a slow disk is waited for
+
 CONFLICT_ATTEMPTS = 5
+
 MIGRATIONS = Path(__file__).parent / "migrations"
+
 CONFLICTS = frozenset({"40001", "40P01"})  # PostgreSQL's serialization failure and deadlock
+
 _PATIENCE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -36,6 +41,7 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+
 _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  # what databases say of their files
     (re.compile(words), family, sentence)
     for words, family, sentence in (
@@ -69,7 +75,9 @@ _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  
         ),
     )
 )
+
 _MIGRATING = threading.Lock()
+
 _WRITES = "manyhands_writes"  # execution option: the transaction will write
 
 Result = TypeVar("Result")
@@ -220,3 +228,10 @@ def in_one_sentence() -> Iterator[None]:
 def own_words(error: DBAPIError) -> str:
     """The database's own words, in one line."""
     return " ".join(str(error.orig).split()).rstrip(".")[:300]
+
+
+def is_empty(connection: Connection) -> bool:
+    """Whether no table, of those that there are, has a row."""
+    known = inspect(connection).get_table_names()
+    tables = [table for table in Base.metadata.sorted_tables if table.name in known]
+    return not any(connection.scalar(select(func.count()).select_from(table)) for table in tables)

@@ -1,6 +1,10 @@
 """The tables: who takes part, what they reported, which steps and checkpoints came of it.
 
 Service, keeper and the operator's commands share them and nothing else. All times are UTC, stored as Unix seconds.
+
+The table of what members and the operator want about names, beside what members are called.
+
+The table of what devices have said of each other.
 """
 
 from __future__ import annotations
@@ -19,18 +23,55 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from coordinator.store.alarm_models import RaisedAlarm, UnigramBaseline, UpdateNorm
 from coordinator.store.base import Base
-from coordinator.store.evaluation_models import AllowedEvaluator, Evaluation
-from coordinator.store.figures_model import SwarmFigures
-from coordinator.store.naming_models import Naming
-from coordinator.store.owner_model import DatabaseOwner
-from coordinator.store.page_models import Notice, Question
-from coordinator.store.publication_models import Publication, UnnamedMember
-from coordinator.store.receipt_models import Receipt
-from coordinator.store.replica_models import LoginTry, RelayOffer, SpentNonce
-from coordinator.store.share_models import DailyShare, LossMark, LostSamples
-from coordinator.store.suspicion_models import Suspicion
+from coordinator.store.checkpoint_models import (
+    AllowedEvaluator,
+    Evaluation,
+    Publication,
+    RaisedAlarm,
+    UnigramBaseline,
+    UnnamedMember,
+    UpdateNorm,
+)
+from coordinator.store.ledger_models import DailyShare, LossMark, LostSamples, Receipt
+from coordinator.store.service_models import (
+    DatabaseOwner,
+    LoginTry,
+    Notice,
+    Question,
+    RelayOffer,
+    SpentNonce,
+    SwarmFigures,
+)
+
+KEEPER_ROLE = "keeper"
+
+KEEPER = "keeper"
+
+
+class Naming(Base):
+    """Whether the public sees a name at all; without a row, it does."""
+
+    __tablename__ = "namings"
+
+    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True, autoincrement=False)
+    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # as the member wants it
+    hidden_at: Mapped[float | None] = mapped_column(Float)  # by the operator; null: not hidden
+
+
+class Suspicion(Base):
+    """One device's word against another's; see `coordinator.members.quarantine`."""
+
+    __tablename__ = "suspicions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(Float, index=True)
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected
+    witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
+    kind: Mapped[str] = mapped_column(String(16))  # see peer.suspicion.SuspicionKind
+    step: Mapped[int] = mapped_column(BigInteger)
+    detail: Mapped[str] = mapped_column(Text)
+
 
 __all__ = [
     "AllowedEvaluator",
@@ -188,7 +229,7 @@ class Refusal(Base):
 
 
 class AuditEntry(Base):
-    """One act of administration; see `coordinator.audit`."""
+    """One act of administration; see `coordinator.members.audit`."""
 
     __tablename__ = "audit_entries"
 
@@ -226,7 +267,7 @@ class AdminSession(Base):
 
 
 class Revocation(Base):
-    """One change of the revocation list; its id is the list's serial number. See `coordinator.revocations`."""
+    """One change of the revocation list; its id is the list's serial number. See `coordinator.members.revocations`."""
 
     __tablename__ = "revocations"
 

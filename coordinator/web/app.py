@@ -13,43 +13,39 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
-from coordinator.administrators import Administrators
-from coordinator.callers import CallerPace, CallerPlaces
-from coordinator.directory import RunDirectory
-from coordinator.login_tries import LoginTries
-from coordinator.run_services import RunServices
-from coordinator.store.news import Topic
-from coordinator.web import (
-    admin_api,
-    admin_checkpoints,
-    admin_pages,
-    admin_steering,
-    api,
-    checkpoint_files,
-    curve_api,
-    evaluations_api,
-    history_api,
-    join_api,
-    login,
-    moments_api,
-    pages,
-    participants_api,
+from coordinator.context.services import RunServices
+from coordinator.members.administrators import Administrators, LoginTries
+from coordinator.run.directory import RunDirectory
+from coordinator.store.notify import Topic
+from coordinator.throttling.rate_limits import CallerPace, CallerPlaces
+from coordinator.web.admin import (
+    api as admin_api,
+    members as admin_pages,
+    run as admin_checkpoints,
+)
+from coordinator.web.admin.login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
+from coordinator.web.api import (
+    checkpoints as checkpoint_files,
+    curve as curve_api,
+    evaluations as evaluations_api,
+    history as history_api,
+    join as join_api,
+    people as participants_api,
+    run as api,
     sharing,
     software,
     trials,
-    views,
 )
-from coordinator.web.admin_login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
-from coordinator.web.answers import AnswerCache
-from coordinator.web.boundary import STREAMS, STREAMS_PER_CALLER, Boundary
-from coordinator.web.frozen import Archive
-from coordinator.web.history_api import EXPORTS, EXPORTS_PER_CALLER
-from coordinator.web.live import LiveSnapshot
-from coordinator.web.metrics import metrics_text
-from coordinator.web.open_reading import OpenReading
-from coordinator.web.security_headers import SecurityHeaders
-from coordinator.web.snapshot import take_snapshot
-from coordinator.web.validation_answers import refuse_shape
+from coordinator.web.api.history import EXPORTS, EXPORTS_PER_CALLER
+from coordinator.web.http.answers import AnswerCache
+from coordinator.web.http.boundary import STREAMS, STREAMS_PER_CALLER, Boundary, refuse_shape
+from coordinator.web.http.cors import OpenReading
+from coordinator.web.pages import assets as pages, login, views
+from coordinator.web.pages.frozen import Archive
+from coordinator.web.pages.headers import SecurityHeaders
+from coordinator.web.state.live import LiveSnapshot
+from coordinator.web.state.metrics import metrics_text
+from coordinator.web.state.snapshot import take_snapshot
 
 
 @dataclass(frozen=True)
@@ -108,8 +104,8 @@ def create_app(state: WebState) -> FastAPI:
     app.include_router(join_api.router)
     app.include_router(checkpoint_files.router)
     app.include_router(software.router)
-    app.include_router(moments_api.router)
-    app.state.moments = AnswerCache(moments_api.KEPT_CHUNKS)
+    app.include_router(history_api.moments_router)
+    app.state.moments = AnswerCache(history_api.KEPT_CHUNKS)
     app.include_router(sharing.router)
     app.state.card = sharing.CardShelf()
     app.include_router(evaluations_api.router)
@@ -118,7 +114,7 @@ def create_app(state: WebState) -> FastAPI:
     app.include_router(admin_pages.router)
     app.include_router(admin_checkpoints.router)
     app.include_router(admin_api.router)
-    app.include_router(admin_steering.router)
+    app.include_router(admin_checkpoints.steering_router)
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
     app.add_exception_handler(RequestValidationError, refuse_shape)
     app.state.services = services

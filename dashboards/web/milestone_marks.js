@@ -4,7 +4,7 @@ import * as format from "./format.js";
 import { t } from "./i18n.js";
 
 const MOST_LINES = 8; // of one mark's words; the time machine tells all
-const LEAST_SAMPLES = 1000; // coordinator/milestones.py has no fewer
+const LEAST_SAMPLES = 1000; // coordinator/statistics/milestones.py has no fewer
 
 export function milestoneText({ kind, value }) {
   return kind === "first-step" ? t("history.first-step") : t(`history.milestone_${kind}`, { n: format.decimal(value) });

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from peer.data.batches import Batch
+    from peer.data.batching.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,18 @@ from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
 from peer.backends import Backend
-from peer.backends.jax_layout import layout_of
+from peer.backends.hardware import pick_precision, require_jax, torch_devices
+from peer.backends.jax_encoder import layout_of
 from peer.backends.replicas import ReplicaBackend
-from peer.backends.torch_backend import TorchBackend
-from peer.devices import JAX_DEVICES
-from peer.hardware import pick_precision, require_jax, torch_devices
-from peer.precision import Wanted
-from peer.run_config import RunConfig
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.runtime.devices import JAX_DEVICES, Wanted
 
 StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
 
 
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
-    """What starts the backend for a device that `peer.hardware.find_device` has named.
+    """What starts the backend for a device that `peer.backends.hardware.find_device` has named.
 
     Raises `ConfigError` where JAX is wanted and is not installed, or does not know the run's family of models.
     """

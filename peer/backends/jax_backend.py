@@ -21,12 +21,11 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from peer.backends import MicrobatchResult
-from peer.backends.jax_encoder import Shard, Weights, loss_sums
-from peer.backends.jax_layout import EncoderLayout, layout_of
-from peer.run_config import RunConfig
+from peer.backends.jax_encoder import EncoderLayout, Shard, Weights, layout_of, loss_sums
+from peer.config.run import RunConfig
 
 if TYPE_CHECKING:
-    from peer.data.batches import Batch
+    from peer.data.batching.batches import Batch
 
 PLACES = 16  # places to guess are filled up to a multiple of this, so that few shapes are ever compiled
 AXIS = "data"

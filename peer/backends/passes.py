@@ -19,17 +19,17 @@ from transformers import PreTrainedModel
 
 from auth.errors import MemoryLimitError
 from peer.backends import MicrobatchResult
-from peer.backends.compiling import CompiledLayers
+from peer.backends.compiled import CompiledLayers
 from peer.backends.memory import is_out_of_memory, largest_fitting
-from peer.data.parts import parts_of
-from peer.models import save_memory
-from peer.objectives import compute_losses
-from peer.optim import gradient_norm
-from peer.precision import LossScale, Precision
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.batching.batches import parts_of
+from peer.models.build import save_memory
+from peer.models.objectives import compute_losses
+from peer.models.optimizers import gradient_norm
+from peer.runtime.devices import LossScale, Precision
 
 if TYPE_CHECKING:
-    from peer.data.batches import Batch
+    from peer.data.batching.batches import Batch
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PROBED_SHARE = 0.9  # of an accelerator's memory: the rest is for what training needs beside the microbatch

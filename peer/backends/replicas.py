@@ -21,17 +21,17 @@ from transformers import PreTrainedModel
 
 from auth.errors import MemoryLimitError
 from peer.backends import MicrobatchResult
-from peer.backends.compiling import CompiledLayers
+from peer.backends.compiled import CompiledLayers
+from peer.backends.hardware import describe_devices
 from peer.backends.memory import is_out_of_memory
 from peer.backends.passes import Computed, Counts, Passes, add_gradients, pin_batch, result_of
-from peer.data.parts import parts_of
-from peer.hardware import describe_devices
-from peer.models import copy_model
-from peer.precision import Precision
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.batching.batches import parts_of
+from peer.models.build import copy_model
+from peer.runtime.devices import Precision
 
 if TYPE_CHECKING:
-    from peer.data.batches import Batch
+    from peer.data.batching.batches import Batch
 
 Pin = Callable[[Tensor], Tensor]  # -> the same in memory that a GPU reads and writes by itself
 T = TypeVar("T")

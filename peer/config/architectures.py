@@ -1,7 +1,7 @@
 """What a run file may say about each family of models, and what the data path must know of it.
 
 Facts only: commands and agents read them too, and these never import transformers. How a family is built and run stands
-in `peer/model_families.py`.
+in `peer/models/families.py`.
 """
 
 from __future__ import annotations

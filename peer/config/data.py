@@ -1,16 +1,110 @@
-"""`data:`: where samples come from and what shape they have."""
+"""`data:`: where samples come from and what shape they have.
+
+Addresses of files in a run file: paths here, and stores of files that every volunteer's machine opens.
+
+`data.sources[].sampling` and `.duplicates`: which of a source's documents are kept.
+
+`manyhands corpus sample` prints such a section; `peer.data.selection.perplexity` says what its numbers mean.
+
+`data.validation:`: the documents that nobody trains on, so that checkpoints can be compared by them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from peer.config.addresses import check_address, is_remote
 from peer.config.base import Positive, PositiveFloat, Section, WholeNumber
-from peer.config.sampling import Duplicates, Sampling
-from peer.config.validation import Validation
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+# What a volunteer's machine opens on an operator's word: stores of files, nothing that runs, caches or logs in.
+SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
+
+
+def is_remote(address: str) -> bool:
+    """Whether it names a place elsewhere, and not a path on this machine."""
+    return _SCHEME.match(address) is not None
+
+
+def check_address(key: str, address: str) -> None:
+    """Raise `ValueError`, naming the run file's `key`, for an address that a volunteer's machine shall not open."""
+    scheme = _SCHEME.match(address)
+    if "::" in address or (scheme and scheme.group(1) not in SCHEMES):
+        raise ValueError(f"`{key}` ({address}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
+
+
+Duplicates = Literal["none", "exact", "near"]
+
+Method = Literal["random", "stepwise", "gaussian"]
+
+Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+Address = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class Scorer(Section):
+    """What scores documents: pieces of a Unigram tokenizer (the run's own, if none is named), or a KenLM model."""
+
+    kind: Literal["unigram", "kenlm"] = "unigram"
+    model: Address | None = None  # a path or an address, which every volunteer's machine must reach
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the model's file
+    text: Literal["raw", "words"] = "raw"  # as KenLM is given it: as it is, or normalized and cut into words
+
+    @model_validator(mode="after")
+    def _model_where_needed(self) -> Scorer:
+        if self.kind == "kenlm" and self.model is None:
+            raise ValueError("a scorer of kind `kenlm` needs a `model`")
+        if self.sha256 is not None and self.model is None:
+            raise ValueError("`sha256` is the digest of a scorer's `model`: name one, or remove it")
+        if self.kind == "unigram" and self.text != "raw":
+            raise ValueError("`text` is for scorers of kind `kenlm`: a tokenizer normalizes by itself")
+        return self
+
+    @model_validator(mode="after")
+    def _address_is_of_a_file(self) -> Scorer:
+        if self.model is not None:
+            check_address("model", self.model)
+        return self
+
+
+class Sampling(Section):
+    """A document is kept with the probability min(1, `scale` x its weight); the method gives the weight."""
+
+    method: Method
+    scale: PositiveFloat
+    quartiles: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = Field(None, strict=False)  # perplexities
+    factors: tuple[Factor, Factor, Factor, Factor] | None = Field(
+        None, strict=False
+    )  # stepwise: each quartile's weight
+    width: PositiveFloat | None = None  # gaussian
+    scorer: Scorer = Scorer()
+
+    @model_validator(mode="after")
+    def _parameters_fit_the_method(self) -> Sampling:
+        wanted = {"quartiles": self.method != "random", "factors": self.method == "stepwise"}
+        for name, needed in {**wanted, "width": self.method == "gaussian"}.items():
+            if needed != (getattr(self, name) is not None):
+                verb = "needs" if needed else "takes no"
+                raise ValueError(f"sampling by the method `{self.method}` {verb} `{name}`")
+        if self.quartiles is not None and list(self.quartiles) != sorted(self.quartiles):
+            raise ValueError(f"`quartiles` {self.quartiles} must rise")
+        if self.factors is not None and not any(self.factors):
+            raise ValueError("`factors` are all 0: nothing would be kept")
+        return self
+
+
+MAX_SAMPLES = 16_384  # all of them are read for each checkpoint
+
+
+class Validation(Section):
+    """How much text is held out, and how much of it each checkpoint is evaluated on."""
+
+    share: float = Field(0.001, ge=0, lt=0.5)  # of the documents, chosen by their hash; 0: none, and no evaluation
+    samples: int = Field(512, ge=1, le=MAX_SAMPLES)  # at most
+
 
 # Keys that mean something for some kinds of sources only.
 KINDS_WITH = {
@@ -20,6 +114,7 @@ KINDS_WITH = {
     "split": {"hub"},
     "revision": {"hub"},
 }
+
 KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
 # What may be said to a file system. Not taken: what names a login, a file or a cache of the volunteer's machine.
 STORAGE_OPTIONS = {
@@ -28,6 +123,7 @@ STORAGE_OPTIONS = {
     *("project",),  # Google
     *("block_size", "encoded", "simple_links"),  # the web
 }
+
 Options = Mapping[str, str | int | float | bool | None]
 
 
@@ -38,6 +134,7 @@ def _one_or_several(value: Any) -> Any:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
 Paths = Annotated[
     tuple[Name, ...],
     Field(min_length=1, max_length=10_000, strict=False),

@@ -1,44 +1,48 @@
-"""`phases:`: what changes for everybody at a given global step.
-
-BERTIN (de la Rosa et al. 2022, arXiv 2207.06814) trained most of its steps on 128 tokens and the last on 512, with a
-fresh optimizer and a short warm-up. `RunConfig.at_step` says what is in force when.
-"""
+"""A run's phases as people are told of them: in the volunteer's panel, in `coordinator status`, on the dashboard."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
 
-from peer.config.base import Positive, PositiveFloat, Section, WholeNumber
+from peer.config.run import RunConfig
 
 
-class Phase(Section):
-    """What is different once `from_step` global steps are completed; what is left out goes on as it was."""
+@dataclass(frozen=True)
+class PhaseFacts:
+    """One phase; a run without `phases:` has just one."""
 
-    from_step: Positive
-    sequence_length: Positive | None = None
-    microbatch_size: Positive | None = None
-    target_batch_size: Positive | None = None
-    optimizer: Literal["keep", "fresh"] = "keep"
-    learning_rate: PositiveFloat | None = None  # at the end of the warm-up
-    warmup_steps: WholeNumber | None = None  # counted from `from_step`
-    total_steps: Positive | None = None  # the global step at which the learning rate reaches zero
+    number: int  # from 1
+    count: int  # of all phases of the run
+    from_step: int  # global steps completed when it begins
+    sequence_length: int  # tokens
+    target_batch_size: int  # samples a step
+    fresh_optimizer: bool  # whether the optimizer's moments begin at zero with it
+
+    def __str__(self) -> str:
+        """What the phase consists in."""
+        fresh = ", fresh optimizer" if self.fresh_optimizer else ""
+        return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{fresh}"
 
     @property
-    def begins_schedule(self) -> bool:
-        """Whether the learning rate starts anew at `from_step`; else the schedule before goes on."""
-        return self.warmup_steps is not None or self.total_steps is not None
+    def line(self) -> str:
+        """The same after the phase's place in the run."""
+        return f"{self.number} of {self.count}, from step {self.from_step} on: {self}"
 
-    @property
-    def changes(self) -> dict[str, dict[str, Any]]:
-        """The keys of the run file that the phase sets, by section."""
-        warmup_steps = (self.warmup_steps or 0) if self.begins_schedule else None
-        settings: dict[str, dict[str, Any]] = {
-            "data": {"sequence_length": self.sequence_length, "microbatch_size": self.microbatch_size},
-            "averaging": {"target_batch_size": self.target_batch_size},
-            "optimizer": {"learning_rate": self.learning_rate},
-            "schedule": {"warmup_steps": warmup_steps, "total_steps": self.total_steps},
-        }
-        return {
-            section: {key: value for key, value in keys.items() if value is not None}
-            for section, keys in settings.items()
-        }
+
+def phase_at(config: RunConfig, step: int) -> PhaseFacts:
+    """The phase in force after `step` completed global steps."""
+    now = config.at_step(step)
+    newest = now.phases[-1] if now.phases else None
+    return PhaseFacts(
+        number=len(now.phases) + 1,
+        count=len(config.phases) + 1,
+        from_step=0 if newest is None else newest.from_step,
+        sequence_length=now.data.sequence_length,
+        target_batch_size=now.averaging.target_batch_size,
+        fresh_optimizer=newest is not None and newest.optimizer == "fresh",
+    )
+
+
+def all_phases(config: RunConfig) -> tuple[PhaseFacts, ...]:
+    """Every phase of the run, in order; the first begins at step 0."""
+    return tuple(phase_at(config, step) for step in (0, *(phase.from_step for phase in config.phases)))

@@ -1,16 +1,193 @@
-"""`tokenizer:`: where the run's tokenizer comes from, or how it is trained."""
+"""`tokenizer:`: where the run's tokenizer comes from, or how it is trained.
+
+The steps of `tokenizer.normalizers` and `tokenizer.pre_tokenizers`: their names, parameters and defaults.
+
+A step is written as its name, or as an object with `name` and parameters. `peer.data.tokenization.pipelines` builds
+them.
+
+The named ways to treat text, as steps: what `tokenizer.preset` stands for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from peer.config.base import Positive, Section
-from peer.config.tokenizer_presets import LOWERCASE, PRESETS, Algorithm, PresetName
-from peer.config.tokenizer_steps import Metaspace, Normalizer, PreTokenizer
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+Behavior = Literal["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+
+
+class SimpleNormalizer(Section):
+    """A change of the text that has no parameters."""
+
+    name: Literal["nmt", "nfc", "nfd", "nfkc", "nfkd", "lowercase", "strip-accents"]
+
+
+class Strip(Section):
+    """White space at the text's ends."""
+
+    name: Literal["strip"]
+    left: bool = True
+    right: bool = True
+
+
+class Replace(Section):
+    """Each match of a pattern becomes `content`."""
+
+    name: Literal["replace"]
+    pattern: Text
+    content: str = Field(max_length=1000)
+    regex: bool = False  # whether the pattern is a regular expression (Oniguruma's)
+
+
+class Prepend(Section):
+    """Something before the text."""
+
+    name: Literal["prepend"]
+    prepend: Text
+
+
+class BertNormalizer(Section):
+    """What BERT does: control characters go, white space becomes a space, Chinese characters stand apart."""
+
+    name: Literal["bert"]
+    clean_text: bool = True
+    handle_chinese_chars: bool = True
+    strip_accents: bool = False
+    lowercase: bool = False
+
+
+class SimplePreTokenizer(Section):
+    """A way to cut that has no parameters."""
+
+    name: Literal["bert", "whitespace", "whitespace-split", "unicode-scripts"]
+
+
+class Metaspace(Section):
+    """Cut before each space, which becomes a `▁`."""
+
+    name: Literal["metaspace"]
+    prepend_scheme: Literal["always", "first", "never"] = "always"
+    split: bool = True
+
+
+class ByteLevel(Section):
+    """Every byte becomes a letter of its own alphabet; cut as GPT-2 does if `use_regex`."""
+
+    name: Literal["byte-level"]
+    add_prefix_space: bool = False
+    use_regex: bool = True
+
+
+class Digits(Section):
+    """Cut digits from the rest, and from each other."""
+
+    name: Literal["digits"]
+    individual_digits: bool = True
+
+
+class Punctuation(Section):
+    """Cut at punctuation."""
+
+    name: Literal["punctuation"]
+    behavior: Behavior = "isolated"
+
+
+class Split(Section):
+    """Cut at each match of a pattern, or with `invert` at all that is none."""
+
+    name: Literal["split"]
+    pattern: Text
+    regex: bool = False
+    behavior: Behavior = "isolated"
+    invert: bool = False
+
+
+class CharDelimiter(Section):
+    """Cut at a character, which is dropped."""
+
+    name: Literal["char-delimiter"]
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)]
+
+
+class FixedLength(Section):
+    """Cut after every `length` characters."""
+
+    name: Literal["fixed-length"]
+    length: Positive = 5
+
+
+def _by_name(step: Any) -> Any:
+    return {"name": step} if isinstance(step, str) else step
+
+
+Normalizer = Annotated[
+    Annotated[SimpleNormalizer | Strip | Replace | Prepend | BertNormalizer, Field(discriminator="name")],
+    BeforeValidator(_by_name),
+]
+
+PreTokenizer = Annotated[
+    Annotated[
+        SimplePreTokenizer | Metaspace | ByteLevel | Digits | Punctuation | Split | CharDelimiter | FixedLength,
+        Field(discriminator="name"),
+    ],
+    BeforeValidator(_by_name),
+]
+
+PresetName = Literal["albert", "bengali", "byte-level", "multilingual-cased"]
+
+Algorithm = Literal["unigram", "bpe", "wordpiece", "sentencepiece"]
+
+BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How text is cleaned and cut before a vocabulary is learnt on it."""
+
+    algorithm: Algorithm
+    normalizers: tuple[Normalizer, ...]
+    pre_tokenizers: tuple[PreTokenizer, ...]
+    special_tokens: Mapping[str, str]  # role -> token, in the order of the ids from 0
+
+
+NMT = SimpleNormalizer(name="nmt")  # drops control characters, makes all white space spaces
+
+NFKC = SimpleNormalizer(name="nfkc")
+
+ONE_SPACE = Replace(name="replace", pattern=" {2,}", content=" ", regex=True)
+
+LOWERCASE = SimpleNormalizer(name="lowercase")
+# Keyboards and old fonts write the danda and the visarga in several ways; as sahajBERT's tokenizer unifies them.
+BENGALI_MARKS = (
+    Replace(name="replace", pattern="\u09e4", content="।"),  # reserved for a danda in the Bengali block, never assigned
+    Replace(name="replace", pattern="\u09e5", content="॥"),
+    Replace(name="replace", pattern="|", content="।"),
+    Replace(name="replace", pattern="\u09f7", content="।"),  # a currency sign that looks like one
+    Replace(name="replace", pattern=r"(?<=[\u0980-\u09ff]):", content="\u0983", regex=True),  # a colon as visarga
+)
+# Digits one by one and punctuation apart: the vocabulary goes to words, not to numbers and "word,".
+WORDS_DIGITS_MARKS = (Metaspace(name="metaspace"), Digits(name="digits"), Punctuation(name="punctuation"))
+
+PRESETS: Mapping[PresetName, Preset] = {
+    "albert": Preset("unigram", (NMT, NFKC, ONE_SPACE, LOWERCASE), WORDS_DIGITS_MARKS, BERT_TOKENS),
+    "bengali": Preset("unigram", (NMT, NFKC, ONE_SPACE, *BENGALI_MARKS, LOWERCASE), WORDS_DIGITS_MARKS, BERT_TOKENS),
+    "byte-level": Preset("bpe", (), (ByteLevel(name="byte-level"),), ROBERTA_TOKENS),
+    "multilingual-cased": Preset(
+        "wordpiece", (BertNormalizer(name="bert"),), (SimplePreTokenizer(name="bert"),), BERT_TOKENS
+    ),
+}
 
 MARKS_SPACES = {"metaspace", "byte-level"}  # pre-tokenizers that keep a sign of each space
+
 DROPS_SPACES = {"bert", "whitespace", "whitespace-split", "char-delimiter"}
 
 

@@ -1,14 +1,29 @@
-"""All stages in the order in which they are examined, and the choice of those that suit a question."""
+"""All stages in the order in which they are examined, and the choice of those that suit a question.
+
+Why a join has failed: the doctor's stages, asked afterwards, give a person more than "daemon failed to start".
+"""
 
 from __future__ import annotations
 
-from peer.doctor.coordinator import check_protocol, check_requirements, check_run_name, check_time, check_tls
-from peer.doctor.line import check_bandwidth
+from collections.abc import Sequence
+
+from auth.errors import ManyhandsError, SwarmError, UnreachableError
+from peer.doctor.contact import (
+    check_bandwidth,
+    check_names,
+    check_protocol,
+    check_proxy,
+    check_requirements,
+    check_route,
+    check_run_name,
+    check_tcp,
+    check_time,
+    check_tls,
+)
+from peer.doctor.context import Context
 from peer.doctor.machine import check_disk, check_memory, check_processor
-from peer.doctor.network import check_names, check_proxy, check_route, check_tcp
-from peer.doctor.reachability import check_reachability
-from peer.doctor.stages import Stage
-from peer.doctor.swarm import check_daemon, check_relay, check_swarm_quic, check_swarm_tcp
+from peer.doctor.stages import Finding, Stage, Verdict, run_stages
+from peer.doctor.swarm import check_daemon, check_reachability, check_relay, check_swarm_quic, check_swarm_tcp
 from peer.doctor.training import check_device, check_speed
 
 MACHINE = (
@@ -16,6 +31,7 @@ MACHINE = (
     Stage("memory", check_memory),
     Stage("processor", check_processor),
 )
+
 CONTACT = (
     Stage("names", check_names),
     Stage("tcp", check_tcp, ("names",)),
@@ -26,23 +42,49 @@ CONTACT = (
     Stage("run", check_run_name, ("protocol",)),
     Stage("clock", check_time, ("protocol",)),
 )
+
 LINE = (
     Stage("bandwidth", check_bandwidth, ("run",)),
     Stage("reachability", check_reachability, ("requirements",)),
 )
+
 REQUIREMENTS = Stage("requirements", check_requirements, ("run",))
+
 DAEMON = Stage("daemon", check_daemon)
+
 KEEPER = Stage("swarm-tcp", check_swarm_tcp, ("requirements", "daemon"))
+
 BEYOND_TCP = (
     Stage("swarm-quic", check_swarm_quic, ("requirements", "daemon")),
     Stage("relay", check_relay, ("swarm-tcp",)),
 )
+
 TRAINING = (
     Stage("device", check_device),
     Stage("speed", check_speed, ("device",)),
 )
 
 WITHOUT_LINK = (*MACHINE, DAEMON, *TRAINING)
+
 WITH_LINK = (*MACHINE, *CONTACT, REQUIREMENTS, *LINE, DAEMON, KEEPER, *BEYOND_TCP, *TRAINING)
+
 WHY_UNREACHABLE = CONTACT
+
 WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
+
+
+async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
+    """The same kind of error, so the same exit code, in the words of the first stage that fails."""
+    stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
+    async with context:
+        findings = [finding async for finding in run_stages(stages, context)]
+    return type(error)(reason(str(error), findings))
+
+
+def reason(original: str, findings: Sequence[Finding]) -> str:
+    """One line for the person: the first failure and what else looks odd; the original error if nothing has failed."""
+    failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
+    if not failed:
+        return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."
+    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # a proxy, say
+    return " ".join(finding.sentence for finding in (failed[0], *odd))

@@ -11,8 +11,7 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from peer.doctor.findings import Finding, Verdict
-from peer.doctor.verdict import Conclusion
+from peer.doctor.stages import Conclusion, Finding, Verdict
 
 NAME_WIDTH, VERDICT_WIDTH = 14, 9
 COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}

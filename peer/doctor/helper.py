@@ -17,9 +17,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from peer.doctor.questions import Answer, Question
-from peer.macos import prepare_children
-from peer.process_output import last_lines, write_output_to
-from peer.supervision import die_with_parent, end_group, has_ended, lead_own_group
+from peer.runtime.processes import (
+    die_with_parent,
+    end_group,
+    has_ended,
+    last_lines,
+    lead_own_group,
+    prepare_children,
+    write_output_to,
+)
 
 POLL_S = 0.1
 END_GRACE_S = 2.0  # a process that ends by itself leaves nothing behind; one that hangs is not waited for

@@ -1,14 +1,124 @@
-"""The stages in order: each runs when the stages it needs have succeeded, and says so when it could not."""
+"""The stages in order: each runs when the stages it needs have succeeded, and says so when it could not.
+
+What a stage of the doctor's finds, and what a person can do about it.
+
+The doctor's last word: whether this machine can take part, and what it would add.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
 
 from peer.doctor.context import Context
-from peer.doctor.findings import Finding, Outcome, Verdict, skipped
+
+Data = Mapping[str, Any]  # what JSON can hold
+
+
+class Verdict(str, Enum):
+    """How good a finding is; only `failed` keeps a machine from taking part."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one check found; `found` and `remedy` are a sentence each."""
+
+    verdict: Verdict
+    found: str
+    remedy: str = ""  # of every warning and failure
+    data: Data = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An outcome and the stage that it is of."""
+
+    stage: str
+    outcome: Outcome
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.outcome.verdict
+
+    @property
+    def sentence(self) -> str:
+        """What was found and what to do, for people."""
+        return f"{self.outcome.found} {self.outcome.remedy}".rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding for scripts."""
+        return {"stage": self.stage} | asdict(self.outcome)
+
+
+def ok(found: str, **data: Any) -> Outcome:
+    """All is well."""
+    return Outcome(Verdict.OK, found, data=data)
+
+
+def warning(found: str, remedy: str, **data: Any) -> Outcome:
+    """It will do, but could be better."""
+    return Outcome(Verdict.WARNING, found, remedy, data)
+
+
+def failed(found: str, remedy: str, **data: Any) -> Outcome:
+    """This machine cannot take part like this."""
+    return Outcome(Verdict.FAILED, found, remedy, data)
+
+
+def skipped(why: str) -> Outcome:
+    """It could not be examined, or there is nothing to examine."""
+    return Outcome(Verdict.SKIPPED, why)
+
+
+DIRECT, RELAYED = "a directly reachable peer", "a relayed peer"
+
+OUTGOING = "a client, which opens connections and takes none"
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """All findings together."""
+
+    fit: bool  # nothing failed
+    text: str
+    samples_per_step: int | None = None  # that this machine would add; None where it is not known
+    joins_as: str | None = None
+
+
+def conclude(findings: Sequence[Finding], context: Context) -> Conclusion:
+    """Sum up what was found."""
+    failed = [finding.stage for finding in findings if finding.verdict is Verdict.FAILED]
+    if failed:
+        listed = ", ".join(f"`{stage}`" for stage in failed)
+        return Conclusion(False, f"{len(failed)} of {len(findings)} stages failed ({listed}): begin with the first.")
+    speed, description = context.speed, context.description
+    if speed is None:
+        return Conclusion(True, "Nothing stands in the way.")
+    if description is None:
+        rate = f"{speed.samples_per_second:,.1f}"
+        return Conclusion(True, f"This machine would compute about {rate} samples a second of the demo's model.")
+    samples = samples_per_step(
+        speed.samples_per_second, description.samples_per_second, description.config.averaging.target_batch_size
+    )
+    joins_as = DIRECT if context.reachable else RELAYED if context.relays else OUTGOING
+    text = f"This machine would add about {samples:,} samples a step as {joins_as}."
+    return Conclusion(True, text, samples, joins_as)
+
+
+def samples_per_step(own_rate: float, swarm_rate: float, target_batch_size: int) -> int:
+    """This machine's share of the global batch, beside those who train now; rates in samples per second."""
+    return round(target_batch_size * own_rate / (own_rate + swarm_rate))
+
 
 Check = Callable[[Context], Awaitable[Outcome]]
+
 BLOCKING = {Verdict.FAILED, Verdict.SKIPPED}
 
 

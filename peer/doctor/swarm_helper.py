@@ -16,7 +16,7 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
-from auth.hivemind_patches import patch_hivemind
+from auth.swarm.hivemind_patches import patch_hivemind
 from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
 
 RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # what a relay answers to

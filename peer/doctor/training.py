@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.doctor.context import Context
-from peer.doctor.findings import Outcome, failed, ok, warning
 from peer.doctor.helper import Helper, HelperError, training_helper_main
+from peer.doctor.machine import read_memory
 from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
-from peer.doctor.readings import read_memory
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.doctor.stages import Outcome, failed, ok, warning
 
 GIB = 1 << 30
 MODEL_COPIES = 8  # that the swarm's processes hold beside the helper's: optimizer, averages on their way, buffers

@@ -14,16 +14,15 @@ import torch
 
 from auth.errors import ConfigError, MemoryLimitError
 from peer.backends.choice import choose_backend
-from peer.backends.memory import is_out_of_memory
-from peer.data.special_tokens import SpecialIds
-from peer.data.synthetic import random_batch
-from peer.device_trial import working_device
-from peer.devices import JAX_DEVICES
+from peer.backends.device_trial import working_device
+from peer.backends.hardware import count_gpus, describe_devices, pick_threads, torch_devices
+from peer.backends.memory import is_out_of_memory, most_samples
+from peer.config.run import RunConfig
+from peer.data.batching.synthetic import random_batch
+from peer.data.tokenization.special_tokens import SpecialIds
 from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
-from peer.hardware import count_gpus, describe_devices, pick_threads, torch_devices
-from peer.microbatch import most_samples
-from peer.models import build_model
-from peer.run_config import RunConfig
+from peer.models.build import build_model
+from peer.runtime.devices import JAX_DEVICES
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # nobody has the run's tokenizer before joining
 WARM_UP = 1  # microbatches that do not count: memory is asked for, kernels are compiled

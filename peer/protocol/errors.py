@@ -6,6 +6,7 @@ the peer raises the very class that the coordinator raised.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 import grpc
@@ -24,7 +25,6 @@ from auth.errors import (
     UnreachableError,
     VersionError,
 )
-from peer.protocol.wire import told
 
 ERROR_KEY = "manyhands-error"
 
@@ -80,3 +80,8 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
     yield root
     for child in root.__subclasses__():
         yield from _families(child)
+
+
+def told(text: str) -> str:
+    """What another program says, for a person's terminal: each control character, which might command it, a space."""
+    return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)

@@ -15,12 +15,11 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from auth.identity import TLS_NAME, DeviceKey, challenge_bytes
-from coordinator.control_server import ControlServer, TlsFiles
-from coordinator.doorkeeper import DoorLimits
+from auth.keys import TLS_NAME, DeviceKey, challenge_bytes
+from coordinator.control.admission import DoorLimits
+from coordinator.control.server import ControlServer, TlsFiles
 from peer.protocol import LOWEST_DIALLED_PORT, PROTOCOL_VERSION, control_pb2
 from tests.support.control_plane import TestCoordinator, serving
 from tests.support.inputs import inputs, spoilt

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from schemathesis import GenerationMode
 from starlette.types import Receive, Scope, Send
 

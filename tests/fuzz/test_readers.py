@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from auth.errors import ConfigError, LinkError, ManyhandsError, RequestError, StorageError, TokenError
-from auth.identity import AuthorityKey
+from auth.invite_codes import hash_invite_code, new_invite_code
 from auth.join_link import JoinLink
-from auth.providers import hash_invite_code, new_invite_code
+from auth.keys import AuthorityKey
 from auth.tokens import (
     AccessToken,
     RevocationList,
@@ -29,16 +28,12 @@ from auth.tokens import (
     read_token,
     verify_revocations,
 )
-from coordinator.checkpoints import (
-    Snapshot,
-    restore_verified,
-    write_checkpoint,
-)
-from coordinator.manifests import verify
-from peer.data.tokenizers import read_tokenizer, read_tokenizer_config
-from peer.file_fetch import check_announced
-from peer.run_config import BUILTIN_RUNS, RunConfig
-from peer.saved_state import restore_model
+from coordinator.checkpoints.manifest import verify
+from coordinator.checkpoints.writing import Snapshot, restore_verified, write_checkpoint
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.data.tokenization.tokenizers import read_tokenizer, read_tokenizer_config
+from peer.models.checkpoint_state import restore_model
+from peer.network.downloads import check_announced
 from tests.support.inputs import ANY_TEXT, JSON, inputs, spoilt, spoilt_text
 
 NOW = 1_800_000_000.0

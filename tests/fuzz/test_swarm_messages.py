@@ -16,18 +16,17 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.streaming import combine_from_streaming, split_for_streaming
 from hivemind.utils.timed_storage import ValueWithExpiration
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from auth.credentials import Credentials
-from auth.hivemind_patches import patch_hivemind
-from auth.identity import AuthorityKey
-from auth.swarm_auth import PeerRecordValidator, owner_subkey, peers_key
+from auth.keys import AuthorityKey
+from auth.swarm.authorizer import PeerRecordValidator, owner_subkey, peers_key
+from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
-from peer.compression import BLOCKWISE, decode, encode
-from peer.course import SwarmCourse
-from peer.records import NewestRecords, PeerRecord, read_records
-from peer.suspicion import Suspicions
+from peer.reduction.compression import BLOCKWISE, decode, encode
+from peer.reporting.suspicions import Suspicions
+from peer.swarm.records import NewestRecords, PeerRecord, read_records
+from peer.swarm.view import SwarmCourse
 from tests.support.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
 
 RUN, NOW = "run", 1_000.0
@@ -167,7 +166,7 @@ def test_a_weight_of_any_kind_arrives_as_a_number(weight: Any) -> None:
 HUGE = """
 import resource
 from hivemind.proto import runtime_pb2
-from peer.compression import decode
+from peer.reduction.compression import decode
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
 for code in (0, 1, 2, 3, 4, 5):

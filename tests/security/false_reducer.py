@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from peer.part_reducer import PartReducer, ReducedPart
+from peer.reduction.combine import PartReducer, ReducedPart
 from tests.security.processes import Orders
 
 Falsify = Callable[[torch.Tensor, int], torch.Tensor]  # (the true average, the receiver's index) -> what it is given

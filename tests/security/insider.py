@@ -18,11 +18,11 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.utils.crypto import RSAPrivateKey
 
-from auth.swarm_auth import RecordKey, owner_subkey
-from peer.progress import StepTracker
-from peer.records import PeerRecord
-from peer.state_sharing import SwarmStateAverager
-from peer.swarm import Swarm
+from auth.swarm.authorizer import RecordKey, owner_subkey
+from peer.swarm.records import PeerRecord
+from peer.swarm.state import SwarmStateAverager
+from peer.swarm.swarm import Swarm
+from peer.swarm.tracker import StepTracker
 from tests.security.processes import Orders
 
 BOMB = 10**9

@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-import peer.state_sharing
-import peer.suspicion
+import peer.reporting.suspicions
+import peer.swarm.state
 from auth.credentials import Credentials
-from peer.backends.torch_backend import TorchBackend
-from peer.data.batches import Batch
-from peer.evaluation import evaluate
-from peer.models import build_model
-from peer.place import Place
-from peer.run_config import RunConfig
-from peer.swarm import Swarm
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.models.build import build_model
+from peer.models.held_out import evaluate
+from peer.network.placement import Place
+from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages
 from tests.security.insider import Insider, give_false_states

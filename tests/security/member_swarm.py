@@ -11,14 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
-from coordinator.ports import free_ports
-from peer.backends.torch_backend import TorchBackend
-from peer.models import build_model
-from peer.optim import build_optimizer, build_scheduler, parameter_groups
-from peer.run_config import RunConfig
-from peer.suspicion import KINDS
+from coordinator.run.ports import free_ports
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.models.build import build_model
+from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.reporting.suspicions import KINDS
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
 from tests.security.processes import PeerProcess, Said
 from tests.support.swarm_peer import SPECIAL, VOCABULARY

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from auth.receipts import Receipt, sign_receipt
 from coordinator.store.models import Device, Refusal
-from peer.messages import StepReport
+from peer.reporting.messages import StepReport
 from tests.support.control_plane import Member, TestCoordinator, a_report, joined, serving
 from tests.support.receipts import key_of
 from tests.support.waiting import eventually

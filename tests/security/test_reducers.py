@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from peer.load_balancing import MAX_BANDWIDTH
-from peer.suspicion import UNPROVEN
+from peer.averaging.shares import MAX_BANDWIDTH
+from peer.reporting.suspicions import UNPROVEN
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses
 from tests.support.waiting import wait_until
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from peer.agent import Agent
-from peer.agent_options import AgentOptions
-from peer.display import DisplayEvent, PanelState
-from peer.messages import Notice, Ready
-from peer.worker_process import WorkerMain
+from peer.agent.agent import Agent
+from peer.agent.options import AgentOptions
+from peer.agent.terminal import DisplayEvent, PanelState
+from peer.agent.worker_process import WorkerMain
+from peer.reporting.messages import Notice, Ready
 from tests.support.control_plane import KEEPER, TestCoordinator, write_status
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from coordinator.archive import ArchiveManifest, Wish, write_archive
+from coordinator.web.archive import ArchiveManifest, Wish, write_archive
 from tests.support.served_page import FakeRun
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 from sqlalchemy import func, select
 
-from coordinator.directory import RunDirectory
-from coordinator.ledger import Ledger
-from coordinator.membership import Membership
-from coordinator.presence import read_swarm_status
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.presence import read_swarm_status
+from coordinator.members.membership import Membership
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Report, Step
-from coordinator.store.share_models import LostSamples
 from tests.support.small_run import HOST, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 

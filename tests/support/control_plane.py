@@ -15,17 +15,18 @@ from sqlalchemy import select
 
 from auth.credentials import Credentials
 from auth.join_link import Address, JoinLink
-from coordinator.control_server import ControlServer, TlsFiles
-from coordinator.directory import RunDirectory, Settings
-from coordinator.presence import write_swarm_status
-from coordinator.run_services import RunServices, open_run_services
+from coordinator.context.services import RunServices, open_run_services
+from coordinator.control.server import ControlServer, TlsFiles
+from coordinator.ledger.presence import write_swarm_status
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
 from coordinator.store.models import Refusal
-from peer.control_client import ControlClient
-from peer.messages import Notice, StepReport
-from peer.outbox import Outbox
+from peer.config.run import RunConfig
+from peer.control.client import ControlClient
+from peer.control.session import Session, SessionHandlers, SessionTiming
 from peer.protocol import control_pb2
-from peer.run_config import RunConfig
-from peer.session import Session, SessionHandlers, SessionTiming
+from peer.reporting.messages import Notice, StepReport
+from peer.reporting.outbox import Outbox
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from coordinator.presence import checked_claim, touch_sessions
-from coordinator.shares import Recount, recounted, reports_came
+from coordinator.ledger.presence import checked_claim, touch_sessions
+from coordinator.ledger.shares import Recount, recounted, reports_came
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Report
-from coordinator.store.models import Session as Stay
+from coordinator.store.models import Device, Member, Report, Session as Stay
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 43_200.0  # noon

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from coordinator.directory import RunDirectory
-from coordinator.evaluate.results import SeedResult, TaskResult, result_of
+from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of
+from coordinator.run.directory import RunDirectory
 from peer.config.evaluation import Task
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
 from tests.support.small_run import make_small_run
 
 TEXT = "Many hands make light work.\nA river is many small streams."

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 
 VARIABLE = "MANYHANDS_FUZZ_EXAMPLES"
 # Numbers at which readers break: signs, widths, and what is no number.

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import torch
 
-from coordinator import publisher as publisher_module
-from coordinator.checkpoints import Snapshot, write_checkpoint
-from coordinator.directory import RunDirectory
-from coordinator.manifests import StoredCheckpoint, newest_verified, remove_leftovers, remove_steps, stored_steps
-from coordinator.publisher import open_publisher
+from coordinator.checkpoints.manifest import (
+    StoredCheckpoint,
+    newest_verified,
+    remove_leftovers,
+    remove_steps,
+    stored_steps,
+)
+from coordinator.checkpoints.writing import Snapshot, write_checkpoint
+from coordinator.publishing import publisher as publisher_module
+from coordinator.publishing.publisher import open_publisher
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Sessions, open_engine
 from tests.support.sound_checkpoints import record
 

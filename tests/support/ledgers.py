@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.ledger import Verdict
-from coordinator.presence import write_swarm_status
+from coordinator.ledger.ledger import Verdict
+from coordinator.ledger.presence import write_swarm_status
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
 from tests.support.receipts import key_of
 
 TARGET = 100

@@ -13,8 +13,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-from coordinator.directory import RunDirectory
-from coordinator.presence import read_swarm_status
+from coordinator.ledger.presence import read_swarm_status
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Sessions, open_engine
 from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typer.testing import CliRunner, Result
 
 from auth.errors import ManyhandsError
-from coordinator.cli import app
+from coordinator.cli.main import app
 
 
 def call(*arguments: object) -> Result:

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from auth.errors import PortTakenError
-from coordinator.store.copying import sqlite_address
+from coordinator.backup.database import sqlite_address
 from coordinator.store.engine import open_engine
 
 FOREVER_S = 3600.0
@@ -67,7 +67,7 @@ def forks(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
 
 def evaluates_for_ever(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
     """The validator with a model so large that it never ends with a checkpoint."""
-    from coordinator import validator
+    from coordinator.checkpoints import validator
 
     def evaluate(*_arguments: object) -> None:
         (directory / EVALUATING_FILE).write_text(str(os.getpid()))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from peer.course import SwarmCourse, SwarmView
-from peer.records import KnownPeer, PeerRecord
-from peer.suspicion import Suspicion, Suspicions
+from peer.reporting.suspicions import Suspicion, Suspicions
+from peer.swarm.records import KnownPeer, PeerRecord
+from peer.swarm.view import SwarmCourse, SwarmView
 
 TARGET = 32
 SOUND = (1.0,) * 32

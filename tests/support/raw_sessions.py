@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from auth.errors import UnreachableError
-from auth.identity import DeviceKey
+from auth.keys import DeviceKey
+from peer.control.session_stream import Greeting, SessionStream
 from peer.protocol import control_pb2
-from peer.session_stream import Greeting, SessionStream
 from tests.support.control_plane import QUICK, Heard, Member
 from tests.support.waiting import PATIENCE_S
 

@@ -8,10 +8,10 @@ from functools import cache
 from cryptography.hazmat.primitives.asymmetric import rsa
 from sqlalchemy import select
 
-from auth.identity import RSA_BITS, RSA_EXPONENT, DeviceKey
+from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from auth.receipts import Receipt, sign_receipt
-from coordinator.ledger import Ledger
-from coordinator.membership import Membership
+from coordinator.ledger.ledger import Ledger
+from coordinator.members.membership import Membership
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Report
 

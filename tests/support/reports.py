@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.messages import StepReport
+from peer.reporting.messages import StepReport
 
 
 def report(step: int, samples: int = 10, loss: float | None = 2.0, **claims: Any) -> StepReport:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.directory import RunDirectory, Settings
-from coordinator.presence import open_session, record_checkpoint, write_swarm_status
-from coordinator.run_services import RunServices, open_run_services
-from coordinator.validations import ValidationRow, record_validation
+from coordinator.checkpoints.validations import ValidationRow, record_validation
+from coordinator.context.services import RunServices, open_run_services
+from coordinator.ledger.presence import open_session, record_checkpoint, write_swarm_status
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
 from coordinator.web import WebState, create_app
-from coordinator.web_server import WebServer
-from peer.messages import StepReport
-from peer.run_config import RunConfig
+from coordinator.web.http.server import WebServer
+from peer.config.run import RunConfig
+from peer.reporting.messages import StepReport
 from tests.support.crowds import touch
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.stores import put_tables

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from peer.backends.torch_backend import TorchBackend
-from peer.data.synthetic import random_batch
+from peer.backends.torch_cpu import TorchBackend
+from peer.data.batching.synthetic import random_batch
 from tests.support.tiny_albert import SPECIAL, VOCABULARY, gradients, tiny_config, tiny_model
 
 SAMPLES = 512

@@ -7,15 +7,15 @@ import json
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.checkpoints import take_snapshot, write_checkpoint
-from coordinator.directory import RunDirectory
-from coordinator.eras import current_era
-from coordinator.manifests import StoredCheckpoint
-from coordinator.presence import record_checkpoint
+from coordinator.checkpoints.manifest import StoredCheckpoint
+from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
+from coordinator.ledger.presence import record_checkpoint
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Sessions
-from peer.data.tokenizers import load_special_ids, load_tokenizer
-from peer.models import build_model, checkpoint_config
-from peer.optim import build_optimizer, parameter_groups
+from coordinator.store.eras import current_era
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model, checkpoint_config
+from peer.models.optimizers import build_optimizer, parameter_groups
 
 
 def run_model(run: RunDirectory, seed: int) -> PreTrainedModel:

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coordinator.directory import RunDirectory
-from coordinator.ports import free_ports
-from coordinator.runs import make_settings
-from peer.data.tokenizers import prepare_tokenizer
-from peer.run_config import RunConfig
+from coordinator.context.open_run import make_settings
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import free_ports
+from peer.config.run import RunConfig
+from peer.data.prepare import prepare_tokenizer
 from tests.support.stores import put_tables
 
 HOST = "127.0.0.1"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coordinator.checkpoints import take_snapshot, write_checkpoint
-from coordinator.directory import RunDirectory
-from coordinator.manifests import StoredCheckpoint
-from coordinator.presence import record_checkpoint
-from coordinator.probe import make_probe, probe_loss, probe_tensors
+from coordinator.checkpoints.manifest import StoredCheckpoint
+from coordinator.checkpoints.probe import make_probe, probe_loss, probe_tensors
+from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
+from coordinator.ledger.presence import record_checkpoint
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Sessions
-from peer.models import checkpoint_config
-from peer.optim import build_optimizer, parameter_groups
+from peer.models.build import checkpoint_config
+from peer.models.optimizers import build_optimizer, parameter_groups
 from tests.support.small_checkpoints import run_model
 
 

@@ -17,9 +17,9 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from auth.identity import DeviceKey
-from coordinator.directory import RunDirectory
-from coordinator.store.copying import sqlite_address
+from auth.keys import DeviceKey
+from coordinator.backup.database import sqlite_address
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import MIGRATIONS, Sessions, migrate, open_engine
 from tests.support.postgres import new_database
 from tests.support.waiting import wait_until

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from auth.identity import certificate_fingerprint, create_tls_certificate
 from auth.join_link import JoinLink
+from auth.keys import certificate_fingerprint, create_tls_certificate
 from peer.protocol import PROTOCOL_VERSION, control_pb2, control_pb2_grpc
 
 

@@ -22,15 +22,15 @@ from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from peer.backends.choice import StartBackend, choose_backend
+from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.replicas import ReplicaBackend
-from peer.data.batches import Batch
-from peer.data.special_tokens import SpecialIds
-from peer.guest.traffic import Throttle, Traffic
-from peer.local_steps import own_model, with_local_steps
-from peer.models import build_model
-from peer.place import Place
-from peer.run_config import RunConfig
-from peer.swarm import Swarm
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.models.build import build_model
+from peer.network.placement import Place
+from peer.network.traffic import Throttle, Traffic
+from peer.swarm.swarm import Swarm
 from tests.support.waiting import wait_until
 
 VOCABULARY = 120

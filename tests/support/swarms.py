@@ -20,13 +20,13 @@ import torch
 from safetensors.torch import load_file
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
-from coordinator.ports import free_ports
-from peer.backends.torch_backend import TorchBackend
-from peer.models import build_model
-from peer.optim import build_optimizer, build_scheduler, parameter_groups
-from peer.run_config import RunConfig
+from coordinator.run.ports import free_ports
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.models.build import build_model
+from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 from tests.support.waiting import PATIENCE_S, wait_until
 

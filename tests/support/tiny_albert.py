@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 from transformers import AlbertForPreTraining
 
-from peer.data.batches import Batch
-from peer.data.special_tokens import SpecialIds
-from peer.models import build_model
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.models.build import build_model
 
 VOCABULARY = 150
 LENGTH = 24

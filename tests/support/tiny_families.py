@@ -8,10 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from peer.config.architectures import ARCHITECTURES
-from peer.data.batches import Batch
-from peer.data.special_tokens import SpecialIds
-from peer.models import build_model
-from peer.run_config import RunConfig
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.models.build import build_model
 
 VOCABULARY = 150
 LENGTH = 32

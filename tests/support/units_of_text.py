@@ -6,7 +6,7 @@ import json
 import random
 from itertools import islice
 
-from peer.data.units import Record, State, Units
+from peer.data.sources.units import Record, State, Units
 
 
 def read(units: Units, unit: int, state: State | None = None, limit: int | None = None) -> tuple[list[Record], State]:

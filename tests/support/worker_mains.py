@@ -11,19 +11,19 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from peer.lost_causes import Lost
-from peer.messages import (
+from peer.reporting.messages import (
     CheckpointWanted,
     Failed,
     KeeperSought,
     LineInDoubt,
+    Lost,
     Progress,
     Ready,
     StepReport,
     Stopped,
     WorkerPlan,
 )
-from peer.supervision import lead_own_group
+from peer.runtime.processes import lead_own_group
 
 GRANDCHILD_FILE = "grandchild.pid"
 

@@ -40,13 +40,13 @@ from typing import Any
 PRELOADED = (
     "torch",
     "hivemind",
-    "peer.worker",
-    "coordinator.keeper",
-    "coordinator.service",
-    "coordinator.serve",
-    "coordinator.cli",
-    "peer.cli",
-    "peer.agent",
+    "peer.training.worker",
+    "coordinator.keeper.keeper",
+    "coordinator.service.service",
+    "coordinator.service.supervisor",
+    "coordinator.cli.main",
+    "peer.cli.join",
+    "peer.agent.agent",
 )
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STANDARD = (0, 1, 2)

@@ -21,10 +21,10 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
-from auth.hivemind_patches import patch_hivemind
-from auth.swarm_auth import peers_key
-from peer.averaging import SwarmGradientAverager
-from peer.state_sharing import SwarmStateAverager
+from auth.swarm.authorizer import peers_key
+from auth.swarm.hivemind_patches import patch_hivemind
+from peer.averaging.averager import SwarmGradientAverager
+from peer.swarm.state import SwarmStateAverager
 from tests.support.waiting import PATIENCE_S
 
 TRIES_S = 10.0  # to find a group

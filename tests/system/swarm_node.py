@@ -20,8 +20,8 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from auth.credentials import Credentials
-from peer.dht import join_dht
-from peer.place import Place, Reach
+from peer.network.placement import Place, Reach
+from peer.swarm.dht import join_dht
 
 RUN = "ways"
 P2P_CODE, CIRCUIT_CODE = b"\xa5\x03", b"\xa2\x02"  # 421 and 290 as varints

@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 from sqlalchemy import func, select
 from transformers import AlbertForPreTraining, AutoTokenizer
 
-from coordinator.ports import free_ports
-from coordinator.presence import read_swarm_status
-from coordinator.runs import open_run
-from coordinator.speed import run_speed
+from coordinator.checkpoints.validations import validations
+from coordinator.checkpoints.validator import open_validator
+from coordinator.context.open_run import open_run
+from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.speed import run_speed
+from coordinator.run.ports import free_ports
+from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Report
-from coordinator.store.share_models import LostSamples
-from coordinator.validations import validations
-from coordinator.validator import open_validator
-from peer.run_config import BUILTIN_RUNS, RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
 from tests.system.demo_command import run_demo
 
 FRESH = True

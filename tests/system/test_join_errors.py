@@ -23,12 +23,12 @@ from auth.errors import (
     UnreachableError,
     UsedInviteError,
 )
-from auth.identity import DeviceKey
+from auth.invite_codes import new_invite_code
 from auth.join_link import JoinLink
-from auth.providers import new_invite_code
-from coordinator.directory import RunDirectory
-from coordinator.membership import Membership
-from coordinator.ports import free_ports
+from auth.keys import DeviceKey
+from coordinator.members.membership import Membership
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import free_ports
 from coordinator.store.engine import Sessions, open_engine
 from tests.support.small_run import HOST, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until

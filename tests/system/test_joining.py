@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.manifests import newest_verified
+from coordinator.checkpoints.manifest import newest_verified
 from tests.support.commands import NAMES, Site
 from tests.support.swarms import SwarmFactory
 from tests.support.waiting import PATIENCE_S

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, Handover, RevocationList, issue_handover, issue_revocations, issue_token
 from tests.system.swarm_node import RUN, NodePlan
 

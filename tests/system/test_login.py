@@ -16,14 +16,8 @@ import httpx2
 import pytest
 import yaml
 
-from auth.errors import (
-    ConfigError,
-    LoginDeniedError,
-    LoginExpiredError,
-    NotAllowedError,
-    ProviderError,
-)
-from coordinator.directory import RunDirectory
+from auth.errors import ConfigError, LoginDeniedError, LoginExpiredError, NotAllowedError, ProviderError
+from coordinator.run.directory import RunDirectory
 from tests.support.openid_provider import OpenIdProvider, running
 from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until

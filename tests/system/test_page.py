@@ -11,7 +11,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from coordinator.web.views import VIEWS
+from coordinator.web.pages.views import VIEWS
 from tests.support.browser import chromium, fresh_page, keep_screenshot
 from tests.support.commands import NAMES, Site
 from tests.support.small_run import HOST

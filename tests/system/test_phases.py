@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from peer.backends.torch_backend import TorchBackend
-from peer.models import build_model
-from peer.optim import build_optimizer, parameter_groups, rate_in_phase
-from peer.run_config import RunConfig
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.models.build import build_model
+from peer.models.optimizers import build_optimizer, parameter_groups, rate_in_phase
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
 from tests.support.swarms import CONFIG, LOSING, SwarmFactory, relative_difference
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.checkpoints import RESERVE_BYTES
-from coordinator.manifests import newest_verified, verify
+from coordinator.checkpoints.manifest import newest_verified, verify
+from coordinator.checkpoints.writing import RESERVE_BYTES
 from tests.support.commands import Site
 from tests.support.small_disks import fill, make_room, small_disk
 from tests.support.sound_checkpoints import publish_to

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from transformers import AlbertForPreTraining
 
 from auth.errors import RevokedError
-from coordinator.manifests import newest_verified, verify
-from coordinator.presence import read_swarm_status
+from coordinator.checkpoints.manifest import newest_verified, verify
+from coordinator.ledger.presence import read_swarm_status
 from tests.support.commands import NAMES, Site, service_of
 from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.waiting import PATIENCE_S

@@ -17,12 +17,12 @@ import psutil
 import pytest
 from sqlalchemy import func, select
 
-from coordinator.directory import RunDirectory
-from coordinator.manifests import newest_verified
-from coordinator.ports import free_ports
-from coordinator.presence import online_sessions, read_swarm_status
+from coordinator.checkpoints.manifest import newest_verified
+from coordinator.ledger.presence import online_sessions, read_swarm_status
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import free_ports
+from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Device, Member, Report
-from coordinator.store.share_models import LostSamples
 from tests.support.balancer import balancing
 from tests.support.commands import Command, Site, service_of
 from tests.support.postgres import PostgresServer, new_server

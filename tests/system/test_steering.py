@@ -14,9 +14,9 @@ from typing import Any
 
 from sqlalchemy import select
 
-from coordinator.manifests import stored_steps
-from coordinator.rewinding import UNDONE
-from coordinator.steering import LEAD_STEPS
+from coordinator.checkpoints.manifest import stored_steps
+from coordinator.checkpoints.rewind import UNDONE
+from coordinator.ledger.steering import LEAD_STEPS
 from coordinator.store.models import Step
 from tests.support.commands import NAMES, Site
 from tests.support.small_run import TARGET_BATCH_SIZE

@@ -14,16 +14,7 @@ import time
 import pytest
 import torch
 
-from tests.support.swarms import (
-    LOSING,
-    MICROBATCH,
-    ROOT,
-    RUN,
-    TARGET,
-    SwarmFactory,
-    relative_difference,
-    train_alone,
-)
+from tests.support.swarms import LOSING, MICROBATCH, ROOT, RUN, TARGET, SwarmFactory, relative_difference, train_alone
 from tests.support.waiting import PATIENCE_S
 from tests.support.zygote import fresh_python
 

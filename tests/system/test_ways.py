@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from auth.credentials import Credentials
-from auth.identity import AuthorityKey
+from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from benchmarks._network import Host, HostPlan, Network, why_impossible
-from coordinator.swarm_addresses import announced
-from peer.place import Reach
-from peer.ways import ways_from
+from coordinator.run.addresses import announced
+from peer.network.endpoints import ways_from
+from peer.network.placement import Reach
 from tests.system.swarm_node import RUN, NodePlan
 
 PORT = 31337

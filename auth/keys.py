@@ -1,0 +1,238 @@
+"""Keys: who the run's authority is, and who a device is.
+
+The authority (Ed25519) signs tokens and revocations. A device is known by one RSA key (hivemind signs with RSA), which
+is also its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing.
+The coordinator's TLS certificate is self-signed, and trusted because the join link carries its fingerprint.
+
+libp2p's encoding of RSA keys and peer IDs, written by hand: hivemind's own would bring torch into the agent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+import base58
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.x509.oid import NameOID
+
+from auth.errors import RequestError, StorageError
+from auth.files import write_private
+
+_RSA = b"\x08\x00\x12"  # protobuf: field 1 (key type) = 0 (RSA), then the tag of field 2 (the key's DER form)
+
+_SHA256 = b"\x12\x20"  # multihash: the code of SHA-256, then its length
+
+
+def encode_key(der: bytes) -> bytes:
+    """libp2p's `PublicKey` or `PrivateKey` message for an RSA key; the latter is the p2p daemon's identity file."""
+    return _RSA + _varint(len(der)) + der
+
+
+def decode_key(message: bytes) -> bytes:
+    """The DER form inside an `encode_key` message of an RSA key with 2048 bits or more; raises `ValueError`."""
+    der = message[len(_RSA) + 2 :]  # such a key's DER form has 128 to 16 383 bytes: a length of two varint bytes
+    if encode_key(der) != message:
+        raise ValueError("not a libp2p RSA key")
+    return der
+
+
+def peer_id_from(public_info_der: bytes) -> str:
+    """The base58 peer ID of a public key (DER, SubjectPublicKeyInfo): the multihash of its message."""
+    digest = hashlib.sha256(encode_key(public_info_der)).digest()
+    return base58.b58encode(_SHA256 + digest).decode("ascii")
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+Purpose = Literal["join", "login", "name", "renew", "session"]
+
+RSA_BITS = 2048
+
+RSA_EXPONENT = 65537
+
+MAX_RSA_BITS = 4096
+
+MAX_PUBLIC_KEY_BYTES = 1024
+
+TLS_NAME = "manyhands"  # the one name in the certificate; clients ask for it whatever the address is
+# The fingerprint is what is trusted, so dates would add nothing but failures on machines with a wrong clock. The end is
+# RFC 5280's "no well-defined expiration date".
+_VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+_VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
+
+CHALLENGE_LABEL = b"manyhands-challenge-v1"
+
+_RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
+
+
+@dataclass(frozen=True)
+class AuthorityKey:
+    """The run's Ed25519 key: who holds it decides who takes part."""
+
+    private_key: ed25519.Ed25519PrivateKey
+    handover: str = ""  # by which the key before it named it (see auth.tokens); goes along with whatever it signs
+
+    @classmethod
+    def generate(cls) -> AuthorityKey:
+        """A new authority, for a new run."""
+        return cls(ed25519.Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: Path) -> AuthorityKey:
+        """Read what `save` wrote."""
+        try:
+            return cls(ed25519.Ed25519PrivateKey.from_private_bytes(_read_key(path)))
+        except ValueError as error:
+            raise StorageError(f"{path} does not hold an authority key of 32 bytes.") from error
+
+    def save(self, path: Path) -> None:
+        """Write the raw key, readable by its owner only."""
+        write_private(path, self.private_key.private_bytes_raw())
+
+    @property
+    def public_bytes(self) -> bytes:
+        """The raw public key (32 bytes), which every peer receives at join."""
+        return self.private_key.public_key().public_bytes_raw()
+
+
+@dataclass(frozen=True)
+class DeviceKey:
+    """A device's RSA key, kept in the file that hivemind's p2p daemon reads its identity from."""
+
+    private_key: rsa.RSAPrivateKey
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> DeviceKey:
+        """The device's key; made at first use. Two processes that start together end up with the same one."""
+        if not path.exists():
+            private_key = rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)
+            write_private(path, encode_key(cls(private_key).private_der), replace=False)
+        try:
+            key = serialization.load_der_private_key(decode_key(_read_key(path)), password=None)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise StorageError(f"{path} does not hold a libp2p RSA key: move it away to get a new one.") from error
+        if not isinstance(key, rsa.RSAPrivateKey):
+            raise StorageError(f"{path} holds a key that is not RSA: move it away to get a new one.")
+        return cls(key)
+
+    @property
+    def private_der(self) -> bytes:
+        """The private key in PKCS#1 DER, the form inside the identity file."""
+        return self.private_key.private_bytes(
+            serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+
+    @property
+    def public_key(self) -> bytes:
+        """The public key in OpenSSH format, as hivemind writes it into DHT records."""
+        return _openssh(self.private_key.public_key())
+
+    @property
+    def peer_id(self) -> str:
+        """The libp2p peer ID, base58."""
+        return peer_id_of(self.public_key)
+
+    def sign(self, data: bytes) -> bytes:
+        """An RSA-PSS signature with SHA-256."""
+        return self.private_key.sign(data, _RSA_PADDING, hashes.SHA256())
+
+
+def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
+    """Whether `signature` is `DeviceKey.sign(data)` by the holder of `public_key`."""
+    try:
+        _parse_public_key(public_key).verify(signature, data, _RSA_PADDING, hashes.SHA256())
+    except (RequestError, InvalidSignature):
+        return False
+    return True
+
+
+def peer_id_of(public_key: bytes) -> str:
+    """The libp2p peer ID of an OpenSSH public key: the multihash of its libp2p encoding; raises `RequestError`."""
+    info = _parse_public_key(public_key).public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return peer_id_from(info)
+
+
+def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes) -> bytes:
+    """What a device signs to prove its key: versioned, and no two sets of fields give the same bytes.
+
+    The purpose and the run are in it so that a signature made for one cannot be used for another.
+    """
+    fields = (CHALLENGE_LABEL, purpose.encode(), run.encode(), nonce, public_key)
+    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+
+def create_tls_certificate(path_key: Path, path_cert: Path) -> None:
+    """Write a new key (PEM, mode 0600) and its self-signed certificate (PEM)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, TLS_NAME)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_VALID_FROM)
+        .not_valid_after(_VALID_UNTIL)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(TLS_NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    write_private(
+        path_key,
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+    write_private(path_cert, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def certificate_fingerprint(certificate: str | bytes) -> str:
+    """The SHA-256 of a certificate's DER form, 64 hex digits; takes PEM or DER."""
+    if isinstance(certificate, bytes) and not certificate.startswith(b"-----BEGIN"):
+        der = certificate
+    else:
+        pem = certificate if isinstance(certificate, str) else certificate.decode("ascii")
+        der = ssl.PEM_cert_to_DER_cert(pem)
+    return hashlib.sha256(der).hexdigest()
+
+
+def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
+    """An OpenSSH RSA key in its one canonical spelling, so that one device cannot appear as two."""
+    if len(public_key) > MAX_PUBLIC_KEY_BYTES:
+        raise RequestError(f"The public key has {len(public_key)} bytes; {MAX_PUBLIC_KEY_BYTES} are allowed.")
+    try:
+        key = serialization.load_ssh_public_key(public_key)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise RequestError("The public key is not in OpenSSH format.") from error
+    if not isinstance(key, rsa.RSAPublicKey) or not RSA_BITS <= key.key_size <= MAX_RSA_BITS:
+        raise RequestError(f"The public key must be RSA with {RSA_BITS} to {MAX_RSA_BITS} bits.")
+    if key.public_numbers().e != RSA_EXPONENT or _openssh(key) != public_key:
+        raise RequestError(f"The public key must have the exponent {RSA_EXPONENT} and no comment.")
+    return key
+
+
+def _openssh(key: rsa.RSAPublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"Cannot read the key {path} ({error.strerror}).") from error

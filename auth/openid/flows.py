@@ -1,0 +1,191 @@
+"""The device flow (RFC 8628): the person enters a short code at the provider, on whatever machine has a browser.
+
+The authorization-code flow with PKCE (RFC 7636), for a page of the coordinator's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from authlib.integrations.base_client import OAuthError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.errors import IdTokenError, LoginDeniedError, LoginExpiredError, ProviderError
+from auth.openid.http import TIMEOUT_S, asking, json_object, printable
+from auth.openid.provider import Identity, SafeUrl
+from auth.openid.relying_party import RelyingParty, new_nonce
+
+
+@dataclass(frozen=True)
+class CodeLogin:
+    """One trip of a browser to the provider and back; good for one return."""
+
+    redirect_uri: str
+    state: str = field(repr=False)
+    nonce: str = field(repr=False)
+    verifier: str = field(repr=False)
+    since: float = field(repr=False)  # Unix seconds
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the browser brought back in the redirect's query."""
+
+    state: str
+    code: str = field(default="", repr=False)
+    error: str = ""
+    issuer: str = ""  # RFC 9207
+
+
+def new_code_login(party: RelyingParty, redirect_uri: str) -> CodeLogin:
+    """A fresh state, nonce and PKCE verifier."""
+    return CodeLogin(redirect_uri, secrets.token_urlsafe(32), new_nonce(), secrets.token_urlsafe(48), party.clock())
+
+
+async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
+    """Where to send the browser; raises `ProviderError`."""
+    endpoints = await party.endpoints()
+    if endpoints.authorization_endpoint is None:
+        raise ProviderError(f"{party.title} has neither a device flow nor an authorization page.")
+    async with party.client(endpoints, redirect_uri=login.redirect_uri, code_challenge_method="S256") as client:
+        address, _ = client.create_authorization_url(
+            endpoints.authorization_endpoint, state=login.state, code_verifier=login.verifier, nonce=login.nonce
+        )
+    return str(address)
+
+
+async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: Returned) -> Identity:
+    """Redeem what the browser brought back.
+
+    Raises `LoginDeniedError`, `ProviderError`, `IdTokenError`.
+    """
+    endpoints = await party.endpoints()
+    _check_return(party, login, returned, endpoints.issuer, endpoints.authorization_response_iss_parameter_supported)
+    async with party.client(endpoints, redirect_uri=login.redirect_uri) as client:
+        with asking(party.title):
+            asked = client.fetch_token(
+                endpoints.token_endpoint,
+                grant_type="authorization_code",
+                code=returned.code,
+                code_verifier=login.verifier,
+            )
+            answer = dict(await asyncio.wait_for(asked, TIMEOUT_S))
+        return await party.identify(client, answer, login.nonce, nonce_required=True, since=login.since)
+
+
+def _check_return(party: RelyingParty, login: CodeLogin, returned: Returned, issuer: str, tells_issuer: bool) -> None:
+    if not hmac.compare_digest(returned.state.encode(), login.state.encode()):
+        raise IdTokenError("The answer belongs to another login.")
+    if (returned.issuer or tells_issuer) and returned.issuer != issuer:
+        raise IdTokenError("The answer comes from another provider.")
+    if returned.error == "access_denied":
+        raise LoginDeniedError(f"The login was refused at {party.title}.")
+    if returned.error or not returned.code:
+        raise ProviderError(f"{party.title} did not log you in ({printable(returned.error) or 'no code'}).")
+
+
+GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+
+MAX_LOGIN_S = 900.0
+
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 60.0
+
+SLOWER_BY_S = 5.0
+
+FAILURES_IN_A_ROW = 5
+
+
+class _DeviceAnswer(BaseModel):
+    """RFC 8628, section 3.2."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    device_code: str = Field(min_length=1, max_length=4096)
+    user_code: str = Field(pattern=r"^[ -~]{1,40}$")
+    verification_uri: SafeUrl
+    verification_uri_complete: SafeUrl | None = None
+    expires_in: float = Field(gt=0, allow_inf_nan=False)
+    interval: float = Field(5.0, ge=0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class DeviceLogin:
+    """One login that waits for its person."""
+
+    user_code: str
+    address: str
+    complete_address: str  # with the code in it; the same as `address` where the provider has none
+    interval_s: float
+    expires_at: float  # by the monotonic clock
+    device_code: str = field(repr=False)
+    nonce: str = field(repr=False)
+    since: float = field(repr=False)  # Unix seconds
+
+
+async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceLogin:
+    """Ask the provider for a code; raises `ProviderError`."""
+    nonce, since = new_nonce(), party.clock()
+    data = {"client_id": party.provider.client_id, "scope": " ".join(party.provider.scopes), "nonce": nonce}
+    with asking(party.title):
+        async with party.client(await party.endpoints()) as client:
+            auth = client.client_auth(client.token_endpoint_auth_method)
+            answered = await asyncio.wait_for(client.post(endpoint, data=data, auth=auth), TIMEOUT_S)
+        try:
+            answer = _DeviceAnswer.model_validate(json_object(answered))
+        except ValidationError as error:
+            raise ValueError(f"its {error.errors()[0]['loc'][0]} is missing or unusable") from error
+    return DeviceLogin(
+        user_code=answer.user_code,
+        address=answer.verification_uri,
+        complete_address=answer.verification_uri_complete or answer.verification_uri,
+        interval_s=min(max(answer.interval, LEAST_INTERVAL_S), MOST_INTERVAL_S),
+        expires_at=party.monotonic() + min(answer.expires_in, MAX_LOGIN_S),
+        device_code=answer.device_code,
+        nonce=nonce,
+        since=since,
+    )
+
+
+async def finish_device_login(party: RelyingParty, login: DeviceLogin) -> Identity:
+    """Ask until the person has decided.
+
+    Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`, `IdTokenError`.
+    """
+    interval_s, failures = login.interval_s, 0
+    endpoints = await party.endpoints()
+    async with party.client(endpoints) as client:
+        while party.monotonic() + interval_s < login.expires_at:
+            await asyncio.sleep(interval_s)
+            try:
+                answer = await _ask(party, client, endpoints.token_endpoint, login)
+            except ProviderError as error:
+                failures += 1
+                if failures == FAILURES_IN_A_ROW or isinstance(error.__cause__, OAuthError):
+                    raise
+                interval_s = min(2 * interval_s, MOST_INTERVAL_S)
+                continue
+            if isinstance(answer, dict):
+                # a provider need not repeat the nonce here; the device code, which nobody else knows, binds as well
+                return await party.identify(client, answer, login.nonce, nonce_required=False, since=login.since)
+            failures, interval_s = 0, interval_s + answer
+    raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.")
+
+
+async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceLogin) -> dict[str, Any] | float:
+    """The tokens, or by how many seconds to ask more slowly from now on."""
+    with asking(party.title):
+        try:
+            asked = client.fetch_token(endpoint, grant_type=GRANT, device_code=login.device_code)
+            return dict(await asyncio.wait_for(asked, TIMEOUT_S))
+        except OAuthError as error:
+            if error.error in ("authorization_pending", "slow_down"):
+                return SLOWER_BY_S if error.error == "slow_down" else 0.0
+            if error.error == "access_denied":
+                raise LoginDeniedError(f"The login was refused at {party.title}.") from error
+            if error.error == "expired_token":
+                raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.") from error
+            raise

@@ -1,0 +1,5 @@
+"""Authorization within the swarm: signed DHT requests and records, and calls that only admitted peers may make.
+
+`authorizer` guards the DHT, `directory` knows the admitted peers, `access` guards averagers; `hivemind_patches` mends
+hivemind. Only processes that take part in the swarm import these modules, for they import hivemind.
+"""

@@ -1,0 +1,103 @@
+"""The swarm's side of membership: who may use the DHT, join averaging groups and download state.
+
+hivemind authorizes DHT requests only. Here every peer publishes one signed record in the DHT, which carries its
+access token; records without a valid token are refused by every node, and the averaging RPCs are accepted from, and
+tensors sent to, those libp2p identities only that a valid, non-revoked token names. (The transport proves a remote's
+identity.)
+
+Only the worker and the keeper import this module: hivemind pulls in torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import (  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+    Any,
+    AsyncIterator,
+)
+
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import averaging_pb2
+
+from auth.credentials import Credentials
+from auth.swarm.authorizer import CONTRIBUTING_ROLES, STATE_READERS, TRAINING_ROLES, Clock
+from auth.swarm.directory import PeerDirectory, while_admitted
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SwarmAccess:
+    """What an averager needs to check others; goes along into its forked process."""
+
+    credentials: Credentials
+    run: str
+    donor_roles: frozenset[str]  # whose state this peer downloads
+    clock: Clock = time.time
+
+
+class AuthorizedAverager:
+    """Mixin before a hivemind averager: its RPCs serve, and its groups contain, token-holding peers only."""
+
+    access: SwarmAccess
+    _directory: PeerDirectory | None = None
+
+    @property
+    def directory(self: Any) -> PeerDirectory:
+        """The directory, made at first use, which is in the averager's own process."""
+        if self._directory is None:
+            self._directory = PeerDirectory(self.dht, self.access.credentials, self.access.run, self.access.clock)
+        return self._directory
+
+    async def rpc_join_group(
+        self, request: averaging_pb2.JoinRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
+        """Let only members ask to join a group."""
+        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
+            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        answers = super().rpc_join_group(request, context)  # type: ignore[misc]
+        async for message in while_admitted(self.directory, context.remote_id, TRAINING_ROLES, answers):
+            yield message
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Reduce parts of members only."""
+        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
+            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        parts = while_admitted(self.directory, context.remote_id, TRAINING_ROLES, stream)
+        async for message in super().rpc_aggregate_part(parts, context):  # type: ignore[misc]
+            yield message
+
+    async def rpc_download_state(
+        self, request: averaging_pb2.DownloadRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.DownloadData]:
+        """Give state to members only (an observer may read)."""
+        if not await self.directory.admits(context.remote_id, STATE_READERS):  # before the state is copied for anybody
+            return
+        state = super().rpc_download_state(request, context)  # type: ignore[misc]
+        async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
+            yield message
+
+    async def may_contribute(self, peer: PeerID) -> bool:
+        """Whether a peer's gradients may have a weight; who has none and claims one is named in the log."""
+        if await self.directory.admits(peer, CONTRIBUTING_ROLES):
+            return True
+        token = self.directory.token_of(peer)
+        who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+        logger.warning("suspicious: %s, peer %s, sent gradients with a weight: banned from the round", who, peer)
+        return False
+
+    async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
+        """Send tensors to members only: a group with a stranger in it is given up."""
+        strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
+        if strangers:
+            size = len(group_info.peer_ids)
+            raise AllreduceException(f"{len(strangers)} of the group's {size} peers hold no valid token")
+        return await super()._aggregate_with_group(group_info, *args, **kwargs)  # type: ignore[misc]

@@ -1,0 +1,103 @@
+"""Peers with valid tokens, as the records in the DHT say, and streams that end when their peer's token does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from typing import TypeVar
+
+from hivemind.dht import DHT
+from hivemind.p2p import PeerID
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from auth.credentials import Credentials
+from auth.swarm.authorizer import Clock, checked_token, peers_key
+from auth.tokens import AccessToken
+
+Message = TypeVar("Message")
+
+
+class PeerDirectory:
+    """Which libp2p identities hold valid tokens, as the DHT's peer records say; read again when a stranger knocks."""
+
+    def __init__(
+        self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
+    ) -> None:
+        """`clock` tells whether a token has expired, `timer` how long ago the last look-up began."""
+        self._dht = dht
+        self._credentials = credentials
+        self._key = peers_key(run)
+        self._clock, self._timer = clock, timer
+        self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
+        self._began_at = float("-inf")
+        self._newest: asyncio.Task[None] | None = None  # the look-up that began last
+        self._next: asyncio.Task[None] | None = None  # the one that waits for the period's end
+
+    REFRESH_PERIOD_S = 0.5  # a flood of strangers costs at most this many look-ups
+
+    def token_of(self, peer_id: PeerID) -> AccessToken | None:
+        """The peer's valid token as far as known now."""
+        jwt = self._tokens.get(peer_id.to_base58())
+        return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
+
+    async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
+        """Whether the peer holds a valid token with one of these roles; asks the DHT for one that is not known yet."""
+        return bool(await self.admitted([peer_id], roles))
+
+    async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        """Which of these peers hold a valid token with one of these roles; one look-up for all who are not known."""
+        found = self._known(peers, roles)
+        if len(found) < len(set(peers)):  # of those who are known, some may have come back in another role
+            await self.refresh()
+            found = self._known(peers, roles)
+        return found
+
+    def _known(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
+
+    async def with_role(self, roles: Collection[str]) -> list[PeerID]:
+        """Every peer known to hold a valid token with one of these roles."""
+        await self.refresh()
+        return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
+
+    async def refresh(self) -> None:
+        """Read the peers' records again; all who ask before a look-up begins share it, and raise what it raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._look_up(self._newest))
+        await asyncio.shield(self._next)  # a caller that is cancelled leaves it to the others
+
+    async def _look_up(self, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            await asyncio.wait({previous})
+            previous = None  # else a look-up that fails keeps the one before, and that all those before it
+        await asyncio.sleep(max(0.0, self._began_at + self.REFRESH_PERIOD_S - self._timer()))
+        self._newest, self._next = self._next, None
+        self._began_at = self._timer()
+        await self._read_records()
+
+    async def _read_records(self) -> None:
+        found = await self._dht.get(self._key, latest=True, return_future=True)
+        records = found.value if found is not None and isinstance(found.value, dict) else {}
+        now = self._clock()
+        for record in records.values():
+            if isinstance(record, ValueWithExpiration) and isinstance(record.value, dict):
+                jwt = record.value.get("token")
+                token = checked_token(self._credentials, jwt, now)
+                if token is not None and isinstance(jwt, str):
+                    self._tokens[token.peer_id] = jwt
+        self._tokens = {peer: jwt for peer, jwt in self._tokens.items() if checked_token(self._credentials, jwt, now)}
+
+
+async def while_admitted(
+    directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
+) -> AsyncIterator[Message]:
+    """The messages as long as the peer is admitted: a call that began before a revocation ends with it."""
+    try:
+        async for message in messages:
+            if not await directory.admits(peer_id, roles):
+                return
+            yield message
+    finally:
+        if isinstance(messages, AsyncGenerator):
+            await messages.aclose()

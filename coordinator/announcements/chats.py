@@ -1,0 +1,146 @@
+"""Asking a chat to show a text, once: over HTTPS, within time, without redirects; what came of it is one of four.
+
+What a milestone is called in a chat, and how each kind of chat is asked to show it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from coordinator.run.webhook_settings import DiscordWebhook, MatrixWebhook, SlackWebhook, Webhook
+from coordinator.statistics.milestones import Kind, Milestone
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """An HTTP request; its address and headers are secret."""
+
+    method: str
+    url: str = field(repr=False)
+    content: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    repeatable: bool = False  # however often it arrives, it is shown once
+
+
+def words(milestone: Milestone, run: str, address: str) -> str:
+    """One or two sentences of plain text; they name no member."""
+    value, step = milestone.value, f"{milestone.step:,}"
+    told = {
+        Kind.FIRST_STEP: f"The run {run} has taken its first global step.",
+        Kind.SAMPLES: f"The run {run} has trained on {value:,.0f} samples, with global step {step}.",
+        Kind.DEVICES: f"A record of the run {run}: {value:,.0f} devices or more in one global step, number {step}.",
+        Kind.LOSS: f"A record of the run {run}: loss on held-out text below {value:.1f}, at global step {step}.",
+    }
+    return f"{told[milestone.kind]} {address}"
+
+
+def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> ChatRequest:
+    """How to show the text; `identity` is the same for the same text at the same place."""
+    if isinstance(webhook, DiscordWebhook):  # with `wait` it answers when the message is there
+        content = {"content": text, "allowed_mentions": {"parse": []}}
+        return ChatRequest("POST", f"{secret}?wait=true", content)
+    if isinstance(webhook, SlackWebhook):
+        escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return ChatRequest("POST", secret, {"text": escaped})
+    assert isinstance(webhook, MatrixWebhook)
+    room = f"{webhook.server.rstrip('/')}/_matrix/client/v3/rooms/{quote(webhook.room, safe='')}"
+    return ChatRequest(
+        "PUT",
+        f"{room}/send/m.room.message/{identity}",
+        {"msgtype": "m.notice", "body": text},
+        {"Authorization": f"Bearer {secret}"},
+        repeatable=True,
+    )
+
+
+TIMEOUT_S = 10.0  # to connect, or for a step of the answer
+
+MAX_ANSWER_BYTES = 64 * 1024
+
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}
+
+
+class Result(Enum):
+    """What came of a request."""
+
+    SHOWN = "shown"
+    LATER = "later"  # it was not shown; another attempt may succeed
+    REFUSED = "refused"  # nor will another
+    UNKNOWN = "unknown"  # it may have been shown
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The result, why, and for how long the chat asks to be left alone."""
+
+    result: Result
+    reason: str = ""
+    wait_s: float | None = None
+
+
+def send(request: ChatRequest) -> Reply:
+    """Ask once; no reason repeats an address, which may be a secret."""
+    try:
+        with (
+            httpx2.Client(timeout=TIMEOUT_S, follow_redirects=False, headers=HEADERS) as client,
+            client.stream(
+                request.method, request.url, json=dict(request.content), headers=dict(request.headers)
+            ) as response,
+        ):
+            return judge(response.status_code, response.headers.get("retry-after"), _beginning(response))
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol) as error:
+        return Reply(Result.LATER, f"it cannot be reached ({type(error).__name__})")
+    except httpx2.InvalidURL:
+        return Reply(Result.REFUSED, "its address is none")
+    except httpx2.HTTPError as error:  # the text was under way
+        return Reply(Result.UNKNOWN, f"no answer came ({type(error).__name__})")
+
+
+def judge(status: int, retry_after: str | None, content: bytes) -> Reply:
+    """What an answer means; what is wrong with the server or its load passes, what is wrong with us does not."""
+    if 200 <= status < 300:
+        return Reply(Result.SHOWN)
+    reason = f"it answers with the status {status}"
+    if status == 429 or status >= 500:
+        return Reply(Result.LATER, reason, _wait_s(retry_after, content))
+    return Reply(Result.REFUSED, reason)
+
+
+def _wait_s(retry_after: str | None, content: bytes) -> float | None:
+    """Seconds, by the header or by what Discord (`retry_after`) and Matrix (`retry_after_ms`) write beside it."""
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    milliseconds = said.get("retry_after_ms")
+    candidates = (retry_after, said.get("retry_after"), milliseconds / 1000 if isinstance(milliseconds, int) else None)
+    for value in candidates:
+        try:
+            seconds = float(value)  # type: ignore[arg-type]  # whatever they wrote
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
+    return None
+
+
+def _beginning(response: httpx2.Response) -> bytes:
+    return _joined(response.iter_raw(), MAX_ANSWER_BYTES)
+
+
+def _joined(pieces: Iterable[bytes], most: int) -> bytes:
+    found = b""
+    for piece in pieces:
+        found += piece
+        if len(found) >= most:
+            break
+    return found[:most]

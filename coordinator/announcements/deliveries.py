@@ -1,0 +1,116 @@
+"""How far the word of each milestone has come at each webhook: told once, tried a bounded number of times.
+
+An attempt stands in the table before it is made. So whatever instant the process is killed at, and whatever the network
+does, the next one knows that the word may have arrived; where the chat cannot tell two from one, it is not said again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlalchemy.orm import Session
+
+from coordinator.store.engine import Sessions
+from coordinator.store.service_models import Notice
+
+MAX_ATTEMPTS = 8
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 3600.0
+NEWS_S = 86_400.0  # what was reached longer ago is no news: a webhook that is new is not told the whole history
+
+
+class Outcome(str, Enum):
+    """How it ended; nothing of it is tried again."""
+
+    TOLD = "told"
+    REFUSED = "refused"  # by the chat: its address or token is wrong
+    UNKNOWN = "unknown"  # it may have arrived
+    GIVEN_UP = "given up"  # after so many attempts
+    LEFT_OUT = "left out"  # no news any more
+
+
+class Todo(Enum):
+    """What is to be done about a milestone at a webhook."""
+
+    TELL = "tell"
+    WAIT = "wait"
+    NOTHING = "nothing"
+    LEAVE_OUT = "leave out"
+    CALL_UNKNOWN = "call unknown"
+
+
+@dataclass(frozen=True)
+class NoticeRow:
+    """How far it is; times in Unix seconds."""
+
+    attempts: int
+    begun_at: float | None  # an attempt whose outcome is not known
+    next_at: float  # not before
+    ended: str
+    error: str
+
+
+def decide(row: NoticeRow | None, reached_at: float, *, repeatable: bool, now: float) -> Todo:
+    """What to do about a milestone that was reached at that time."""
+    if row is not None and row.ended:
+        return Todo.NOTHING
+    if row is not None and row.begun_at is not None and not repeatable:
+        return Todo.CALL_UNKNOWN
+    if row is None and reached_at < now - NEWS_S:
+        return Todo.LEAVE_OUT
+    if row is not None and now < row.next_at <= now + LONGEST_PAUSE_S:  # else a clock was set back
+        return Todo.WAIT
+    return Todo.TELL
+
+
+def pause_s(attempts: int, asked_s: float | None) -> float:
+    """How long to wait after so many failed attempts; longer where the chat asks for it, an hour at most."""
+    own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
+    return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
+
+
+def find_notice(sessions: Sessions, milestone: str, webhook: str) -> NoticeRow | None:
+    """How far a milestone is at a webhook; None where nothing has been tried."""
+    with sessions() as session:
+        row = session.get(Notice, (milestone, webhook))
+        return None if row is None else NoticeRow(row.attempts, row.begun_at, row.next_at, row.ended, row.error)
+
+
+def begin_attempt(sessions: Sessions, milestone: str, webhook: str, now: float) -> int:
+    """It is about to be told; returns how many times it has been tried then."""
+
+    def enter(session: Session) -> int:
+        row = _get_or_add(session, milestone, webhook)
+        row.attempts, row.begun_at = row.attempts + 1, now
+        return row.attempts
+
+    return sessions.transact(enter)
+
+
+def end_attempt(sessions: Sessions, milestone: str, webhook: str, outcome: Outcome, error: str = "") -> None:
+    """That is all that will be done about it."""
+
+    def enter(session: Session) -> None:
+        row = _get_or_add(session, milestone, webhook)
+        row.begun_at, row.ended, row.error = None, outcome.value, error
+
+    sessions.transact(enter)
+
+
+def put_off(sessions: Sessions, milestone: str, webhook: str, error: str, next_at: float) -> None:
+    """It has not arrived, and is tried again then."""
+
+    def enter(session: Session) -> None:
+        row = _get_or_add(session, milestone, webhook)
+        row.begun_at, row.error, row.next_at = None, error, next_at
+
+    sessions.transact(enter)
+
+
+def _get_or_add(session: Session, milestone: str, webhook: str) -> Notice:
+    row = session.get(Notice, (milestone, webhook))
+    if row is None:
+        row = Notice(milestone=milestone, webhook=webhook, attempts=0, next_at=0.0, ended="", error="")
+        session.add(row)
+    return row

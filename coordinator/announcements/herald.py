@@ -1,0 +1,151 @@
+"""The herald: tells chats of the run's milestones, each once.
+
+A process of its own beside the keeper, of low priority, so that nobody waits for other people's servers, and that there
+is one. It knows the run by the database alone; it alone reads the webhooks' secrets. `run_herald` is its main function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+
+from auth.errors import ConfigError
+from auth.openid.provider import require_safe_url
+from coordinator.announcements.chats import Reply, Result, chat_request, send, words
+from coordinator.announcements.deliveries import (
+    MAX_ATTEMPTS,
+    Outcome,
+    Todo,
+    begin_attempt,
+    decide,
+    end_attempt,
+    find_notice,
+    pause_s,
+    put_off,
+)
+from coordinator.checkpoints.validations import validations
+from coordinator.ledger.ledger import SETTLED_S, Ledger, StepRow
+from coordinator.run.directory import RunDirectory
+from coordinator.run.secrets import read_secret
+from coordinator.run.webhook_settings import MatrixWebhook, Webhook
+from coordinator.statistics.milestones import Milestone, milestones
+from coordinator.store.engine import Sessions, open_engine
+
+logger = logging.getLogger(__name__)
+POLL_S = 5.0
+
+
+@dataclass
+class Herald:
+    """The herald's parts; `run` is its loop."""
+
+    directory: RunDirectory
+    sessions: Sessions
+    clock: Callable[[], float] = time.time
+    era: int = -1
+    steps: list[StepRow] = field(default_factory=list)  # of that era, settled
+
+    def run(self, stop: threading.Event) -> None:
+        """Tell milestones as they are reached, until told to stop."""
+        while not stop.is_set():
+            self.tell_all()
+            stop.wait(POLL_S)
+
+    def tell_all(self) -> None:
+        """Tell each webhook what is due there, in order: what waits holds up what comes after it."""
+        reached = self.reached()
+        for name, webhook in self.directory.settings.webhooks.items():
+            for milestone in reached:
+                if not self._settle(name, webhook, milestone):
+                    break
+
+    def reached(self) -> list[Milestone]:
+        """The run's milestones so far, of steps whose reports are in."""
+        ledger = Ledger(self.sessions, self.directory.config, self.clock)
+        era = ledger.current_era()
+        if era != self.era:
+            self.era, self.steps = era, []
+        known = self.steps[-1].step if self.steps else 0
+        settled_at = self.clock() - SETTLED_S
+        self.steps.extend(takewhile(lambda row: row.completed_at <= settled_at, ledger.steps(after=known)))
+        return milestones(self.steps, validations(self.sessions))
+
+    def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
+        """Do what is to be done about one milestone; whether nothing is left to do."""
+        row = find_notice(self.sessions, milestone.key, name)
+        repeatable = isinstance(webhook, MatrixWebhook)
+        todo = decide(row, milestone.at, repeatable=repeatable, now=self.clock())
+        if todo is Todo.LEAVE_OUT:
+            end_attempt(self.sessions, milestone.key, name, Outcome.LEFT_OUT)
+        elif todo is Todo.CALL_UNKNOWN:
+            end_attempt(self.sessions, milestone.key, name, Outcome.UNKNOWN, "the process ended while it was told")
+        elif todo is Todo.TELL:
+            return self._tell(name, webhook, milestone)
+        return todo is not Todo.WAIT
+
+    def _tell(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
+        """Try once; whether nothing is left to do."""
+        run = self.directory.config.run.name
+        text = words(milestone, run, f"{self.directory.settings.web_address}/")
+        identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
+        secret = webhook_secret(self.directory, name, webhook)
+        request = chat_request(webhook, secret, text, identity)
+        attempts = begin_attempt(self.sessions, milestone.key, name, self.clock())
+        reply = send(request)
+        outcome = outcome_of(reply, attempts, repeatable=request.repeatable)
+        if outcome is None:
+            wait_s = pause_s(attempts, reply.wait_s)
+            put_off(self.sessions, milestone.key, name, reply.reason, self.clock() + wait_s)
+            logger.warning(
+                "webhook `%s` is not told of %s, again in %g s: %s", name, milestone.key, wait_s, reply.reason
+            )
+            return False
+        end_attempt(self.sessions, milestone.key, name, outcome, reply.reason)
+        level = logging.INFO if outcome is Outcome.TOLD else logging.ERROR
+        logger.log(level, "webhook `%s`, %s: %s %s", name, milestone.key, outcome.value, reply.reason)
+        return True
+
+
+def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> Outcome | None:
+    """How the matter ends with this reply; None: it is tried again."""
+    if reply.result is Result.SHOWN:
+        return Outcome.TOLD
+    if reply.result is Result.REFUSED:
+        return Outcome.REFUSED
+    if reply.result is Result.UNKNOWN and not repeatable:
+        return Outcome.UNKNOWN
+    return Outcome.GIVEN_UP if attempts >= MAX_ATTEMPTS else None
+
+
+def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
+    """The webhook's address or token; raises `ConfigError` for one that is missing, not private or no safe address."""
+    if isinstance(webhook, MatrixWebhook):
+        return read_secret(directory.path / webhook.token_file, f"webhooks.{name}.token_file")
+    address = read_secret(directory.path / webhook.url_file, f"webhooks.{name}.url_file")
+    try:
+        require_safe_url(address)
+    except ValueError as error:  # its message may repeat the address
+        raise ConfigError(f"`webhooks.{name}.url_file` holds no address that begins with https://.") from error
+    return address
+
+
+def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald:
+    """The herald of a run; raises `ConfigError` for a secret that is missing or not private."""
+    directory = RunDirectory.open(run_dir)
+    for name, webhook in directory.settings.webhooks.items():
+        webhook_secret(directory, name, webhook)
+    return Herald(directory, Sessions(open_engine(directory.database_url)), clock)
+
+
+def run_herald(run_dir: Path) -> None:
+    """Main function of the herald's process; ends on SIGTERM, at the latest when an attempt has timed out."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    open_herald(run_dir).run(stop)

@@ -1,0 +1,4 @@
+"""Backup, restoring, and handing a run over to another operator.
+
+Only the command line imports these modules.
+"""

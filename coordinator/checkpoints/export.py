@@ -1,0 +1,64 @@
+"""A checkpoint as others use it: a folder that plain transformers loads, without what only a resumed run needs.
+
+    config.json, model.safetensors, tokenizer files   for from_pretrained
+    probe.safetensors                                 the fixed batch whose loss the manifest names
+    README.md, loss.svg                               the model card and its curve
+    manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
+
+Written aside, synced, verified and renamed, as checkpoints are; who exports tries it in between.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from auth.errors import StorageError
+from auth.files import new_directory, sync
+from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
+
+LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # for a resumed run; run files may name private places
+
+
+@contextmanager
+def exporting(
+    stored: StoredCheckpoint, target: Path, texts: Mapping[str, str], *, link: bool = False
+) -> Iterator[Path]:
+    """Write the checkpoint aside and yield that folder to be tried; it becomes `target` only if the block succeeds.
+
+    `texts` are further files by name, `target` must not exist or be empty. With `link` files are hard links where the
+    disk allows: nobody may write into them. Every file is compared with the manifest in `stored`. Raises `StorageError`
+    for a checkpoint that is damaged or that is removed meanwhile, `ConfigError` for a target that is taken.
+    """
+    names = [name for name in stored.manifest.files if name not in LEFT_OUT and name not in texts]
+    with new_directory(target) as folder:
+        for name in names:
+            _take(stored.path / name, folder / name, link)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        files = {path.name: file_entry(path) for path in sorted(folder.iterdir())}
+        for name in names:
+            if files[name] != stored.manifest.files[name]:
+                raise StorageError(f"{stored.path.name}: {name} does not match the manifest.")
+        manifest = stored.manifest.model_copy(update={"files": files})
+        (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        for path in (*folder.iterdir(), folder):
+            sync(path)
+        verify(folder)
+        yield folder
+
+
+def _take(source: Path, target: Path, link: bool) -> None:
+    if link:
+        try:
+            os.link(source, target)
+            return
+        except OSError:  # another file system, or one without links
+            pass
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise StorageError(f"{source.parent.name}: {source.name} cannot be copied ({error.strerror}).") from error

@@ -1,0 +1,128 @@
+"""Checkpoints as they lie on disk: a folder each, whose manifest proves every file; without a word of their tensors.
+
+So that whoever serves or publishes them need not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from auth.errors import StorageError
+from coordinator.run.directory import checkpoint_name
+
+MANIFEST = "manifest.json"
+
+FORMAT_VERSION = 1
+
+CHUNK_BYTES = 1 << 20
+
+MAX_MANIFEST_BYTES = 1 << 20
+
+
+class FileEntry(BaseModel):
+    """One file of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """What a checkpoint consists of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format_version: int
+    run: str
+    step: int
+    era: int
+    created_at: float  # Unix seconds
+    probe_loss: float | None
+    files: dict[str, FileEntry]
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint on disk whose every file was verified against its manifest."""
+
+    path: Path
+    manifest: Manifest
+    manifest_sha256: str
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together, the manifest aside."""
+        return sum(entry.size_bytes for entry in self.manifest.files.values())
+
+
+def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
+    """Compare all files, or those named, with the manifest; raises `StorageError` naming the first that differs."""
+    try:
+        raw = _read_manifest(path / MANIFEST)
+        manifest = Manifest.model_validate(json.loads(raw))
+        for name, entry in manifest.files.items():
+            wanted = files is None or name in files
+            if Path(name).name != name or (wanted and not _matches(path / name, entry)):
+                raise StorageError(f"{path.name}: {name} does not match the manifest.")
+    except (OSError, ValueError, ValidationError, RecursionError) as error:  # the last: deeply nested JSON
+        raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
+    return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
+
+
+def newest_verified(directory: Path) -> StoredCheckpoint | None:
+    """The newest checkpoint that verifies; damaged ones are passed over."""
+    for path in sorted(directory.glob("step-*"), reverse=True):
+        try:
+            return verify(path)
+        except StorageError:
+            continue
+    return None
+
+
+def stored_steps(directory: Path) -> list[int]:
+    """The steps of all checkpoints there, whole or damaged, in order."""
+    return sorted(int(path.name.removeprefix("step-")) for path in directory.glob("step-*"))
+
+
+def remove_steps(directory: Path, steps: Collection[int]) -> None:
+    """Remove the checkpoints of these steps."""
+    for step in steps:
+        shutil.rmtree(directory / checkpoint_name(step))
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a keeper left there that was killed while it wrote; none may be writing."""
+    for path in directory.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def file_entry(path: Path) -> FileEntry:
+    """What a manifest says of this file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return FileEntry(size_bytes=path.stat().st_size, sha256=digest.hexdigest())
+
+
+def _read_manifest(path: Path) -> bytes:
+    """A manifest's content; raises `ValueError` for what is none by its kind or size."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+        raise ValueError(f"{path.name} is no plain file of at most {MAX_MANIFEST_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _matches(path: Path, entry: FileEntry) -> bool:
+    """Whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

@@ -1,0 +1,64 @@
+"""A fixed batch whose loss is stored with every checkpoint, so that anybody can check what the weights compute."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from peer.config.phases import all_phases
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch, open_batches
+from peer.models.build import evaluating
+from peer.models.objectives import IGNORED, compute_losses
+
+PROBE_SAMPLES = 8
+PROBE_DEVICE = 2**32 - 1  # nobody's number: the probe begins a stream that no device trains on in this order
+
+
+def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
+    """A probe batch for each sequence length that the run's phases have; the same at every start.
+
+    All are made before the run goes on, lest the swarm wait at a boundary for the keeper to read text.
+    """
+    lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
+    return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}
+
+
+def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
+    """One probe batch."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        open_batches(config, tokenizer_dir, Path(scratch), PROBE_DEVICE, PROBE_SAMPLES) as stream,
+    ):
+        return next(stream)
+
+
+def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
+    """The objective's total on the probe, dropout off."""
+    with evaluating(model):
+        return float(compute_losses(model, probe, config).total)
+
+
+def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
+    """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted.
+
+    For a causal model transformers wants each label at its own place, not at the one before, which predicts it.
+    """
+    labels = torch.full_like(probe.input_ids, IGNORED)
+    shift = 1 if config.objective.name == "clm" else 0
+    labels.view(-1)[probe.label_positions + shift] = probe.labels
+    attention = probe.attention_mask if probe.attention_mask is not None else torch.ones_like(probe.input_ids)
+    tensors = {
+        "input_ids": probe.input_ids,
+        "attention_mask": attention.to(torch.int64),
+        "labels": labels,
+    }
+    if probe.token_type_ids is not None:
+        tensors["token_type_ids"] = probe.token_type_ids
+    if probe.sop_labels is not None:
+        tensors["sentence_order_label"] = probe.sop_labels
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}

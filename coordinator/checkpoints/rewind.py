@@ -1,0 +1,99 @@
+"""Going back to an earlier checkpoint: which there are, who contributed since, and what is done with what is undone.
+
+The command undoes the later steps in the database, where that begins an era; the keeper sees the era, takes the
+checkpoint up, and has every peer return to it (`peer.swarm.view`). So it works with the run served or not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from auth.errors import ConfigError, StorageError
+from coordinator.checkpoints.manifest import StoredCheckpoint, stored_steps, verify
+from coordinator.run.directory import checkpoint_name
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Member, Report, Suspicion
+from peer.reporting.suspicions import UNPROVEN
+
+UNDONE = "undone"  # the folder of checkpoints that the last return has undone, for whoever looks for the cause
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """A device that has contributed to steps that are to be undone."""
+
+    member: str
+    device_id: str
+    steps: int
+    samples: int  # as claimed
+    suspicions: int  # raised against it in these steps
+    notes: int  # likewise, of what nobody can prove
+
+
+def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
+    """The checkpoint of this step, verified; raises `ConfigError` where there is none that is whole."""
+    steps = stored_steps(directory)
+    if step not in steps:
+        there = ", ".join(map(str, steps)) or "none"
+        raise ConfigError(f"There is no checkpoint of step {step}; there are those of: {there}.")
+    try:
+        return verify(directory / checkpoint_name(step))
+    except StorageError as error:
+        raise ConfigError(f"The checkpoint of step {step} is damaged ({error}) Choose another one.") from error
+
+
+def contributors_since(sessions: Sessions, step: int) -> list[Contributor]:
+    """Whose samples are in the steps after this one that count today, the most suspicious first."""
+    given = (
+        select(Member.name, Device.id, func.count(Report.id), func.sum(Report.samples))
+        .join(Device, Device.id == Report.device_id)
+        .join(Member, Member.id == Device.member_id)
+        .where(Report.step > step, Report.superseded.is_(False), Report.samples > 0)
+        .group_by(Member.name, Device.id)
+    )
+    words = (
+        select(
+            Suspicion.device_id,
+            func.count().filter(Suspicion.kind.not_in(UNPROVEN)),
+            func.count().filter(Suspicion.kind.in_(UNPROVEN)),
+        )
+        .where(Suspicion.step >= step)
+        .group_by(Suspicion.device_id)
+    )
+    with sessions() as session:
+        said = {device_id: (suspicions, notes) for device_id, suspicions, notes in session.execute(words)}
+        found = [
+            Contributor(member, device_id, steps, int(samples), *said.get(device_id, (0, 0)))
+            for member, device_id, steps, samples in session.execute(given)
+        ]
+    return sorted(found, key=lambda row: (-row.suspicions, -row.samples, row.member))
+
+
+def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:
+    """Move checkpoints of steps that were undone out of the way; returns these steps.
+
+    `last_counting_step`: the last step of an era that no later one undid; None: all count. Those of the return before
+    are removed.
+    """
+    undone = [step for step in stored_steps(directory) if _is_undone(directory, step, last_counting_step)]
+    if undone:
+        shutil.rmtree(directory / UNDONE, ignore_errors=True)
+        (directory / UNDONE).mkdir()
+    for step in undone:
+        name = checkpoint_name(step)
+        (directory / name).replace(directory / UNDONE / name)
+    return undone
+
+
+def _is_undone(directory: Path, step: int, last_counting_step: Callable[[int], int | None]) -> bool:
+    try:
+        manifest = verify(directory / checkpoint_name(step), files=()).manifest
+    except StorageError:  # whoever resumes passes it over
+        return False
+    last = last_counting_step(manifest.era)
+    return last is not None and manifest.step > last

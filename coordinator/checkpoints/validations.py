@@ -1,0 +1,92 @@
+"""What held-out samples say of each checkpoint: the validator writes it once for each, everybody else reads it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session
+
+from coordinator.ledger.presence import CheckpointRow, checkpoint_row
+from coordinator.store.engine import Sessions
+from coordinator.store.eras import last_counting_step
+from coordinator.store.locks import Lock, beside_others
+from coordinator.store.models import Checkpoint, Validation
+from coordinator.store.notify import Topic, tell
+
+
+@dataclass(frozen=True)
+class ValidationRow:
+    """One checkpoint's measures; see `coordinator.store.models.Validation`."""
+
+    step: int
+    era: int
+    manifest_sha256: str
+    set_sha256: str
+    sequence_length: int  # tokens
+    samples: int
+    predicted_tokens: int
+    mlm_loss: float | None
+    sop_loss: float | None
+    accuracy: float
+    sop_accuracy: float | None
+    elapsed_s: float
+    evaluated_at: float  # Unix seconds
+
+    @property
+    def loss(self) -> float | None:
+        """The objective's total, as in training; None if it was not finite."""
+        return None if self.mlm_loss is None else self.mlm_loss + (self.sop_loss or 0.0)
+
+    @property
+    def perplexity(self) -> float | None:
+        """Among how many tokens, all alike, the model as good as draws; None where that is beyond all numbers."""
+        try:
+            return None if self.mlm_loss is None else math.exp(self.mlm_loss)
+        except OverflowError:
+            return None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All of it by name, as scripts read it."""
+        return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
+
+
+def validations(sessions: Sessions) -> list[ValidationRow]:
+    """All that count, in the order of their steps."""
+    names = [field.name for field in fields(ValidationRow)]
+    with sessions() as session:
+        found = session.scalars(select(Validation).order_by(Validation.step))
+        return [ValidationRow(**{name: getattr(row, name) for name in names}) for row in found]
+
+
+def best_steps(sessions: Sessions) -> list[int]:
+    """Steps in the order of their loss, the best first; of those only that were evaluated on the newest's samples."""
+    rows = validations(sessions)
+    comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
+    return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
+
+
+def pending_checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+    """The recorded checkpoints that nobody has evaluated, the newest first."""
+    same = and_(Validation.step == Checkpoint.step, Validation.manifest_sha256 == Checkpoint.manifest_sha256)
+    waiting = select(Checkpoint).outerjoin(Validation, same).where(Validation.step.is_(None))
+    with sessions() as session:
+        return [checkpoint_row(row) for row in session.scalars(waiting.order_by(Checkpoint.step.desc()))]
+
+
+def record_validation(sessions: Sessions, row: ValidationRow) -> bool:
+    """Store it in place of an earlier one of that step; false if the checkpoint's step has been undone meanwhile."""
+
+    def enter(session: Session) -> bool:
+        beside_others(session, Lock.ERA)
+        undone_after = last_counting_step(session, row.era)
+        if undone_after is not None and row.step > undone_after:
+            return False
+        session.merge(Validation(**asdict(row)))
+        tell(session, Topic.PROGRESS)
+        return True
+
+    return sessions.transact(enter)

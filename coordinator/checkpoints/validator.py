@@ -1,0 +1,161 @@
+"""The validator: evaluates each new checkpoint on held-out samples, beside the keeper and out of its way.
+
+A large model on a processor takes minutes for it, and the swarm must not wait; so it is a process of its own, of low
+priority and one thread, that knows the checkpoints by the database and the disk alone. Whatever happens to it, the run
+goes on. `run_validator` is its main function.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from auth.errors import StorageError
+from coordinator.checkpoints.validations import ValidationRow, pending_checkpoints, record_validation
+from coordinator.checkpoints.writing import restore_verified
+from coordinator.ledger.presence import CheckpointRow
+from coordinator.run.directory import RunDirectory
+from coordinator.store.checkpoint_models import UnigramBaseline
+from coordinator.store.engine import Sessions, open_engine
+from peer.config.run import RunConfig
+from peer.data.batching.validation_set import ValidationSet, open_validation_set
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model
+from peer.models.held_out import Evaluation, evaluate, unigram_loss
+
+logger = logging.getLogger(__name__)
+POLL_S = 1.0
+LAST_S = 5.0  # for the checkpoint that the keeper wrote on leaving, and others that wait, once it is told to stop
+
+
+@dataclass
+class Validator:
+    """The validator's parts; `run` is its loop."""
+
+    directory: RunDirectory
+    config: RunConfig
+    model: PreTrainedModel
+    sessions: Sessions
+    clock: Callable[[], float] = time.time
+    sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # by sequence length; None: nothing held out
+    passed_over: set[str] = field(default_factory=set)  # the manifests of checkpoints that cannot be evaluated
+
+    def run(self, stop: threading.Event) -> None:
+        """Evaluate checkpoints as they come, the newest first, until told to stop; then quickly what is left."""
+        pending = pending_checkpoints(self.sessions)
+        self.samples_at(pending[0].step if pending else 0)  # while nobody waits for it
+        while not stop.is_set():
+            if not self.evaluate_newest(stop.is_set):
+                stop.wait(POLL_S)
+        deadline = self.clock() + LAST_S
+        while self.evaluate_newest(lambda: self.clock() > deadline):
+            pass
+
+    def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
+        """Evaluate the newest checkpoint that waits for it; false if there is none, or it was told to stop."""
+        for checkpoint in pending_checkpoints(self.sessions):
+            samples = self.samples_at(checkpoint.step)
+            if samples is None or checkpoint.manifest_sha256 in self.passed_over:
+                continue
+            try:
+                return self._evaluate(checkpoint, samples, should_stop)
+            except StorageError as error:
+                self.passed_over.add(checkpoint.manifest_sha256)
+                logger.warning("cannot evaluate the checkpoint of step %d: %s", checkpoint.step, error)
+        return False
+
+    def samples_at(self, step: int) -> ValidationSet | None:
+        """The samples for the phase that begins or goes on with the checkpoint of this step."""
+        now = self.config.at_step(step)
+        length = now.data.sequence_length
+        if length not in self.sets:
+            found = open_validation_set(now, self.directory.tokenizer_dir, self.directory.validation_dir)
+            self.sets[length] = found
+            if found is not None:
+                self._keep_baseline(found)
+            else:
+                share = now.data.validation.share
+                logger.warning("no text is held out: nothing to evaluate on; raise `data.validation.share` (%g)", share)
+        return self.sets[length]
+
+    def _keep_baseline(self, samples: ValidationSet) -> None:
+        """What guessing by frequency would lose on them: the keeper compares with it whether the model learns."""
+        tokenizer_dir = self.directory.tokenizer_dir
+        vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
+        loss = unigram_loss(samples.samples, vocabulary, special)
+        with self.sessions.begin() as session:
+            session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
+
+    def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
+        """Evaluate one checkpoint and store the result; false if it was told to stop before the end."""
+        began_at = self.clock()
+        folder = self.directory.checkpoint_dir(checkpoint.step)
+        manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)
+        result = evaluate(self.model, samples.samples, should_stop)
+        if result is None:
+            return False
+        row = make_row(checkpoint, manifest.era, samples, result, began_at, self.clock())
+        if not record_validation(self.sessions, row):
+            raise StorageError(f"step {row.step} was undone by a return to an earlier checkpoint.")
+        loss = "that is no number" if row.loss is None else f"{row.loss:.4f}"
+        said = "step %d: loss on held-out text %s, accuracy %.4f"
+        logger.info(said, row.step, loss, row.accuracy, extra={"step": row.step})
+        return True
+
+
+def make_row(
+    checkpoint: CheckpointRow,
+    era: int,
+    samples: ValidationSet,
+    result: Evaluation,
+    began_at: float,
+    now: float,
+) -> ValidationRow:
+    """What is stored of an evaluation; losses that are no numbers are none."""
+    finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0))
+    return ValidationRow(
+        step=checkpoint.step,
+        era=era,
+        manifest_sha256=checkpoint.manifest_sha256,
+        set_sha256=samples.sha256,
+        sequence_length=samples.samples.input_ids.shape[1],
+        samples=result.samples,
+        predicted_tokens=result.predicted_tokens,
+        mlm_loss=result.mlm_loss if finite else None,
+        sop_loss=result.sop_loss if finite else None,
+        accuracy=result.accuracy,
+        sop_accuracy=result.sop_accuracy,
+        elapsed_s=now - began_at,
+        evaluated_at=now,
+    )
+
+
+def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Validator:
+    """The validator of a run, its model not trained yet; raises `ConfigError` and `StorageError`."""
+    directory = RunDirectory.open(run_dir)
+    config, tokenizer_dir = directory.config, directory.tokenizer_dir
+    vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
+    return Validator(
+        directory=directory,
+        config=config,
+        model=build_model(config, vocabulary, load_special_ids(tokenizer_dir)),
+        sessions=Sessions(open_engine(directory.database_url)),
+        clock=clock,
+    )
+
+
+def run_validator(run_dir: Path) -> None:
+    """Main function of the validator's process; ends on SIGTERM."""
+    torch.set_num_threads(1)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    open_validator(run_dir).run(stop)

@@ -1,0 +1,135 @@
+"""Checkpoints: written aside, verified, renamed; the previous one is intact whatever happens in between.
+
+A checkpoint is a directory `step-00000012` that plain transformers can load, plus what a resumed run needs:
+
+    config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
+    optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state
+    run.yaml                                          the whole run configuration
+    probe.safetensors                                 a fixed batch; its loss with these weights stands in the manifest
+    manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from auth.errors import StorageError
+from auth.files import sync
+from coordinator.checkpoints.manifest import FORMAT_VERSION, MANIFEST, Manifest, StoredCheckpoint, file_entry, verify
+from coordinator.run.directory import checkpoint_name
+from peer.models.checkpoint_state import OPTIMIZER, WEIGHTS, restore_model
+
+RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs may lie there, too
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of the state between two global steps, on the CPU, sharing no memory with the live tensors."""
+
+    step: int
+    model: Mapping[str, torch.Tensor]
+    optimizer: Mapping[str, torch.Tensor]
+
+
+def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot:
+    """Copy the state; the caller makes sure that no step changes it meanwhile."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    statistics = {
+        f"{names[id(parameter)]}/{key}": value.detach().cpu().clone()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    weights, seen = {}, set()
+    for name, tensor in model.state_dict().items():  # tied weights are stored once, as transformers does
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            weights[name] = tensor.detach().cpu().clone().contiguous()
+    return Snapshot(step, weights, statistics)
+
+
+def write_checkpoint(
+    directory: Path,
+    snapshot: Snapshot,
+    *,
+    run: str,
+    era: int,
+    texts: Mapping[str, str],
+    tokenizer_dir: Path,
+    probe: Mapping[str, torch.Tensor],
+    probe_loss: float | None,
+    created_at: float,
+) -> StoredCheckpoint:
+    """Write aside, sync, verify by reading back, rename; raises `StorageError` and leaves nothing half-written.
+
+    `texts` are further files by name (config.json, run.yaml).
+    """
+    target = directory / checkpoint_name(snapshot.step)
+    aside = directory / f".{target.name}.writing"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        _require_space(aside, snapshot)
+        save_file(dict(snapshot.model), aside / WEIGHTS, metadata={"format": "pt"})
+        save_file(dict(snapshot.optimizer), aside / OPTIMIZER)
+        save_file(dict(probe), aside / "probe.safetensors")
+        for file in sorted(tokenizer_dir.iterdir()):
+            shutil.copyfile(file, aside / file.name)
+        for name, text in texts.items():
+            (aside / name).write_text(text, encoding="utf-8")
+        files = {file.name: file_entry(file) for file in sorted(aside.iterdir())}
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            run=run,
+            step=snapshot.step,
+            era=era,
+            created_at=created_at,
+            probe_loss=probe_loss,
+            files=files,
+        )
+        (aside / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        for file in aside.iterdir():
+            sync(file)
+        sync(aside)
+        verify(aside)
+        replaced = directory / f".{target.name}.replaced"
+        if target.exists():  # the same step again, after a return to an earlier checkpoint
+            target.replace(replaced)
+        aside.replace(target)
+        sync(directory)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except (OSError, SafetensorError) as error:  # the latter is what a full disk is called within safetensors
+        shutil.rmtree(aside, ignore_errors=True)
+        raise StorageError(
+            f"The checkpoint of step {snapshot.step} could not be written to {directory} "
+            f"({getattr(error, 'strerror', None) or error}): free some space; the previous checkpoint is intact."
+        ) from error
+    return verify(target)
+
+
+def _require_space(directory: Path, snapshot: Snapshot) -> None:
+    """Raise `OSError` before a disk is filled to the last byte, and not when it is."""
+    size_bytes = sum(tensor.nbytes for tensor in (*snapshot.model.values(), *snapshot.optimizer.values()))
+    if shutil.disk_usage(directory).free < size_bytes + RESERVE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
+    """Copy the weights of just this checkpoint into the model, when they match its manifest; raises `StorageError`.
+
+    It may be pruned or replaced by another of the same step at any moment: then it is not this checkpoint any more.
+    """
+    stored = verify(path, files=(WEIGHTS,))
+    restore_model(model, path)
+    if not verify(path, files=()).manifest_sha256 == stored.manifest_sha256 == manifest_sha256:
+        raise StorageError(f"{path.name}: another checkpoint of that step has taken its place.")
+    return stored.manifest

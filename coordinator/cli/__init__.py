@@ -1,0 +1,4 @@
+"""The operators' commands.
+
+Only `manyhands` imports these modules; each calls the packages below it and maps errors to exit codes.
+"""

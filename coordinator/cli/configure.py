@@ -1,0 +1,213 @@
+"""What the environment asks of a run that is served in a container: variables in, settings out, and no file touched.
+
+`docker/.env.example` and the operator's guide explain the variables. One that is empty counts as not set, because that
+is how Compose hands on what nobody has filled in.
+
+`manyhands coordinator configure`: what a container does before it serves a run.
+
+At the first start it makes the run that the environment describes, whole or not at all; at each later one it brings
+`settings.yaml` in line with the environment, and leaves alone whatever no variable speaks of.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from auth.errors import ConfigError
+from auth.files import write_private
+from coordinator.cli.options import DIRECTORY
+from coordinator.context.open_run import create_run, make_settings
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.runtime.console import say
+
+HOST = "MANYHANDS_HOST"
+
+ANNOUNCE = "MANYHANDS_ANNOUNCE"
+
+FALLBACK = "MANYHANDS_FALLBACK"
+
+CONTROL_PORT = "MANYHANDS_CONTROL_PORT"
+
+WEB_PORT = "MANYHANDS_WEB_PORT"
+
+SWARM_PORT = "MANYHANDS_SWARM_PORT"
+
+DOMAIN = "MANYHANDS_DOMAIN"
+
+TRUSTED_PROXIES = "MANYHANDS_TRUSTED_PROXIES"
+
+DATABASE_URL = "MANYHANDS_DATABASE_URL"
+
+POSTGRES_PASSWORD = "MANYHANDS_POSTGRES_PASSWORD"  # noqa: S105  # the variable's name
+
+RUN_FILE = "MANYHANDS_RUN_FILE"
+# What sets which key of settings.yaml; in messages the operator reads the variable.
+VARIABLE_OF = {
+    "public_host": HOST,
+    "announce_hosts": ANNOUNCE,
+    "fallback_addresses": FALLBACK,
+    "control_port": CONTROL_PORT,
+    "web_port": WEB_PORT,
+    "swarm_port": SWARM_PORT,
+    "public_url": DOMAIN,
+    "trusted_proxies": TRUSTED_PROXIES,
+    "database_url": DATABASE_URL,
+}
+
+VARIABLES = (*VARIABLE_OF.values(), POSTGRES_PASSWORD, RUN_FILE)
+
+OWN_PROXIES = ("127.0.0.1", "::1")
+
+DRIVER = "postgresql+psycopg"
+
+POSTGRES_PORT = 5432
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the variables come to."""
+
+    run_file: Path | None  # None: nobody has named one
+    settings: Mapping[str, object]  # keys of settings.yaml; what none of the variables sets is not among them
+
+
+def read_environment(environ: Mapping[str, str]) -> Wanted:
+    """What a run shall be; raises `ConfigError` for a variable that is missing, or wrong by itself."""
+    given = {name: environ.get(name, "").strip() for name in VARIABLES}
+    if not given[HOST]:
+        raise ConfigError(
+            f"{HOST} is missing: set it to the name or address under which volunteers reach this machine "
+            "(docker/.env.example explains each variable)."
+        )
+    settings = {
+        "public_host": given[HOST],
+        "announce_hosts": _listed(given[ANNOUNCE]),
+        "fallback_addresses": _listed(given[FALLBACK]),
+        "control_port": _port(CONTROL_PORT, given[CONTROL_PORT]),
+        "web_port": _port(WEB_PORT, given[WEB_PORT]),
+        "swarm_port": _port(SWARM_PORT, given[SWARM_PORT]),
+        "public_url": _public_url(given[DOMAIN]),
+        "trusted_proxies": [*OWN_PROXIES, *proxies] if (proxies := _listed(given[TRUSTED_PROXIES])) else None,
+        "database_url": _database_url(given),
+    }
+    run_file = Path(given[RUN_FILE]) if given[RUN_FILE] else None
+    return Wanted(run_file, {key: value for key, value in settings.items() if value})
+
+
+def settle(before: Settings, wanted: Wanted) -> Settings:
+    """The settings with what the environment asks for; raises `ConfigError`, which names the variable."""
+    return make_settings(VARIABLE_OF, **{**before.model_dump(mode="json"), **wanted.settings})
+
+
+def changed_keys(before: Settings, after: Settings) -> list[str]:
+    """Which keys differ, in the order of settings.yaml."""
+    return [key for key in Settings.model_fields if getattr(before, key) != getattr(after, key)]
+
+
+def require_same_database(before: Settings, after: Settings) -> None:
+    """Raise `ConfigError` where a run would leave its database behind; user and password may change."""
+    there, asked = (_described(settings.database_url) for settings in (before, after))
+    if there != asked:
+        raise ConfigError(
+            f"This run is in {there}, and the environment names {asked}, where its data does not go by itself: "
+            f"set {DATABASE_URL} and {POSTGRES_PASSWORD} as before, or move it by a backup (docs/operators.md)."
+        )
+
+
+def _listed(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _port(name: str, text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 65_535):
+        raise ConfigError(f"{name} ({text!r:.40}) must be a port, a number from 1 to 65535.")
+    return int(text) if text else None
+
+
+def _public_url(domain: str) -> str | None:
+    if domain and not re.fullmatch(r"[A-Za-z0-9.-]{1,253}(:\d{1,5})?", domain):
+        raise ConfigError(f"{DOMAIN} ({domain!r:.80}) must be a name such as training.example.org, without https://.")
+    return f"https://{domain}" if domain else None
+
+
+def _database_url(given: Mapping[str, str]) -> str | None:
+    """The address as settings.yaml wants it; what is wrong with one is said without repeating it."""
+    address, password = given[DATABASE_URL], given[POSTGRES_PASSWORD]
+    if address and password:
+        raise ConfigError(
+            f"{DATABASE_URL} (a server of your own) and {POSTGRES_PASSWORD} (the one of the profile `postgres`) "
+            "exclude each other: set one of them."
+        )
+    if password:
+        url = URL.create(DRIVER, "manyhands", password, "postgres", POSTGRES_PORT, "manyhands")
+        return url.render_as_string(hide_password=False)
+    return _as_postgres(address) if address else None
+
+
+def _as_postgres(address: str) -> str:
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(f"{DATABASE_URL} is no URL: write postgresql://USER:PASSWORD@HOST:5432/DATABASE.") from error
+    if url.drivername not in {"postgres", "postgresql", DRIVER}:
+        raise ConfigError(f"{DATABASE_URL} must begin with postgresql://, not with {url.drivername:.40}://.")
+    return url.set(drivername=DRIVER).render_as_string(hide_password=False)
+
+
+def _described(address: str | None) -> str:
+    """Where a database is, without who may use it."""
+    if address is None:
+        return "SQLite in its directory"
+    url = make_url(address)
+    return f"the PostgreSQL database {url.database} at {url.host}:{url.port or POSTGRES_PORT}"
+
+
+SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are not shown
+
+
+def configure(directory: Path = DIRECTORY) -> None:
+    """Make the run that the MANYHANDS_* variables describe, or bring its settings in line with them; for containers."""
+    wanted = read_environment(os.environ)
+    if (directory / "run.yaml").is_file():
+        bring_in_line(RunDirectory.open(directory), wanted)
+    else:
+        make(directory, wanted)
+
+
+def make(path: Path, wanted: Wanted) -> None:
+    """Make the run, tokenizer included, or nothing."""
+    config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
+    settings = settle(Settings(), wanted)
+    say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
+    run = create_run(path, config, settings)
+    say(f"The run is ready. Join link: {run.join_link}")
+
+
+def bring_in_line(run: RunDirectory, wanted: Wanted) -> None:
+    """Write what the environment asks for into `settings.yaml`, and say what changes."""
+    after = settle(run.settings, wanted)
+    require_same_database(run.settings, after)
+    changed = changed_keys(run.settings, after)
+    if changed:
+        write_private(run.path / "settings.yaml", after.to_yaml().encode())
+    for key in changed:
+        value = "what the environment says" if key in SECRET_KEYS else repr(getattr(after, key))
+        say(f"settings.yaml: `{key}` is now {value}.")
+    if wanted.run_file is not None and not _holds(wanted.run_file, run.config):
+        say(f"{wanted.run_file} is not used: the run keeps the run file it was made with, {run.path}/run.yaml.")
+
+
+def _holds(run_file: Path, config: RunConfig) -> bool:
+    try:
+        return RunConfig.from_yaml(run_file) == config
+    except ConfigError:
+        return False  # nobody needs it any more: no reason not to serve

@@ -1,0 +1,59 @@
+"""`manyhands demo`: a whole run on this machine, in one command."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import typer
+from platformdirs import user_data_path
+
+from coordinator.context.open_run import open_run
+from coordinator.service.demo import Demo, DemoPlan, prepare_run
+from coordinator.service.demo_report import summary_lines
+from coordinator.service.supervisor import StopRequest
+from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.runtime.console import say, say_json
+
+app = typer.Typer()
+MAX_PEERS = 16
+
+
+@app.command(epilog="Example: manyhands demo --steps 12 --json")
+def demo(
+    peers: int = typer.Option(2, min=1, max=MAX_PEERS, help="Volunteers to start."),
+    steps: int | None = typer.Option(None, min=1, help="End after so many global steps; else with Ctrl-C."),
+    port: int | None = typer.Option(None, min=1, max=65535, help="The dashboard's port; else 8080, or any if taken."),
+    directory: Path | None = typer.Option(None, "--dir", help="The run's directory; one with a run is continued."),
+    config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="a small ALBERT"),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; what happens goes to stderr."),
+) -> None:
+    """A whole run on this machine: coordinator, dashboard and volunteers, each a process of its own."""
+    tell = _tell_stderr if as_json else say
+    plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)
+    tell(f"Run directory: {plan.directory}")
+    with StopRequest() as stop, open_run(prepare_run(plan).path) as run:
+        running = Demo(run, tell, stop)
+        try:
+            running.start(peers)
+            running.follow(steps)
+            running.stop()
+        finally:
+            running.kill()
+        summary = running.summary()
+    if as_json:
+        say_json(summary)
+    else:
+        for line in summary_lines(summary):
+            say(line)
+
+
+def default_directory(now: datetime) -> Path:
+    """A directory of its own for each demo."""
+    return user_data_path("manyhands") / f"demo-{now:%Y%m%d-%H%M%S}"
+
+
+def _tell_stderr(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

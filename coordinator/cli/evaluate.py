@@ -1,0 +1,174 @@
+"""`manyhands evaluate`: downstream tasks on checkpoints, side by side where there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+from platformdirs import user_cache_path
+from pydantic import ValidationError
+
+from auth.errors import ConfigError
+from coordinator.checkpoints.manifest import newest_verified
+from coordinator.evaluation.comparison import Contestant, headings, markdown, table_rows
+from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
+from coordinator.evaluation.tasks.running import run_apart
+from peer.config.evaluation import METRICS, UNTRAINED, Columns, Task
+from peer.config.run import RunConfig
+from peer.runtime.console import say, say_json, say_table
+
+app = typer.Typer(pretty_exceptions_enable=False)
+RANDOM_START = "random start"
+
+
+@app.command("evaluate", epilog="Example: manyhands evaluate my-model --task ner --train train.conll --test test.conll")
+def evaluate(
+    checkpoint: list[str] = typer.Argument(
+        ...,
+        metavar="CHECKPOINT...",
+        help="A run (its newest checkpoint), a checkpoint's folder, or a model of the hub.",
+        show_default=False,
+    ),
+    task: str = typer.Option("", help=f"What to try: {', '.join(METRICS)}."),
+    config: Path | None = typer.Option(None, help="A run file: all tasks of its `evaluation`.", show_default=False),
+    train: str = typer.Option("", help="Examples to fine-tune on: a file, or hub:OWNER/NAME."),
+    dev: str = typer.Option("", help="Examples that say when to stop; default: a tenth of --train."),
+    test: str = typer.Option("", help="Examples to judge by."),
+    text_column: str = typer.Option("", help="Column of the text; in CoNLL files a number."),
+    pair_column: str = typer.Option("", help="Column of a second text."),
+    label_column: str = typer.Option("", help="Column of the label or tag."),
+    metric: str = typer.Option("", help="The one to compare by; default: the task's first."),
+    seeds: int | None = typer.Option(None, min=1, max=32, help="How many fine-tunings.", show_default="3"),
+    epochs: int | None = typer.Option(None, min=1, help="At most, of each.", show_default="10"),
+    patience: int | None = typer.Option(None, min=1, help="Epochs without a better score.", show_default="3"),
+    batch_size: int | None = typer.Option(None, min=1, help="Examples at once.", show_default="16"),
+    learning_rate: float | None = typer.Option(None, help="At its highest.", show_default="5e-5"),
+    max_length: int | None = typer.Option(None, min=8, help="Tokens.", show_default="128"),
+    max_train: int | None = typer.Option(None, min=1, help="Take only the first.", show_default="all"),
+    max_test: int | None = typer.Option(None, min=1, help="Take only the first.", show_default="all"),
+    random_start: bool = typer.Option(False, "--random-start", help="Also the first one's shape with fresh weights."),
+    save: Path | None = typer.Option(None, help="Keep the best fine-tuned model of the first checkpoint here."),
+    as_markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
+    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
+) -> None:
+    """Try checkpoints on a task, or on all tasks of a run file: fine-tune with several seeds, judge, compare."""
+    if (config is None) == (not task):
+        raise ConfigError("Name either one task with `--task` or a run file with `--config`.")
+    recipe: dict[str, object] = {
+        "seeds": None if seeds is None else list(range(seeds)),
+        "epochs": epochs,
+        "patience": patience,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "max_length": max_length,
+        "max_train": max_train,
+        "max_test": max_test,
+    }
+    recipe_options = {f"--{key.replace('_', '-')}": value for key, value in recipe.items()}
+    if config is not None:
+        _refuse_beside_config({"--train": train, "--dev": dev, "--test": test, "--metric": metric, **recipe_options})
+        tasks, base = RunConfig.from_yaml(config).evaluation.tasks, config.absolute().parent
+        if not tasks:
+            raise ConfigError(f"{config} names no tasks: add them under `evaluation`.")
+    else:
+        places = {"train": train, "dev": dev, "test": test}
+        columns = {"text": text_column, "pair": pair_column, "label": label_column}
+        tasks, base = (make_task(task, places, columns, metric, recipe),), Path.cwd()
+    contestants = [
+        _judge(name, source, fresh, tasks, base, None if fresh or place else save)
+        for place, (name, source, fresh) in enumerate(_entries(checkpoint, random_start))
+    ]
+    if as_json:
+        say_json([each.facts for each in contestants])
+    elif as_markdown:
+        say(markdown(contestants))
+    else:
+        _show(contestants)
+
+
+def make_task(
+    kind: str, places: dict[str, str], columns: dict[str, str], metric: str, recipe: Mapping[str, object]
+) -> Task:
+    """The task that a command's options name; raises `ConfigError`."""
+    if kind not in METRICS:
+        raise ConfigError(f"`--task` ({kind}) must be one of: {', '.join(METRICS)}.")
+    given = {key: _column(value) for key, value in columns.items() if value}
+    chosen = {key: value for key, value in recipe.items() if value is not None}
+    content = {"name": kind, "kind": kind, "metric": metric or None, "columns": Columns(**given), "recipe": chosen}
+    content |= {key: value for key, value in places.items() if value}
+    if not places["test"]:
+        raise ConfigError("`--test` is missing: the examples to judge by.")
+    if kind not in UNTRAINED and not places["train"]:
+        raise ConfigError(f"`--train` is missing: a task of kind {kind} is fine-tuned.")
+    try:
+        return Task.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{key + ': ' if key else ''}{first['msg'].removeprefix('Value error, ')}.") from error
+
+
+def _refuse_beside_config(options: Mapping[str, object]) -> None:
+    """The run file says all of a task: what an option says beside it would not hold, so it is an error."""
+    for name, value in options.items():
+        if value:
+            raise ConfigError(f"`{name}` is for one task, named with `--task`: with `--config` the run file says it.")
+
+
+def _column(text: str) -> int | str:
+    return int(text) if text.removeprefix("-").isdigit() else text
+
+
+def _entries(checkpoints: list[str], random_start: bool) -> list[tuple[str, str, bool]]:
+    """Name, source, whether with fresh weights."""
+    found = [(text.rstrip("/"), _source(text), False) for text in checkpoints]
+    return found + ([(RANDOM_START, found[0][1], True)] if random_start else [])
+
+
+def _source(text: str) -> str:
+    """What transformers is told: a run's newest checkpoint, a folder, or the name itself."""
+    path = Path(text)
+    if (path / "checkpoints").is_dir():
+        newest = newest_verified(path / "checkpoints")
+        if newest is None:
+            raise ConfigError(f"{path} has no checkpoint yet.")
+        return str(newest.path.absolute())
+    return str(path.absolute()) if path.is_dir() else text
+
+
+def _judge(name: str, source: str, fresh: bool, tasks: tuple[Task, ...], base: Path, save: Path | None) -> Contestant:
+    results: dict[str, TaskResult] = {}
+    cache = user_cache_path("manyhands") / "examples"
+    for task in tasks:
+        folder = "" if save is None or not task.is_trained else str(save / task.name if len(tasks) > 1 else save)
+        found = run_apart(Plan(source, task, str(base), str(cache), fresh, folder))
+        assert found is not None  # nobody told it to stop
+        results[task.name] = found
+    return Contestant(name, results)
+
+
+def _show(contestants: list[Contestant]) -> None:
+    if len(contestants) > 1:
+        say_table(headings(contestants), table_rows(contestants))
+    for each in contestants:
+        for result in each.results.values():
+            if len(contestants) == 1:
+                _show_result(result)
+            for seed in result.failures:
+                say(f"{each.name}, {result.task}, seed {seed.seed} did not converge: {seed.failure}.")
+            for probe in result.probes:
+                _show_probe(each.name, probe)
+
+
+def _show_result(result: TaskResult) -> None:
+    rows = [(name, score_text(result, name)) for name in result.metrics if result.values(name)]
+    say(f"{result.task}: {result.examples:,} examples, {len(result.converged)} of {len(result.seeds)} trials count")
+    say_table(("metric", "score"), rows)
+
+
+def _show_probe(name: str, probe: ProbeResult) -> None:
+    say(f"{name}: {probe.template} (distance {probe.distance:.4f})")
+    columns = [[f"{each.token} {each.probability:.4f}" for each in group] for group in probe.fillings]
+    say_table(probe.groups, list(zip(*columns, strict=True)))

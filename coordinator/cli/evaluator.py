@@ -1,0 +1,100 @@
+"""`manyhands coordinator evaluator | evaluators`: trying checkpoints on tasks; who may report from elsewhere."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from auth.files import make_private_directory, write_private
+from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.context.open_run import open_run
+from coordinator.evaluation.evaluations import allow_evaluator, allowed_evaluators, remove_evaluator
+from coordinator.evaluation.evaluator import Evaluator
+from coordinator.evaluation.local_run import LocalRun
+from coordinator.evaluation.remote_run import RemoteRun
+from coordinator.run.directory import RunDirectory
+from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr
+from coordinator.service.supervisor import StopRequest
+from peer.config.evaluation import is_web
+from peer.runtime.console import format_age, say, say_json, say_table
+
+ADDRESS_FILE = "coordinator.txt"
+
+
+class EvaluatorsAction(str, Enum):
+    """What can be done about evaluators."""
+
+    LIST = "list"
+    ADD = "add"
+    REMOVE = "remove"
+
+
+def evaluator(
+    directory: Path = typer.Argument(
+        ..., metavar="DIR", help="The run's directory; elsewhere, a directory for the evaluator.", show_default=False
+    ),
+    coordinator: str = typer.Option("", help="The run's web address, at the first start elsewhere."),
+    once: bool = typer.Option(False, "--once", help="End when nothing waits any more."),
+    threads: int = typer.Option(0, min=0, help="Threads that compute; 0: as many as there are cores."),
+    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
+) -> None:
+    """Try each published checkpoint on the tasks of the run file, until told to stop by Ctrl-C or SIGTERM."""
+    log_to_stderr("evaluator", LogStyle(log_format, directory.name, frozenset()))
+    with StopRequest() as stop:
+        if (directory / "run.yaml").is_file():
+            with open_run(directory) as run:
+                _require_tasks(run.directory)
+                Evaluator(LocalRun(run.directory, run.sessions), stop, threads=threads).run(once=once)
+            return
+        remote = RemoteRun(_address(directory, coordinator), directory.absolute())
+        say(f"This evaluator's key: {remote.key.public_hex}")
+        say(f"The run's operator allows it: manyhands coordinator evaluators DIR add NAME {remote.key.public_hex}")
+        Evaluator(remote, stop, threads=threads).run(once=once)
+
+
+def evaluators(
+    directory: Path = DIRECTORY,
+    action: EvaluatorsAction = typer.Argument(EvaluatorsAction.LIST, help="What to do."),
+    name: str = typer.Argument("", help="What the evaluator is called."),
+    key: str = typer.Argument("", help="Its key, as it prints it at its start."),
+    as_json: bool = JSON,
+) -> None:
+    """Say which evaluators on other machines may report; let one, or no longer."""
+    with open_run(directory) as run:
+        if action is EvaluatorsAction.ADD:
+            with run.audit.act("evaluators-add", name, key[:16]):
+                allow_evaluator(run.sessions, name, key, time.time())
+        elif action is EvaluatorsAction.REMOVE:
+            with run.audit.act("evaluators-remove", name):
+                remove_evaluator(run.sessions, name)
+        rows = allowed_evaluators(run.sessions)
+    if as_json:
+        say_json([{"name": name, "key": key, "added_at": added_at} for name, key, added_at in rows])
+        return
+    now = time.time()
+    say_table(("evaluator", "key", "added"), [(name, key, format_age(added_at, now)) for name, key, added_at in rows])
+
+
+def _require_tasks(directory: RunDirectory) -> None:
+    if not directory.config.evaluation.tasks:
+        raise ConfigError(f"{directory.path}/run.yaml names no tasks: add them under `evaluation`.")
+
+
+def _address(directory: Path, given: str) -> str:
+    """The coordinator's web address, kept in the evaluator's directory; raises `ConfigError`."""
+    kept = directory / ADDRESS_FILE
+    if given:
+        if not is_web(given):
+            raise ConfigError(
+                f"`--coordinator` ({given!r:.80}) must be the run's web address: https://... or http://..."
+            )
+        make_private_directory(directory)
+        write_private(kept, given.encode())
+        return given
+    if not kept.is_file():
+        raise ConfigError(f"{directory} holds no run: give the web address of one elsewhere with `--coordinator`.")
+    return kept.read_text(encoding="utf-8").strip()

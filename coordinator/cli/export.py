@@ -1,0 +1,106 @@
+"""`manyhands export`: a checkpoint as a folder that plain transformers loads, tried before anybody gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from coordinator.checkpoints.export import exporting
+from coordinator.checkpoints.manifest import StoredCheckpoint, verify
+from coordinator.context.open_run import OpenRun, open_run
+from coordinator.ledger.presence import checkpoints
+from coordinator.publishing.card_facts import card_of_checkpoint, card_of_run
+from coordinator.publishing.onnx import export_onnx, find_exporter
+from coordinator.publishing.places import open_place
+from coordinator.publishing.soundness import check_loads
+from coordinator.run.directory import RunDirectory
+from peer.config.run import RunConfig
+from peer.runtime.console import say, say_json
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.command("export", epilog="Example: manyhands export my-run my-model")
+def export(
+    checkpoint: Path = typer.Argument(
+        ...,
+        metavar="DIR|CHECKPOINT",
+        help="A run's directory (its newest checkpoint that may be published), or one of its checkpoints.",
+        show_default=False,
+    ),
+    out: Path = typer.Argument(..., help="The folder to write; it must be empty or not exist.", show_default=False),
+    onnx: bool = typer.Option(False, "--onnx", help="Also as ONNX, through optimum, if that is installed."),
+    push: str = typer.Option("", help="Then publish it once: a place of the run's `publications`."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Export a checkpoint for use: weights, tokenizer, model card; no optimizer, and nothing of the run's own."""
+    exporter = find_exporter() if onnx else None
+    source, run_dir = _find(checkpoint)
+    stored = verify(source)
+    publish = _publishing(run_dir, push, stored) if push else None
+    with exporting(stored, out, _card(stored, run_dir)) as folder:
+        found = check_loads(folder)  # nobody is to find weights that compute something else
+    location = publish(out) if publish is not None else None
+    if exporter is not None:
+        export_onnx(out, RunConfig.from_yaml(source / "run.yaml").objective.name, found.token_loss, exporter)
+    loss, step = found.loss, stored.manifest.step
+    facts = {"folder": str(out), "step": step, "loss": loss, "onnx": onnx, "published": location}
+    if as_json:
+        say_json(facts)
+        return
+    say(f"Step {step} is in {out}. Plain transformers loads it, with a loss of {loss:.4f} as expected.")
+    if location is not None:
+        say(f"Published: {location}")
+
+
+def _find(path: Path) -> tuple[Path, Path | None]:
+    """The checkpoint that is meant, and the run that it belongs to, if that is here."""
+    if (path / "settings.yaml").is_file():
+        with open_run(path) as run:
+            for row in checkpoints(run.sessions):
+                if not row.withheld:
+                    return run.directory.checkpoint_dir(row.step), path.absolute()
+        raise ConfigError(f"{path} has no checkpoint that may be published: name one (in {path / 'checkpoints'}).")
+    run_dir = path.absolute().parent.parent
+    return path.absolute(), run_dir if (run_dir / "settings.yaml").is_file() else None
+
+
+def _publishing(run_dir: Path | None, address: str, stored: StoredCheckpoint) -> Callable[[Path], str]:
+    """What brings the exported folder to one of the run's places; raises `ConfigError` if it must not go there."""
+    if run_dir is None:
+        raise ConfigError("--push needs a run, whose `publications` say how to reach the place: give its directory.")
+    places = {place.to: place for place in RunDirectory.open(run_dir).settings.publications}
+    if address not in places:
+        known = ", ".join(places) or "none"
+        raise ConfigError(f"`publications` in settings.yaml names no {address!r}; it names: {known}.")
+    place, step = open_place(run_dir, places[address]), stored.manifest.step
+
+    def publish(folder: Path) -> str:
+        with open_run(run_dir) as run, run.audit.act("publish", address, f"step {step}"):
+            return place.publish(folder, stored)
+
+    with open_run(run_dir) as run:
+        _require_publishable(run, stored)
+    return publish
+
+
+def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
+    found = [row for row in checkpoints(run.sessions) if row.manifest_sha256 == stored.manifest_sha256]
+    why = found[0].withheld if found else "the run has no record of it"
+    if why:
+        raise ConfigError(f"Step {stored.manifest.step} may not be published: {why}. Export it without --push.")
+
+
+def _card(stored: StoredCheckpoint, run_dir: Path | None) -> Mapping[str, str]:
+    if run_dir is None:
+        return card_of_checkpoint(stored, "")
+    with open_run(run_dir) as run:
+        return _card_of(run, stored)
+
+
+def _card_of(run: OpenRun, stored: StoredCheckpoint) -> Mapping[str, str]:
+    directory = run.directory
+    return card_of_run(run.sessions, run.ledger, directory.config, stored, directory.settings.model_license or "")

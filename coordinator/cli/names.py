@@ -1,0 +1,65 @@
+"""The operator's commands about names: what the public sees, and who stands in the model card."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path
+
+import typer
+
+from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.context.open_run import open_run
+from coordinator.members.credits import set_named, unnamed_members
+from coordinator.members.names import display_names, hide_name, set_display_name
+from peer.runtime.console import say, say_json, say_table
+
+
+class CreditAction(str, Enum):
+    """What can be done about a member's name in the model card."""
+
+    LIST = "list"
+    OMIT = "omit"
+    NAME = "name"
+
+
+def display_name(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    pseudonym: str = typer.Argument("", help="What the public sees instead; nothing: the name itself."),
+) -> None:
+    """Choose the name under which the public sees a member."""
+    with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
+        set_display_name(run.sessions, name, pseudonym)
+    say(f"The public sees {name} as {pseudonym or name}.")
+
+
+def hide_name_of(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    show: bool = typer.Option(False, "--show", help="Show it again."),
+) -> None:
+    """Let the public see a number instead of a member's name, whatever the member has chosen."""
+    with open_run(directory) as run, run.audit.act("show-name" if show else "hide-name", name):
+        shown = hide_name(run.sessions, name, not show, time.time())
+    say(f"The public sees {name} as {shown}.")
+
+
+def credits_of(
+    directory: Path = DIRECTORY,
+    action: CreditAction = typer.Argument(CreditAction.LIST, help="What to do."),
+    name: str = typer.Argument("", help="The member's name."),
+    as_json: bool = JSON,
+) -> None:
+    """Say whom the model card names: everybody who contributed, unless they asked not to be (`omit`)."""
+    with open_run(directory) as run:
+        if action is not CreditAction.LIST:
+            with run.audit.act(f"credits-{action.value}", name):
+                set_named(run.sessions, name, named=action is CreditAction.NAME)
+        hidden, shown = unnamed_members(run.sessions), display_names(run.sessions)
+        given = [row.member for row in run.ledger.contributions()]
+    rows = [{"member": name, "card": None if name in hidden else shown.get(name, name)} for name in given]
+    if as_json:
+        say_json(rows)
+        return
+    say_table(("member", "in the model card"), [(row["member"], row["card"]) for row in rows])

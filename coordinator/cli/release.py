@@ -1,0 +1,84 @@
+"""`manyhands release`: the best checkpoint as a model that people can use, on this disk and on a hub."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from coordinator.context.open_run import OpenRun, open_run
+from coordinator.publishing.places import HubPlace, open_place
+from coordinator.publishing.release import (
+    DEMO,
+    HELD_OUT,
+    MODEL,
+    NEWEST,
+    Released,
+    Wanted,
+    make_release,
+    task_repository,
+)
+from coordinator.run.publish_settings import HUB, PlaceSettings, read_secret
+from peer.runtime.console import say, say_json
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.command("release", epilog="Example: manyhands release my-run my-release --rule held-out-loss --task ner --demo")
+def release(
+    directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False),
+    out: Path = typer.Argument(..., help="The folder to write; it must be empty or not exist.", show_default=False),
+    rule: str = typer.Option(
+        HELD_OUT, help=f"Which checkpoint: {HELD_OUT}, {NEWEST}, a step's number, or the best on a task, by its name."
+    ),
+    task: list[str] = typer.Option([], help="Also a model fine-tuned for this task of the run file; repeatable."),
+    evaluate: bool = typer.Option(False, "--evaluate", help="Try the checkpoint on all tasks that it lacks."),
+    demo: bool = typer.Option(False, "--demo", help="Also a page to try the models on, ready for a Space."),
+    push: str = typer.Option("", help="Then publish it: a place of the run's `publications`."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Release a run's best checkpoint: weights, tokenizer, model card, task models and a demo."""
+    with open_run(directory) as run:
+        place = _place(run, push) if push else None
+        repository = place.to.removeprefix(HUB) if place is not None and place.is_hub else ""
+        if place is not None and not place.is_hub and (task or demo):
+            raise ConfigError(f"{push} takes the model only: task models and the demo go to a hub (hf://owner/name).")
+        wanted = Wanted(rule, tuple(task), evaluate, demo, repository)
+        made = make_release(run, out, wanted, time.time)
+        published = [] if place is None else _publish(run, place, out, made, demo)
+    facts = {"folder": str(out), "step": made.stored.manifest.step, "choice": made.choice, "loss": made.loss}
+    if as_json:
+        say_json({**facts, "tasks": list(made.tasks), "published": published})
+        return
+    say(made.choice)
+    say(f"It is in {out / MODEL}. Plain transformers loads it, with a loss of {made.loss:.4f} as its card says.")
+    for name in made.tasks:
+        say(f"A model for the task {name} is in {out / name}.")
+    if demo:
+        say(f"To try them: cd {out / DEMO} && uvicorn app:app")
+    for location in published:
+        say(f"Published: {location}")
+
+
+def _place(run: OpenRun, address: str) -> PlaceSettings:
+    places = {place.to: place for place in run.directory.settings.publications}
+    if address not in places:
+        known = ", ".join(places) or "none"
+        raise ConfigError(f"`publications` in settings.yaml names no {address!r}; it names: {known}.")
+    return places[address]
+
+
+def _publish(run: OpenRun, place: PlaceSettings, out: Path, made: Released, demo: bool) -> list[str]:
+    """The model first: the others name it."""
+    step = made.stored.manifest.step
+    with run.audit.act("release", place.to, f"step {step}"):
+        published = [open_place(run.directory.path, place).publish(out / MODEL, made.stored)]
+        published += [_to_hub(run, place, name, out / name, made) for name in made.tasks]
+        return published + ([_to_hub(run, place, DEMO, out / DEMO, made, space=True)] if demo else [])
+
+
+def _to_hub(run: OpenRun, place: PlaceSettings, name: str, folder: Path, made: Released, *, space: bool = False) -> str:
+    beside = place.model_copy(update={"to": task_repository(place.to, name)})
+    return HubPlace(beside, read_secret(run.directory.path, place), space=space).publish(folder, made.stored)

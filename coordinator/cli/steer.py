@@ -1,0 +1,155 @@
+"""The operator's commands that steer a live run: pause, resume, stop, change, announce.
+
+The operator's command to go back: `manyhands coordinator rewind DIR STEP`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from coordinator.checkpoints.rewind import Contributor, checkpoint_to_return_to, contributors_since
+from coordinator.checkpoints.validations import validations
+from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.context.open_run import OpenRun, open_run
+from coordinator.ledger.presence import checkpoints
+from coordinator.ledger.steering import Steersman
+from coordinator.members.audit import os_actor
+from coordinator.members.devices import SHORT_ID_CHARS
+from coordinator.web.admin.administration import Administration
+from peer.runtime.console import format_age, say, say_json, say_table
+
+STEP = typer.Argument(None, help="The checkpoint's step; none: show which there are.", show_default=False)
+
+
+def rewind(
+    directory: Path = DIRECTORY,
+    step: int | None = STEP,
+    quarantine: list[str] = typer.Option([], help="A member whose devices since then are cut off; repeatable."),
+    yes: bool = typer.Option(False, "--yes", help="Do it; without, only say what would be undone."),
+    as_json: bool = JSON,
+) -> None:
+    """Go back to a checkpoint: undo all later steps and have every peer resume from there."""
+    with open_run(directory) as run:
+        if step is None:
+            _say_checkpoints(run, as_json)
+            return
+        checkpoint_to_return_to(run.directory.checkpoints_dir, step)
+        found = contributors_since(run.sessions, step)
+        _require_contributors(quarantine, found)
+        if not yes:
+            _say_contributors(step, run.ledger.last_step(), found, as_json)
+            return
+        acts = Administration(run.sessions, run.membership, os_actor(), time.time)
+        suspects = {row.device_id for row in found if row.member in quarantine}
+        undone, era = acts.rewind(run.directory.checkpoints_dir, run.ledger, step, suspects)
+    if as_json:
+        say_json({"step": step, "era": era, "undone": undone, "contributors": [asdict(row) for row in found]})
+    else:
+        say(f"Undone: {undone} steps after step {step}. All peers resume from there as soon as the keeper is up.")
+
+
+def _require_contributors(names: list[str], found: list[Contributor]) -> None:
+    strangers = sorted(set(names) - {row.member for row in found})
+    if strangers:
+        raise ConfigError(f"{', '.join(strangers)} contributed nothing to the steps that would be undone.")
+
+
+def _say_checkpoints(run: OpenRun, as_json: bool) -> None:
+    losses = {row.step: row.facts["loss"] for row in validations(run.sessions)}
+    rows = [asdict(row) | {"validation_loss": losses.get(row.step)} for row in checkpoints(run.sessions)]
+    if as_json:
+        say_json(rows)
+        return
+    now = time.time()
+    say_table(
+        ("step", "written", "held-out loss", "withheld"),
+        [
+            (row["step"], format_age(row["created_at"], now), row["validation_loss"], row["withheld"] or None)
+            for row in rows
+        ],
+    )
+
+
+def _say_contributors(step: int, last: int, found: list[Contributor], as_json: bool) -> None:
+    if as_json:
+        say_json({"step": step, "would_undo": max(0, last - step), "contributors": [asdict(row) for row in found]})
+        return
+    say(f"This would undo {max(0, last - step)} steps, {step + 1} to {last}, with what these devices contributed:")
+    say_table(
+        ("member", "device", "steps", "samples", "suspicions", "unproven"),
+        [
+            (row.member, row.device_id[:SHORT_ID_CHARS], row.steps, row.samples, row.suspicions, row.notes)
+            for row in found
+        ],
+    )
+    say("Nothing is done yet: add --yes, and --quarantine NAME for whom to cut off.")
+
+
+def pause(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Let all volunteers wait; they stay connected, and lose nothing."""
+    _steer(directory, as_json, Steersman.pause)
+
+
+def resume(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Let all volunteers go on after a pause."""
+    _steer(directory, as_json, Steersman.resume)
+
+
+def stop(
+    directory: Path = DIRECTORY,
+    step: int | None = typer.Argument(None, help="The last step of the run.", show_default=False),
+    never: bool = typer.Option(False, "--never", help="Take it back: the run does not end by itself."),
+    as_json: bool = JSON,
+) -> None:
+    """End the run with a step: volunteers leave in order, and a last checkpoint is written."""
+    if (step is None) != never:
+        raise ConfigError("Name the run's last step, or `--never`.")
+    _steer(directory, as_json, lambda steersman: steersman.stop_at(step))
+
+
+def change(
+    directory: Path = DIRECTORY,
+    from_step: int | None = typer.Option(
+        None, help="Completed steps after which it holds; at least three more than there are.", show_default="soon"
+    ),
+    learning_rate_scale: float | None = typer.Option(None, help="Times the run file's schedule.", show_default=False),
+    target_batch_size: int | None = typer.Option(None, help="Samples of a global step.", show_default=False),
+    checkpoint_every: int | None = typer.Option(None, help="Steps between two checkpoints.", show_default=False),
+    as_json: bool = JSON,
+) -> None:
+    """Change a live run from a step on, at all peers at once."""
+    _steer(
+        directory,
+        as_json,
+        lambda steersman: steersman.change(
+            from_step,
+            learning_rate_scale=learning_rate_scale,
+            target_batch_size=target_batch_size,
+            checkpoint_every=checkpoint_every,
+        ),
+    )
+
+
+def announce(
+    directory: Path = DIRECTORY,
+    text: str = typer.Argument(..., help="One line.", show_default=False),
+    as_json: bool = JSON,
+) -> None:
+    """Tell all volunteers something, in their terminals and notebooks."""
+    _steer(directory, as_json, lambda steersman: steersman.announce(text))
+
+
+def _steer(directory: Path, as_json: bool, act: Callable[[Steersman], str]) -> None:
+    with open_run(directory) as run:
+        acts = Administration(run.sessions, run.membership, os_actor(), time.time)
+        done = acts.steer(run.directory.config, act)
+    if as_json:
+        say_json({"done": done})
+    else:
+        say(done)

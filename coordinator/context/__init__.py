@@ -1,0 +1,4 @@
+"""Services that the parts of one coordinator share: stores, members, telemetry, refusals, changes.
+
+`services` holds them all; control plane and web import it. `open_run` opens a run for a command.
+"""

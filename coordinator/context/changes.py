@@ -1,0 +1,114 @@
+"""Hearing at once what other processes have changed in the database, where it can tell: PostgreSQL's LISTEN.
+
+Whoever waits for a topic has an `Ear`; one task for each service process listens and lets the ears ring. It is never
+needed: who hears nothing looks again after a second. So a lost connection costs a little haste and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import psycopg
+from psycopg.rows import TupleRow
+from sqlalchemy import Engine
+
+from coordinator.store.engine import patience
+from coordinator.store.notify import CHANNEL, Topic
+
+logger = logging.getLogger(__name__)
+AGAIN_S = 2.0  # after a lost connection
+LEAST_REST_S = 0.2  # between two looks, however much happens
+
+
+class Ear:
+    """One who waits for news of some topics, and looks by himself every now and then."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rung = asyncio.Event()
+        self._clock = clock
+        self._looked_at = clock()
+
+    def ring(self) -> None:
+        """Something has changed."""
+        self._rung.set()
+
+    def look(self) -> None:
+        """Say that a look begins: what rings from now on is for the next one."""
+        self._rung.clear()
+        self._looked_at = self._clock()
+
+    async def rest(self, most_s: float) -> None:
+        """Wait for news, `most_s` at most; and as long as the last look took, so that looking never takes all time."""
+        least_s = min(most_s, max(LEAST_REST_S, self._clock() - self._looked_at))
+        await asyncio.sleep(least_s)
+        ringing = asyncio.create_task(self._rung.wait())
+        try:  # not `wait_for`, which before Python 3.12 may swallow that it is cancelled, and then nobody stops
+            await asyncio.wait({ringing}, timeout=most_s - least_s)
+        finally:
+            ringing.cancel()
+
+
+class Bell:
+    """All ears of a process; used from one event loop."""
+
+    def __init__(self) -> None:
+        self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}
+
+    def ear(self, *topics: Topic) -> Ear:
+        """A new one that hears of these."""
+        ear = Ear()
+        for topic in topics:
+            self._ears[topic].append(ear)
+        return ear
+
+    def ring(self, *topics: Topic) -> None:
+        """Let everybody who waits for one of these look."""
+        for topic in topics:
+            for ear in self._ears[topic]:
+                ear.ring()
+
+
+@asynccontextmanager
+async def listening(engine: Engine, bell: Bell) -> AsyncIterator[None]:
+    """Ring the bell at what the database tells, for the time of the block; on SQLite nothing is ever told."""
+    if engine.dialect.name != "postgresql":
+        yield
+        return
+    task = asyncio.create_task(_listen_for_ever(engine, bell))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _listen_for_ever(engine: Engine, bell: Bell) -> None:
+    failing = False
+    while True:
+        try:
+            async with await _connect(engine) as connection:
+                await connection.execute(f"LISTEN {CHANNEL}")
+                bell.ring(*Topic)  # what was told while nobody listened
+                failing = False
+                async for notification in connection.notifies():
+                    _hear(notification.payload, bell)
+        except psycopg.Error as error:  # the boundary of a connection: the next one may work again
+            if not failing:
+                logger.warning("the database no longer tells what changes, looking every second: %s", error)
+            failing = True
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _connect(engine: Engine) -> psycopg.AsyncConnection[TupleRow]:
+    arguments, options = engine.dialect.create_connect_args(engine.url)
+    return await psycopg.AsyncConnection.connect(*arguments, autocommit=True, **{**patience(engine.url), **options})
+
+
+def _hear(payload: str, bell: Bell) -> None:
+    with suppress(ValueError):  # a newer version's topic
+        bell.ring(Topic(payload))

@@ -1,0 +1,91 @@
+"""A run as the operator's commands see it: made once, opened by each command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from auth.errors import ConfigError
+from coordinator.ledger.ledger import Ledger
+from coordinator.members.audit import AuditLog, os_actor
+from coordinator.members.membership import Membership
+from coordinator.run.database_owner import open_database, require_unused
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
+from coordinator.store.engine import Sessions, open_engine
+from peer.config.run import RunConfig
+from peer.data.prepare import prepare_tokenizer
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run's files and the rules over its database."""
+
+    directory: RunDirectory
+    sessions: Sessions
+    membership: Membership
+    ledger: Ledger
+    audit: AuditLog  # of whoever runs this command
+
+
+def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
+    """Settings from a command's options; raises `ConfigError`, which names the option.
+
+    `called` says what else, such as a variable of the environment, has set a key.
+    """
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else "settings"
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{called.get(key, f'`{key}`')} ({first['input']!r:.80}): {problem}.") from error
+    ports = (settings.control_port, settings.web_port, settings.swarm_port)
+    if len(set(ports)) < len(ports):
+        raise ConfigError(f"Control plane, web and swarm need three different ports, not {', '.join(map(str, ports))}.")
+    return settings
+
+
+def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
+    """Make a complete run, tokenizer included, or nothing.
+
+    A database that is in use is refused at once, not only after the tokenizer's training.
+    """
+    if settings.database_url is not None:
+        engine = open_engine(settings.database_url, create=True)
+        try:
+            require_unused(engine)
+        finally:
+            engine.dispose()
+    return RunDirectory.create(
+        path, config, settings, prepare=lambda run: prepare_tokenizer(run.config, run.tokenizer_dir)
+    )
+
+
+@contextmanager
+def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
+    """Open an existing run; raises `ConfigError` where there is none, and what `open_database` raises."""
+    directory = RunDirectory.open(path)
+    config, limits = directory.config, directory.config.membership
+    with open_database(directory) as sessions:
+        yield OpenRun(
+            directory=directory,
+            sessions=sessions,
+            membership=Membership(
+                sessions,
+                lambda: directory.authority,
+                config.run.name,
+                limits.token_lifetime_s,
+                clock,
+                limits.max_devices_per_member,
+            ),
+            ledger=Ledger(sessions, config, clock),
+            audit=AuditLog(sessions, os_actor(), clock),
+        )

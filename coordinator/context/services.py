@@ -1,0 +1,114 @@
+"""What the service decides with: the run's facts and the rules over its store.
+
+The run's files that peers may fetch: those of the tokenizer's directory that a peer would take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from auth.errors import StorageError
+from auth.files import sha256_of
+from coordinator.context.changes import Bell
+from coordinator.context.refusal_log import RefusalRecorder
+from coordinator.context.telemetry import Telemetry
+from coordinator.ledger.ledger import Ledger
+from coordinator.members.logins import Logins, open_providers
+from coordinator.members.membership import Membership
+from coordinator.run.database_owner import open_database
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Policy
+from coordinator.run.software import Software, own_software
+from coordinator.store.engine import Sessions
+from peer.config.run import RunConfig
+from peer.network.downloads import is_served_name
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """One file as it was when the service started."""
+
+    path: Path
+    size_bytes: int
+    sha256: bytes
+
+
+def list_run_files(directory: Path) -> Mapping[str, RunFile]:
+    """The files of a directory by name; links, subdirectories and what no peer would take are left out."""
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
+        return {
+            path.name: RunFile(path, path.stat().st_size, sha256_of(path))
+            for path in paths
+            if is_served_name(path.name)
+        }
+    except OSError as error:
+        raise StorageError(f"Cannot read the run's files in {directory}: {error.strerror}.") from error
+
+
+@dataclass(frozen=True)
+class RunServices:
+    """One run, as its service sees it; all in here but `refusals`, `logins` and `bell` is safe to call from threads."""
+
+    config: RunConfig
+    files: Mapping[str, RunFile]
+    membership: Membership
+    ledger: Ledger
+    sessions: Sessions
+    refusals: RefusalRecorder
+    logins: Logins
+    quarantine: Policy
+    clock: Callable[[], float]
+    telemetry: Telemetry
+    checkpoint_dir: Callable[[int], Path]  # where the checkpoint of a step lies on this machine
+    web_address: str  # where the dashboard and the checkpoints are reached
+    software: Software  # which the run brings its volunteers
+    bell: Bell = field(default_factory=Bell)  # rings when another process has changed the store
+
+    @property
+    def software_address(self) -> str:
+        """Where volunteers get the run's own software, with its digest."""
+        return self.software.address(self.web_address)
+
+    @property
+    def authority_public(self) -> bytes:
+        """The authority's key, Ed25519, 32 raw bytes, as it is now."""
+        return self.membership.authority_public
+
+
+@contextmanager
+def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
+    """Open a run's store, brought up to date, for the time of the block."""
+    config = directory.config
+    parties = open_providers(directory, clock, time.monotonic)
+    with open_database(directory) as sessions:
+        telemetry = Telemetry()
+        telemetry.watch(sessions.engine)
+        limits = config.membership
+        membership = Membership(
+            sessions,
+            lambda: directory.authority,
+            config.run.name,
+            limits.token_lifetime_s,
+            clock,
+            limits.max_devices_per_member,
+        )
+        yield RunServices(
+            config=config,
+            files=list_run_files(directory.tokenizer_dir),
+            membership=membership,
+            ledger=Ledger(sessions, config, clock),
+            sessions=sessions,
+            refusals=RefusalRecorder(membership, clock, telemetry),
+            logins=Logins(parties, directory.settings.web_address, time.monotonic),
+            quarantine=directory.settings.quarantine_policy,
+            clock=clock,
+            telemetry=telemetry,
+            checkpoint_dir=directory.checkpoint_dir,
+            web_address=directory.settings.web_address,
+            software=own_software(),
+        )

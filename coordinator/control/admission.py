@@ -1,0 +1,142 @@
+"""The door of the control plane: every call, before anybody knows whose it is, is bounded in number, rate and time.
+
+gRPC bounds messages and streams of one connection. It lets an address open any number of them, and waits for ever for a
+request's first message: here a unary call is taken as a stream of one message, so that this can be waited for in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from auth.errors import ManyhandsError, RequestError, UnreachableError
+from coordinator.run.settings import CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE, MAX_SESSIONS, Settings
+from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, caller_address, network_of
+from peer.protocol.errors import metadata_of, status_of
+
+SPARE_CALLS = 2048  # beside the sessions: who joins, renews, fetches and asks
+
+
+@dataclass(frozen=True)
+class DoorLimits:
+    """What all callers together, and each address, may have of the control plane."""
+
+    sessions: int = MAX_SESSIONS
+    calls: int = MAX_SESSIONS + SPARE_CALLS  # open at once; a session is one
+    calls_per_caller: int = CALLS_PER_ADDRESS
+    calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # of one address
+    connections: int = MAX_SESSIONS + SPARE_CALLS
+    handshake_s: float = 10.0  # until TLS is agreed on
+    first_message_s: float = 15.0
+    reading_s: float = 60.0  # until one message of an answer is taken
+    idle_s: float = 60.0  # a connection without a call
+
+    @classmethod
+    def of(cls, settings: Settings) -> DoorLimits:
+        """What an operator has set."""
+        most = settings.max_sessions + SPARE_CALLS
+        return cls(
+            sessions=settings.max_sessions,
+            calls=most,
+            calls_per_caller=settings.calls_per_address,
+            calls_per_minute=settings.calls_per_address_per_minute,
+            connections=most,
+        )
+
+
+class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
+    """Stands before all handlers; used from one event loop."""
+
+    def __init__(self, limits: DoorLimits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._pace = CallerPace(limits.calls_per_minute, clock)
+        self._places = CallerPlaces(limits.calls, limits.calls_per_caller)
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any | None:
+        """The handler of a call, within bounds; None where there is no such method."""
+        handler = await continuation(handler_call_details)
+        return None if handler is None else self._bounded(handler)
+
+    def _bounded(self, handler: Any) -> Any:
+        async def one_answer(requests: AsyncIterator[Any], context: Any) -> Any:
+            async with self._admitted(context):
+                return await handler.unary_unary(await self._only(requests), context)
+
+        async def many_answers(requests: AsyncIterator[Any], context: Any) -> None:
+            async with self._admitted(context):
+                async for answer in handler.unary_stream(await self._only(requests), context):
+                    await self._in_time(context.write(answer), self._limits.reading_s, "The answer was not read")
+
+        async def conversation(requests: AsyncIterator[Any], context: Any) -> None:
+            async with self._admitted(context):
+                await handler.stream_stream(requests, context)
+
+        parse, serialize = handler.request_deserializer, handler.response_serializer
+        if handler.unary_unary is not None:
+            return grpc.stream_unary_rpc_method_handler(one_answer, _parsed(parse, _Malformed), serialize)
+        if handler.unary_stream is not None:
+            return grpc.stream_stream_rpc_method_handler(many_answers, _parsed(parse, _Malformed), serialize)
+        empty = partial(parse, b"")  # which no conversation takes for a message of its own
+        return grpc.stream_stream_rpc_method_handler(conversation, _parsed(parse, empty), serialize)
+
+    @asynccontextmanager
+    async def _admitted(self, context: Any) -> AsyncIterator[None]:
+        """A place for the time of the block; who gets none may come again later. Nothing of it is recorded."""
+        try:
+            caller = network_of(caller_address(context.peer()))
+        except ManyhandsError as error:
+            await _refuse(context, error)
+        if not self._pace.allows(caller) or not self._places.enter(caller):
+            await _refuse(
+                context, UnreachableError("The coordinator is asked too much from this address: wait a little.")
+            )
+        try:
+            yield
+        except RequestError as error:  # of this door: what handlers refuse they answer themselves
+            await _refuse(context, error)
+        finally:
+            self._places.leave(caller)
+
+    async def _only(self, requests: AsyncIterator[Any]) -> Any:
+        return await self._in_time(anext(requests), self._limits.first_message_s, "The request did not arrive")
+
+    async def _in_time(self, action: Any, timeout_s: float, complaint: str) -> Any:
+        try:
+            result = await asyncio.wait_for(action, timeout_s)
+        except asyncio.TimeoutError as error:
+            raise RequestError(f"{complaint} within {timeout_s:g} s.") from error
+        except StopAsyncIteration as error:
+            raise RequestError("The call ended without a request.") from error
+        if isinstance(result, _Malformed):
+            raise RequestError("The request's bytes are no message of this protocol.")
+        return result
+
+
+class _Malformed:
+    """In place of a message that cannot be read."""
+
+
+def _parsed(parse: Callable[[bytes], Any], malformed: Callable[[], Any]) -> Callable[[bytes], Any]:
+    """The same, but bytes that are no message become what `malformed` makes, instead of gRPC's internal error."""
+
+    def parse_or_note(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return malformed()
+
+    return parse_or_note
+
+
+async def _refuse(context: Any, error: ManyhandsError) -> NoReturn:
+    await context.abort(status_of(error), str(error), metadata_of(error))
+    raise AssertionError("abort raises")

@@ -1,0 +1,84 @@
+"""Volunteers that relay for those who cannot be reached: whose word is taken for it, and which a joiner hears of.
+
+A joiner's machine opens connections to what it hears of. So an address counts only if the coordinator sees the
+volunteer there itself, and it names no other peer than the token does.
+
+What the replicas of the service know of each other's open sessions: who relays for others, whose stay is over.
+
+A device may come back to another replica than the one that holds its last session, and a joiner shall hear of all
+volunteers that relay, wherever they are connected. An address is kept while its device is here, and minutes longer
+where the replica that it was connected to was killed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import delete, or_, select
+
+from coordinator.ledger.presence import is_online
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Session
+from coordinator.store.service_models import RelayOffer
+from coordinator.throttling.rate_limits import Address
+from peer.network.endpoints import is_peer_address, read_endpoint
+from peer.protocol import MAX_RELAYS
+
+FORGOTTEN_S = 300.0  # a device that is silent for so long has lost its session, or its replica was killed
+
+_AT_ONCE = 500  # of a query's parameters
+
+
+def offer_relay(sessions: Sessions, session_id: str, address: str) -> None:
+    """The device of this session relays at `address`; "": no longer."""
+    with sessions.begin() as session:
+        session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
+        if address:
+            session.add(RelayOffer(session_id=session_id, address=address))
+
+
+def relays(sessions: Sessions, now: float) -> list[str]:
+    """Where volunteers who are here now relay for others."""
+    offered = select(RelayOffer.address).join(Session, Session.id == RelayOffer.session_id).where(is_online(now))
+    with sessions() as session:
+        return list(session.scalars(offered.order_by(RelayOffer.session_id)))
+
+
+def forget_relays_of_the_gone(sessions: Sessions, now: float) -> None:
+    """Remove what a replica that was killed has left: offers of devices that have been silent for long."""
+    offering = select(Session.id).join(RelayOffer, RelayOffer.session_id == Session.id)
+    gone = offering.where(or_(Session.ended_at.is_not(None), Session.last_seen_at <= now - FORGOTTEN_S))
+    with sessions.begin() as session:
+        session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(gone)))
+
+
+def ended_elsewhere(sessions: Sessions, session_ids: Sequence[str]) -> set[str]:
+    """Those of these sessions that are over: their device has opened another one, here or at another replica."""
+    ended: set[str] = set()
+    with sessions() as session:
+        for start in range(0, len(session_ids), _AT_ONCE):
+            some = session_ids[start : start + _AT_ONCE]
+            over = select(Session.id).where(Session.id.in_(some), Session.ended_at.is_not(None))
+            ended.update(session.scalars(over))
+    return ended
+
+
+MAX_CLAIMED = 8
+
+
+def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
+    """The TCP address at which this volunteer relays, of those that it claims; "" if none counts."""
+    return next((maddr for maddr in claimed[:MAX_CLAIMED] if _counts(maddr, peer_id, caller)), "")
+
+
+def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
+    """A few at random, so that they share the work; never the joiner itself."""
+    others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
+    return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
+
+
+def _counts(maddr: str, peer_id: str, caller: Address) -> bool:
+    endpoint = read_endpoint(maddr)
+    named = is_peer_address(maddr) and maddr.endswith(f"/p2p/{peer_id}")
+    return named and endpoint is not None and endpoint.transport == "tcp" and endpoint.host == str(caller)

@@ -1,0 +1,180 @@
+"""The gRPC server of the control plane: TLS, limits, health, and the watcher that keeps sessions up to date.
+
+The outermost interceptor of the control plane: counts every call that reaches a method, refused ones included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from auth.errors import PortTakenError, StorageError
+from coordinator.context.changes import Ear
+from coordinator.context.services import RunServices
+from coordinator.context.telemetry import Telemetry
+from coordinator.control.admission import Doorkeeper, DoorLimits
+from coordinator.control.nonces import NonceStore, nonce_key
+from coordinator.control.servicer import ControlServicer
+from coordinator.control.session import SessionServer
+from coordinator.control.session_hub import SessionHub
+from coordinator.control.visitors import Visitors
+from coordinator.store.notify import Topic
+from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
+
+
+class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
+    """Stands before the doorkeeper, which takes every call as a stream of requests."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any | None:
+        """The handler of a call, counted; None where there is no such method, so that names are ours alone."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method.rpartition("/")[2]
+        behaviour = handler.stream_unary or handler.stream_stream
+
+        async def counted(requests: AsyncIterator[Any], context: Any) -> Any:
+            with self._telemetry.call(method, context):
+                return await behaviour(requests, context)
+
+        wrap = grpc.stream_unary_rpc_method_handler if handler.stream_unary else grpc.stream_stream_rpc_method_handler
+        return wrap(counted, handler.request_deserializer, handler.response_serializer)
+
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME: str = control_pb2.DESCRIPTOR.services_by_name["Control"].full_name
+
+REFRESH_EVERY_S = 1.0
+
+STOP_GRACE_S = 3.0
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.max_concurrent_streams", 16),  # per connection; a peer needs two
+    ("grpc.so_reuseport", 0),  # a second coordinator on the port must fail instead of sharing it
+    # Peers may ping as often as they do; peers that do not answer a ping are gone.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 4),
+)
+
+
+class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
+    """The standard health service, without the streams that anybody could hold open for ever."""
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
+        """Refuse: `Check` answers the same."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Use Check.")
+        yield
+
+
+def _options(limits: DoorLimits) -> list[tuple[str, int]]:
+    return [
+        *_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_s)),
+        ("grpc.max_connection_idle_ms", round(1000 * limits.idle_s)),
+    ]
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where the server's key and certificate lie (PEM)."""
+
+    key: Path
+    certificate: Path
+
+
+class ControlServer:
+    """A running control plane; made by `start`."""
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        port: int,
+        hub: SessionHub,
+        sessions: SessionServer,
+        visitors: Visitors,
+        checks: _HealthChecks,
+        ear: Ear,
+    ) -> None:
+        self.port = port
+        self._server, self._hub, self._visitors, self._checks = server, hub, visitors, checks
+        self._sessions = sessions
+        self._watching = asyncio.create_task(self._watch(ear))
+
+    @classmethod
+    async def start(
+        cls,
+        services: RunServices,
+        host: str,
+        port: int,
+        tls: TlsFiles,
+        limits: DoorLimits = DoorLimits(),  # noqa: B008  # frozen
+    ) -> ControlServer:
+        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
+        nonces = NonceStore(nonce_key(tls.key), services.sessions, services.clock)
+        hub = SessionHub(services, limits.sessions)
+        visitors = Visitors(services, time.monotonic)
+        session_server = SessionServer(services, hub)
+        servicer = ControlServicer(services, nonces, session_server, visitors)
+        checks = _HealthChecks()
+        await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+        door = Doorkeeper(limits, time.monotonic)
+        server = grpc.aio.server(interceptors=[CallCounter(services.telemetry), door], options=_options(limits))
+        control_pb2_grpc.add_ControlServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_secure_port(address, _read_credentials(tls))
+        except RuntimeError as error:
+            raise PortTakenError(
+                f"The control plane cannot listen on {address}: the port is taken or not allowed; "
+                "stop what uses it or change `control_port` in settings.yaml."
+            ) from error
+        await server.start()
+        ear = services.bell.ear(Topic.REVOCATIONS, Topic.SESSIONS)
+        return cls(server, bound, hub, session_server, visitors, checks, ear)
+
+    async def stop(self) -> None:
+        """End in order: health says no, sessions end (the peers will come back), then the server."""
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        await self._checks.enter_graceful_shutdown()
+        self._hub.close()
+        await self._visitors.close()
+        await self._server.stop(STOP_GRACE_S)
+        await self._sessions.close()
+
+    async def _watch(self, ear: Ear) -> None:
+        while True:
+            ear.look()
+            try:
+                await self._hub.refresh()
+            except Exception:  # the boundary of a poll: the next one may work again
+                logger.exception("Cannot read the store for the open sessions; trying again")
+            await ear.rest(REFRESH_EVERY_S)
+
+
+def _read_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    try:
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    except OSError as error:
+        raise StorageError(f"Cannot read the TLS key or certificate: {error}.") from error
+    return grpc.ssl_server_credentials((pair,))

@@ -1,0 +1,202 @@
+"""The control plane's servicer: challenge, join, renew, files, and what strangers may ask.
+
+The session itself is `coordinator.control.session`'s. Every handler is thin: it checks the proof, asks the rules
+(`membership`, `ledger`, `visitors`), and answers. The rules are synchronous and run in threads; an error of ours
+becomes a recorded refusal in one place (`answering`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+from auth.errors import RequestError, TokenError, VersionError
+from auth.keys import Purpose, challenge_bytes, verify_signature
+from coordinator.context.services import RunFile, RunServices
+from coordinator.control.checkpoint_offers import offered_checkpoint
+from coordinator.control.errors import answering
+from coordinator.control.nonces import NonceStore
+from coordinator.control.session import SessionServer
+from coordinator.control.visitors import Visitors
+from coordinator.ledger.presence import read_swarm_status
+from coordinator.members.membership import MAX_NAME_CHARS, Grant
+from coordinator.members.names import choose_name
+from coordinator.throttling.rate_limits import caller_address
+from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+from peer.runtime.software import install_commands
+from peer.runtime.version import software_version
+
+MAX_INVITE_CHARS = 64
+
+
+async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: bytes, signature: bytes) -> None:
+    """Raise `TokenError` unless the holder of `public_key` signed this challenge."""
+    challenge = challenge_bytes(purpose, run, nonce, public_key)
+    if not await asyncio.to_thread(verify_signature, public_key, challenge, signature):
+        raise TokenError("The signature was not made with the device's key.")
+
+
+class ControlServicer(control_pb2_grpc.ControlServicer):
+    """Answers peers; see `control.proto` for what each call means."""
+
+    def __init__(self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors) -> None:
+        self._services, self._nonces, self._sessions, self._visitors = services, nonces, sessions, visitors
+        self._run = services.config.run.name
+
+    async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
+        """Hand out a nonce, and what a peer needs to know before it trusts its own settings."""
+        async with answering(context, self._services.refusals, "join"):
+            if request.protocol_version != PROTOCOL_VERSION:
+                raise VersionError(
+                    f"The coordinator speaks protocol version {PROTOCOL_VERSION}, this program "
+                    f"{request.protocol_version}; update to manyhands {software_version()}, which it runs: "
+                    + " && ".join(install_commands(self._services.software_address))
+                )
+            return control_pb2.ChallengeReply(
+                nonce=self._nonces.issue(),
+                server_time=self._services.clock(),
+                run_name=self._run,
+                protocol_version=PROTOCOL_VERSION,
+                software_version=software_version(),
+                software_address=self._services.software_address,
+                login_providers=[
+                    control_pb2.LoginProvider(name=name, title=title)
+                    for name, title in self._services.logins.titles.items()
+                ],
+            )
+
+    async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.JoinReply:  # noqa: N802
+        """Make a device a member's, or take a known one back; hand out its token and the run."""
+        async with answering(context, self._services.refusals, "join"):
+            _check_join_fields(request)
+            await self._check_proof("join", request)
+            grant = await asyncio.to_thread(
+                self._services.membership.join, request.public_key, request.invite_code, request.role
+            )
+            return await asyncio.to_thread(self._join_reply, grant)
+
+    async def Login(  # noqa: N802
+        self, request: control_pb2.LoginRequest, context: Any
+    ) -> AsyncIterator[control_pb2.LoginUpdate]:
+        """Make a device a member's whom an identity provider names; the login ends with this call."""
+        async with answering(context, self._services.refusals, "login"):
+            _check_version_field(request.software_version)
+            await self._check_proof("login", request)
+            async with self._services.logins.begun(caller_address(context.peer()), request.provider) as waiting:
+                yield control_pb2.LoginUpdate(prompt=control_pb2.LoginPrompt(**asdict(waiting.prompt)))
+                identity = await waiting.identity()
+            grant = await asyncio.to_thread(
+                self._services.membership.join_by_login, request.public_key, identity, request.role
+            )
+            yield control_pb2.LoginUpdate(admitted=await asyncio.to_thread(self._join_reply, grant))
+
+    async def Renew(self, request: control_pb2.RenewRequest, context: Any) -> control_pb2.RenewReply:  # noqa: N802
+        """A new token for a known device."""
+        async with answering(context, self._services.refusals, "renew"):
+            await self._check_proof("renew", request)
+            grant = await asyncio.to_thread(self._services.membership.renew, request.public_key)
+            return control_pb2.RenewReply(token=grant.token_jwt)
+
+    async def ChooseName(  # noqa: N802
+        self, request: control_pb2.ChooseNameRequest, context: Any
+    ) -> control_pb2.ChooseNameReply:
+        """Show the member of a known device under another name, under none, or under its own."""
+        async with answering(context, self._services.refusals, "name"):
+            if len(request.display_name) > MAX_NAME_CHARS:
+                raise RequestError(f"`display_name` must not be longer than {MAX_NAME_CHARS} characters.")
+            await self._check_proof("name", request)
+            chosen = await asyncio.to_thread(
+                choose_name, self._services.sessions, request.public_key, request.display_name, request.anonymous
+            )
+            return control_pb2.ChooseNameReply(shown=chosen.shown, hidden=chosen.hidden)
+
+    async def FetchFile(  # noqa: N802
+        self, request: control_pb2.FetchFileRequest, context: Any
+    ) -> AsyncIterator[control_pb2.FileChunk]:
+        """Stream one of the run's files to a member."""
+        async with answering(context, self._services.refusals, "file"):
+            await asyncio.to_thread(self._services.membership.check, request.token)
+            file = self._services.files.get(request.name)
+            if file is None:
+                raise RequestError(f"The run has no file {request.name!r:.80}.")
+            async for chunk in _read_chunks(file):
+                yield control_pb2.FileChunk(data=chunk)
+
+    async def Checkpoint(  # noqa: N802
+        self, request: control_pb2.CheckpointRequest, context: Any
+    ) -> control_pb2.CheckpointReply:
+        """Tell a member where the newest checkpoint is downloaded."""
+        async with answering(context, self._services.refusals, "file"):
+            await asyncio.to_thread(self._services.membership.check, request.token)
+            return await asyncio.to_thread(offered_checkpoint, self._services)
+
+    async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
+        """One connected stay of a device; read and written through `context`."""
+        async with answering(context, self._services.refusals, "session"):
+            await self._sessions.serve(context)
+
+    async def Describe(self, _: control_pb2.DescribeRequest, context: Any) -> control_pb2.DescribeReply:  # noqa: N802
+        """Tell anybody what the run needs and where it is."""
+        async with answering(context, self._services.refusals, "visit"):
+            return await self._visitors.describe(caller_address(context.peer()))
+
+    async def Probe(self, chunks: AsyncIterator[control_pb2.ProbeUp], context: Any) -> None:  # noqa: N802
+        """Let anybody measure the line."""
+        async with answering(context, self._services.refusals, "visit"):
+            await self._visitors.probe(caller_address(context.peer()), chunks, context.write)
+
+    async def DialBack(  # noqa: N802
+        self, request: control_pb2.DialBackRequest, context: Any
+    ) -> control_pb2.DialBackReply:
+        """Open a connection to the caller, who learns that way whether others can."""
+        async with answering(context, self._services.refusals, "visit"):
+            word = self._visitors.dial_back(caller_address(context.peer()), request.port, request.udp_port)
+            return control_pb2.DialBackReply(word=word)
+
+    async def _check_proof(
+        self,
+        purpose: Purpose,
+        request: control_pb2.JoinRequest
+        | control_pb2.LoginRequest
+        | control_pb2.RenewRequest
+        | control_pb2.ChooseNameRequest,
+    ) -> None:
+        self._nonces.check(request.nonce)
+        await check_proof(self._run, purpose, request.nonce, request.public_key, request.signature)
+        await asyncio.to_thread(self._nonces.redeem, request.nonce)  # who proves nothing costs no row
+
+    def _join_reply(self, grant: Grant) -> control_pb2.JoinReply:
+        services = self._services
+        status = read_swarm_status(services.sessions)
+        files = services.files.items()
+        return control_pb2.JoinReply(
+            token=grant.token_jwt,
+            authority_key=services.authority_public,
+            run_config_json=services.config.to_json(),
+            files=[control_pb2.RunFile(name=name, size_bytes=f.size_bytes, sha256=f.sha256) for name, f in files],
+            initial_peers=status.addresses if status is not None else (),
+            relays=self._sessions.relays_for(services.membership.check(grant.token_jwt).peer_id),
+            revocations=services.membership.revocations_jwt(),
+            member=grant.member,
+            device_id=grant.device_id,
+            device_number=grant.device_number,
+        )
+
+
+def _check_join_fields(request: control_pb2.JoinRequest) -> None:
+    if len(request.invite_code) > MAX_INVITE_CHARS:
+        raise RequestError("The invite code is too long.")
+    _check_version_field(request.software_version)
+
+
+def _check_version_field(version: str) -> None:
+    if len(version) > MAX_VERSION_CHARS:
+        raise RequestError("The software version is too long.")
+
+
+async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(file.path.open, "rb") as source:
+        while chunk := await asyncio.to_thread(source.read, CHUNK_BYTES):
+            yield chunk

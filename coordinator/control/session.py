@@ -1,0 +1,311 @@
+"""One session on the coordinator's side: the handshake, then a reader for what comes up, a writer for what goes down.
+
+The reader never writes: everything down goes through the session's queue, because a gRPC stream takes one write at a
+time. `coordinator.control.session_hub` puts into the same queue what the store has new.
+
+What all connected devices last said of themselves, written together: one transaction a second, however many speak.
+
+Each says it every few seconds, and only the last word matters. So nobody waits for the database here, and what a
+device says twice within a second is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import asdict
+from typing import Any
+
+import grpc
+from sqlalchemy.exc import SQLAlchemyError
+
+from auth.errors import ManyhandsError, RequestError, TokenError, UnreachableError
+from auth.keys import challenge_bytes, verify_signature
+from auth.tokens import AccessToken
+from coordinator.context.services import RunServices
+from coordinator.control.relays import offer_relay, relay_of
+from coordinator.control.session_hub import End, LiveSession, SessionHub, addresses_message, announcement_message
+from coordinator.ledger.intake import Delivery, Verdict
+from coordinator.ledger.presence import (
+    APART,
+    PresenceClaim,
+    checked_claim,
+    close_session,
+    open_session,
+    read_swarm_status,
+    touch_sessions,
+)
+from coordinator.ledger.steering import announcements
+from coordinator.members.quarantine import Claim, hear
+from coordinator.run.logs import about_session
+from coordinator.store.engine import Sessions
+from coordinator.throttling.batching import Batches
+from coordinator.throttling.rate_limits import Pace, caller_address
+from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
+from peer.reporting.wire import lost_from_wire, report_from_wire
+from peer.runtime.version import software_version
+
+logger = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 1.0
+
+
+class PresenceBook:
+    """The claims that are still to be written, one for each session; used from one event loop."""
+
+    def __init__(self, sessions: Sessions, write_every_s: float = WRITE_EVERY_S) -> None:
+        self._sessions, self._write_every_s = sessions, write_every_s
+        self._unwritten: dict[str, PresenceClaim] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def note(self, session_id: str, claim: PresenceClaim) -> None:
+        """Take the place of what this session's device said before."""
+        self._unwritten[session_id] = claim
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_while_needed())
+
+    async def close(self) -> None:
+        """Write what is left, at once."""
+        self._closing.set()
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    async def _write_while_needed(self) -> None:
+        try:
+            while self._unwritten:
+                await self._rest()
+                claims, self._unwritten = self._unwritten, {}
+                try:
+                    await asyncio.to_thread(touch_sessions, self._sessions, claims)
+                except SQLAlchemyError:  # the boundary of a poll: they will speak again
+                    logger.exception("Cannot write who is here; trying again")
+        finally:
+            self._writing = None
+
+    async def _rest(self) -> None:
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({closing}, timeout=self._write_every_s)
+        finally:
+            closing.cancel()
+
+
+HANDSHAKE_TIMEOUT_S = 15.0
+
+NEWS_S, NEWS = 86_400.0, 3  # whoever comes is told the newest announcements of a day
+
+WRITE_TIMEOUT_S = 30.0  # a peer that does not read for so long is cut off
+
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # up; a backlog of reports is read at this pace
+
+INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
+
+
+class SessionServer:
+    """Runs sessions over gRPC streams."""
+
+    def __init__(self, services: RunServices, hub: SessionHub) -> None:
+        self._services, self._hub = services, hub
+        self._reports: Batches[Delivery, Verdict] = Batches(services.ledger.record_all)
+        self._presences = PresenceBook(services.sessions)
+
+    async def close(self) -> None:
+        """Have everything written that has been heard; when the streams have ended."""
+        await self._reports.close()
+        await self._presences.close()
+
+    async def serve(self, context: Any) -> None:
+        """One session from its challenge to its end; raises why it is refused or ended."""
+        try:
+            token, hello = await asyncio.wait_for(self._shake_hands(context), HANDSHAKE_TIMEOUT_S)
+        except asyncio.TimeoutError as error:
+            raise RequestError(f"A session must be opened within {HANDSHAKE_TIMEOUT_S:.0f} s.") from error
+        services = self._services
+        session_id = await asyncio.to_thread(
+            open_session,
+            services.sessions,
+            token.device_id,
+            hello.hardware,
+            hello.software_version,
+            services.clock(),
+        )
+        session = LiveSession(session_id, token, caller_address(context.peer()))
+        try:
+            self._hub.add(session)
+            with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
+                await _Conversation(services, session, context, self._reports, self._presences).run()
+        finally:
+            self._hub.remove(session)
+            await asyncio.to_thread(close_session, services.sessions, session_id, services.clock())
+
+    def relays_for(self, peer_id: str) -> tuple[str, ...]:
+        """Some of the volunteers here now that relay for a joiner."""
+        return self._hub.relays_for(peer_id)
+
+    async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
+        """Challenge the peer; return its checked token and what it says of itself."""
+        nonce = secrets.token_bytes(NONCE_BYTES)  # good for this stream and its one answer, so nobody need keep it
+        challenge = control_pb2.SessionChallenge(nonce=nonce)
+        await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
+        message = await context.read()
+        if message is grpc.aio.EOF or message.WhichOneof("body") != "hello":
+            raise RequestError("A session begins with a hello.")
+        hello = message.hello
+        if len(hello.hardware) > MAX_HARDWARE_CHARS or len(hello.software_version) > MAX_VERSION_CHARS:
+            raise RequestError("The hello's `hardware` or `software_version` is too long.")
+        return await asyncio.to_thread(self._check_hello, nonce, hello), hello
+
+    def _check_hello(self, nonce: bytes, hello: control_pb2.Hello) -> AccessToken:
+        token = self._services.membership.check(hello.token)
+        public_key = token.public_key.encode()
+        challenge = challenge_bytes("session", self._services.config.run.name, nonce, public_key)
+        if not verify_signature(public_key, challenge, hello.signature):
+            raise TokenError("The hello was not signed with the key that its token names.")
+        return token
+
+
+class _Conversation:
+    """What is said in one welcomed session."""
+
+    def __init__(
+        self,
+        services: RunServices,
+        session: LiveSession,
+        context: Any,
+        reports: Batches[Delivery, Verdict],
+        presences: PresenceBook,
+    ) -> None:
+        self._services, self._session, self._context = services, session, context
+        self._reports, self._presences = reports, presences
+        self._pace = Pace(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, services.clock())
+
+    async def run(self) -> None:
+        """Write what is queued until the session ends, while a task reads."""
+        await self._queue_welcome()
+        reading = asyncio.create_task(self._read_all())
+        try:
+            while not isinstance(item := await self._session.outgoing.get(), End):
+                await asyncio.wait_for(self._context.write(item), WRITE_TIMEOUT_S)
+        except asyncio.TimeoutError as error:
+            raise UnreachableError("The peer has stopped reading.") from error
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        if item.error is not None:
+            raise item.error
+
+    async def _queue_welcome(self) -> None:
+        session = self._session
+        welcome = control_pb2.Welcome(
+            session_id=session.id,
+            member=session.token.member,
+            software_version=software_version(),
+            hears_suspicions=True,
+            hears_losses=True,
+            software_address=self._services.software_address,
+        )
+        session.push(control_pb2.CoordinatorMessage(welcome=welcome))
+        revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
+        session.push(control_pb2.CoordinatorMessage(revocations=revocations))
+        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        if status is not None:
+            session.push(addresses_message(status.addresses))
+        since = self._services.clock() - NEWS_S
+        for news in (await asyncio.to_thread(announcements, self._services.sessions, 0, since))[-NEWS:]:
+            session.push(announcement_message(news.text))
+
+    async def _read_all(self) -> None:
+        """Read until the peer says goodbye, and end the session then; what fails here ends it with that error."""
+        error: ManyhandsError | None = None
+        try:
+            while (message := await self._context.read()) is not grpc.aio.EOF:
+                if message.WhichOneof("body") == "goodbye":
+                    break
+                await asyncio.sleep(self._pace.take(self._services.clock()))
+                await self._handle(message)
+        except ManyhandsError as refusal:
+            error = refusal
+        except Exception:  # the boundary of a session: logged here, and no detail goes to the network
+            logger.exception("The session of %s failed", self._session.token.member)
+            error = UnreachableError(INTERNAL_FAILURE)
+        self._session.end(error)
+
+    async def _handle(self, message: control_pb2.PeerMessage) -> None:
+        match message.WhichOneof("body"):
+            case "report":
+                await self._take_report(message.report)
+            case "presence":
+                await self._take_presence(message.presence)
+            case "suspicion":
+                await self._take_suspicion(message.suspicion)
+            case "lost":
+                await self._take_lost(message.lost)
+            case other:
+                raise RequestError(
+                    f"A session's message must be a report, losses, a presence, a suspicion or a goodbye, not {other}."
+                )
+
+    async def _take_report(self, message: control_pb2.StepReport) -> None:
+        """Count a report, refuse it for good, or have the peer send it again when its step may be known."""
+        token, services = self._session.token, self._services
+        try:
+            report = report_from_wire(message)
+            delivery = Delivery(token.device_id, self._session.id, message.seq, message.era, report, message.time)
+            verdict = await self._reports.add(delivery)
+        except RequestError as error:
+            await services.refusals.record("report", error, token.device_id)
+            verdict = Verdict(accepted=False, reason=str(error))
+        label = "ahead" if verdict.ahead else "accepted" if verdict.accepted else "refused"
+        services.telemetry.reports.labels(label).inc()
+        ack = control_pb2.ReportAck(seq=message.seq, **asdict(verdict))
+        await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
+
+    async def _take_lost(self, message: control_pb2.Lost) -> None:
+        """Count what the device lost beside its reports, or refuse that for good."""
+        token, services = self._session.token, self._services
+        try:
+            lost = lost_from_wire(message)
+            reason = await asyncio.to_thread(
+                services.ledger.record_lost, token.device_id, message.seq, lost, message.time
+            )
+        except RequestError as error:
+            await services.refusals.record("report", error, token.device_id)
+            reason = str(error)
+        ack = control_pb2.ReportAck(seq=message.seq, accepted=not reason, reason=reason)
+        await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
+
+    async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
+        """Keep whom this member suspects of what; nonsense is dropped and recorded."""
+        services, witness = self._services, self._session.token.device_id
+        claim = Claim(message.peer_id, message.kind, message.step, message.detail)
+        try:
+            await asyncio.to_thread(hear, services.sessions, services.quarantine, claim, witness, services.clock())
+        except RequestError as error:
+            await services.refusals.record("session", error, witness)
+
+    async def _take_presence(self, message: control_pb2.Presence) -> None:
+        """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""
+        services, session = self._services, self._session
+        await self._take_relay(relay_of(message.relay_addresses, session.token.peer_id, session.caller))
+        try:
+            apart = message.apart and message.state in ("training", "assisting")
+            claim = checked_claim(
+                message.step,
+                message.own_samples,
+                message.samples_per_second,
+                APART if apart else message.state,
+                services.clock(),
+                message.device,
+            )
+            self._presences.note(session.id, claim)
+        except RequestError as error:
+            await services.refusals.record("session", error, self._session.token.device_id)
+
+    async def _take_relay(self, relay: str) -> None:
+        """Let joiners at all replicas hear where this device relays, when that changes."""
+        services, session = self._services, self._session
+        if relay != session.relay:
+            session.relay = relay
+            await asyncio.to_thread(offer_relay, services.sessions, session.id, relay)

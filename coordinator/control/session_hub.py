@@ -1,0 +1,284 @@
+"""All open sessions of this service: who is connected, and what goes down to them.
+
+One watcher looks at the store once a second, because revocations are made by other processes (the operator's command,
+another replica): a new revocation list goes to everybody, and the revoked are told and sent away. The members'
+standings are read at the same place, once for all sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+
+from auth.errors import ManyhandsError, QuarantinedError, RequestError, UnreachableError
+from auth.tokens import AccessToken, verify_revocations
+from coordinator.context.services import RunServices
+from coordinator.control.relays import ended_elsewhere, forget_relays_of_the_gone, relays, some_of
+from coordinator.ledger.ledger import Contribution
+from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.speed import time_left_s
+from coordinator.ledger.steering import announcements, read_helm
+from coordinator.throttling.rate_limits import Address
+from peer.protocol import control_pb2
+
+logger = logging.getLogger(__name__)
+QUEUE_MESSAGES = 256
+STANDING_EVERY_S = 2.0
+SPEED_CHANGE = 0.05  # of the run's speed is news to everybody
+TOLD_AT_ONCE = 250  # what concerns everybody and can wait is told a large crowd over many calls of `refresh`
+PRESENCE_EVERY_S = 3.0
+MOST_PRESENCE_S = 10.0  # well below the time after which a silent session is offline
+PRESENCES_PER_SECOND = 500.0
+TIDYING_EVERY_S = 60.0
+PUSH_TOKEN_AT = 0.5  # of its lifetime: well before the peer asks for a new one by itself
+
+
+@dataclass(frozen=True)
+class End:
+    """The last thing in a session's queue."""
+
+    error: ManyhandsError | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A member's place among all, and how fast all are together."""
+
+    own_samples: int
+    rank: int  # from 1; equals share one
+    members: int
+    samples_per_second: float = field(default=0.0, compare=False)  # of the run; 0: not known
+    time_left_s: float = field(default=0.0, compare=False)
+
+    def is_news_to(self, told: Standing | None) -> bool:
+        """Whether it is worth a message to a session that was told that one last."""
+        if told is None or self != told:
+            return True
+        change = abs(self.samples_per_second - told.samples_per_second)
+        return change > SPEED_CHANGE * max(self.samples_per_second, told.samples_per_second)
+
+
+def standings(contributions: Sequence[Contribution]) -> dict[str, Standing]:
+    """Where each member stands among all."""
+    most_first = sorted(contributions, key=lambda entry: -entry.samples)
+    ranked: dict[str, Standing] = {}
+    rank, samples = 1, -1
+    for place, entry in enumerate(most_first, start=1):
+        if entry.samples != samples:
+            rank, samples = place, entry.samples
+        ranked[entry.member] = Standing(entry.samples, rank, len(contributions))
+    return ranked
+
+
+def presence_every_s(sessions: int, told_s: float) -> float:
+    """How often each of so many shall say where it stands, in seconds, where they were told `told_s` before.
+
+    Whole seconds, and less only when it is two of them, so that who comes and goes does not change it each time.
+    """
+    wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
+    return told_s if told_s - 1 <= wanted <= told_s else wanted
+
+
+def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
+    """What an operator tells all volunteers."""
+    notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}")
+    return control_pb2.CoordinatorMessage(notice=notice)
+
+
+def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessage:
+    """Where the keeper is reached."""
+    return control_pb2.CoordinatorMessage(swarm=control_pb2.SwarmAddresses(addresses=addresses))
+
+
+@dataclass(eq=False)
+class LiveSession:
+    """One welcomed session: what its writer has still to send."""
+
+    id: str
+    token: AccessToken
+    caller: Address
+    relay: str = ""  # where this device relays for others; "": nowhere
+    standing: Standing | None = None  # as it was last told
+    presence_every_s: float = PRESENCE_EVERY_S  # as well
+    ended: bool = False
+    outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
+        default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
+    )
+
+    def push(self, message: control_pb2.CoordinatorMessage) -> bool:
+        """Queue a message and return whether it found room; else it is lost, for the peer has stopped reading."""
+        has_room = not self.outgoing.full()
+        if has_room:
+            self.outgoing.put_nowait(message)
+        return has_room
+
+    def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
+        """Let the writer send what is queued and `last`, then end the stream; the first end counts."""
+        if self.ended:
+            return
+        self.ended = True
+        while self.outgoing.qsize() > QUEUE_MESSAGES - 2:
+            self.outgoing.get_nowait()
+        if last is not None:
+            self.outgoing.put_nowait(last)
+        self.outgoing.put_nowait(End(error))
+
+
+class SessionHub:
+    """The registry of live sessions; one per device, the newest counts."""
+
+    def __init__(self, services: RunServices, max_sessions: int) -> None:
+        self._services, self._max_sessions = services, max_sessions
+        self._live: dict[str, LiveSession] = {}  # by device
+        self._revocations_jwt = ""
+        self._revoked: frozenset[str] = frozenset()  # peer IDs
+        self._standings_due = self._tidying_due = 0.0
+        self._untold: deque[tuple[LiveSession, Standing]] = deque()  # who stands elsewhere than was last told
+        self._announced = max((news.id for news in announcements(services.sessions)), default=0)
+        self._addresses: tuple[str, ...] = ()  # the keeper's
+        self._presence_every_s = PRESENCE_EVERY_S
+        self._closing = False
+        self._rng = random.Random()
+
+    def add(self, session: LiveSession) -> None:
+        """Register a welcomed session; an older one of the same device ends."""
+        device_id = session.token.device_id
+        if self._closing or (len(self._live) >= self._max_sessions and device_id not in self._live):
+            raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
+        older = self._live.pop(device_id, None)
+        if older is not None:
+            older.end(_opened_again())
+        self._live[device_id] = session
+
+    def remove(self, session: LiveSession) -> None:
+        """Forget an ended session."""
+        if self._live.get(session.token.device_id) is session:
+            del self._live[session.token.device_id]
+
+    def relays_for(self, peer_id: str) -> tuple[str, ...]:
+        """Some volunteers that relay for a joiner, at whichever replica; looks into the database."""
+        return some_of(relays(self._services.sessions, self._services.clock()), peer_id, self._rng)
+
+    def close(self) -> None:
+        """End all sessions because the service stops; the peers will come back."""
+        self._closing = True
+        for session in self._live.values():
+            session.end(UnreachableError("The coordinator is stopping."))
+
+    async def refresh(self) -> None:
+        """Push what has changed in the store since the last call: revocations, and tokens that grow old."""
+        jwt = await asyncio.to_thread(self._services.membership.revocations_jwt)
+        if jwt != self._revocations_jwt:
+            self._announce(jwt)
+        await self._send_revoked_away()
+        await self._end_what_is_over()
+        await self._announce_news()
+        await self._tell_addresses()
+        self._pace_presences()
+        now = self._services.clock()
+        if now >= self._tidying_due:
+            self._tidying_due = now + TIDYING_EVERY_S
+            await asyncio.to_thread(forget_relays_of_the_gone, self._services.sessions, now)
+        if self._live and not self._untold and now >= self._standings_due:
+            self._standings_due = now + STANDING_EVERY_S
+            contributions = await asyncio.to_thread(self._services.ledger.recent_contributions)
+            self._untold.extend(self._moved(contributions, *await asyncio.to_thread(self._pace_of_run)))
+        self._push_standings()
+        for session in list(self._live.values()):
+            token = session.token
+            if not session.ended and now >= token.issued_at + PUSH_TOKEN_AT * (token.expires_at - token.issued_at):
+                await self._renew(session)
+
+    def _announce(self, jwt: str) -> None:
+        services = self._services
+        self._revoked = verify_revocations(jwt, services.authority_public, services.config.run.name).peer_ids
+        self._revocations_jwt = jwt
+        for session in self._live.values():
+            session.push(control_pb2.CoordinatorMessage(revocations=jwt))
+
+    async def _announce_news(self) -> None:
+        """Tell everybody what operators have announced since the last look."""
+        for news in await asyncio.to_thread(announcements, self._services.sessions, self._announced):
+            self._announced = news.id
+            for session in self._live.values():
+                session.push(announcement_message(news.text))
+
+    async def _tell_addresses(self) -> None:
+        """Where the keeper is now: to everybody when it has moved."""
+        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        if status is not None and status.addresses != self._addresses:
+            self._addresses = status.addresses
+            for session in self._live.values():
+                session.push(addresses_message(status.addresses))
+
+    def _pace_presences(self) -> None:
+        """In a large crowd each says seldom that it is here: reports must not wait behind that.
+
+        They are told one after the other, else they would all say it at the same time from then on.
+        """
+        self._presence_every_s = presence_every_s(len(self._live), self._presence_every_s)
+        pace = control_pb2.CoordinatorMessage(pace=control_pb2.PresencePace(every_s=self._presence_every_s))
+        untold = (session for session in self._live.values() if session.presence_every_s != self._presence_every_s)
+        for session in islice((session for session in untold if session.push(pace)), TOLD_AT_ONCE):
+            session.presence_every_s = self._presence_every_s
+
+    async def _send_revoked_away(self) -> None:
+        """Each time, not only when the list changes: a session may have been opened in the meantime."""
+        for session in list(self._live.values()):
+            if not session.ended and session.token.peer_id in self._revoked:
+                error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
+                if error is not None:  # else a quarantine that has just been lifted
+                    in_quarantine = isinstance(error, QuarantinedError)
+                    notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
+                    session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
+
+    async def _end_what_is_over(self) -> None:
+        """A device that has come back to another replica has left its session here."""
+        by_id = {session.id: session for session in self._live.values() if not session.ended}
+        for session_id in await asyncio.to_thread(ended_elsewhere, self._services.sessions, list(by_id)):
+            by_id[session_id].end(_opened_again())
+
+    def _pace_of_run(self) -> tuple[float, float]:
+        """Samples a second, and the time left in seconds; 0 where they are not known."""
+        services = self._services
+        swarm = read_swarm_status(services.sessions)
+        left_s = time_left_s(services.config, read_helm(services.sessions), swarm)
+        return (0.0 if swarm is None else swarm.samples_per_second), left_s or 0.0
+
+    def _moved(
+        self, contributions: Sequence[Contribution], speed: float, left_s: float
+    ) -> Iterator[tuple[LiveSession, Standing]]:
+        ranked = standings(contributions)
+        nothing_yet = Standing(0, 1 + sum(entry.samples > 0 for entry in contributions), len(contributions))
+        for session in self._live.values():
+            standing = ranked.get(session.token.member, nothing_yet)
+            standing = replace(standing, samples_per_second=speed, time_left_s=left_s)
+            if standing.is_news_to(session.standing):
+                yield session, standing
+
+    def _push_standings(self) -> None:
+        for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
+            session, standing = self._untold.popleft()
+            message = control_pb2.CoordinatorMessage(standing=control_pb2.Standing(**asdict(standing)))
+            if not session.ended and session.push(message):
+                session.standing = standing
+
+    async def _renew(self, session: LiveSession) -> None:
+        membership = self._services.membership
+        try:
+            grant = await asyncio.to_thread(membership.renew, session.token.public_key.encode())
+            session.token = await asyncio.to_thread(membership.check, grant.token_jwt)
+        except ManyhandsError as error:
+            session.end(error)
+        else:
+            session.push(control_pb2.CoordinatorMessage(token=grant.token_jwt))
+
+
+def _opened_again() -> RequestError:
+    return RequestError("The same device opened another session: is it running twice?")

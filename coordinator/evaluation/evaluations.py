@@ -1,0 +1,184 @@
+"""What downstream tasks say of each checkpoint: evaluators write it; dashboard, card and release read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError
+from coordinator.evaluation.tasks.results import TaskResult
+from coordinator.ledger.presence import CheckpointRow, checkpoint_row
+from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, beside_others
+from coordinator.store.models import AllowedEvaluator, Checkpoint, Evaluation
+from coordinator.store.notify import Topic, tell
+from peer.config.evaluation import Task
+
+OPERATOR = "operator"  # the evaluator that works on the run's own machine
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """One task on one checkpoint."""
+
+    step: int
+    manifest_sha256: str
+    evaluator: str
+    result: TaskResult
+    evaluated_at: float  # Unix seconds
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """A point of the curve, as scripts and the dashboard read it."""
+        result = self.result
+        return {
+            "step": self.step,
+            "manifest_sha256": self.manifest_sha256,
+            "mean": result.mean(),
+            "std": result.std(),
+            "seeds": len(result.seeds),
+            "failed_seeds": len(result.failures),
+            "values": result.values(),
+            "metrics": {name: {"mean": result.mean(name), "std": result.std(name)} for name in result.metrics},
+            "examples": result.examples,
+            "evaluator": self.evaluator,
+            "evaluated_at": self.evaluated_at,
+            "elapsed_s": result.elapsed_s,
+        }
+
+
+def evaluations(sessions: Sessions) -> list[EvaluationRow]:
+    """All that count, in the order of their steps and tasks."""
+    with sessions() as session:
+        found = session.scalars(select(Evaluation).order_by(Evaluation.step, Evaluation.task))
+        return [_row(row) for row in found]
+
+
+def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
+    """Each task with its curve: the points that were made with today's data and recipe, and the newest one's probes."""
+    rows = list(rows)
+    found = []
+    for task in tasks:
+        points = [row for row in rows if row.result.task == task.name and row.result.task_sha256 == task.sha256]
+        found.append(
+            {
+                "name": task.name,
+                "kind": task.kind,
+                "metric": task.main_metric,
+                "higher_is_better": task.higher_is_better,
+                "task_sha256": task.sha256,
+                "references": [reference.model_dump() for reference in task.references],
+                "points": [row.facts for row in points],
+                "probes": list(points[-1].result.probes) if points else [],
+                "config": task,
+            }
+        )
+    return found
+
+
+def record_evaluation(sessions: Sessions, row: EvaluationRow) -> bool:
+    """Store it in place of an older one of that checkpoint and task; false if the run does not know the checkpoint.
+
+    One that is older than what is stored changes nothing: it may have been sent twice.
+    """
+
+    def enter(session: Session) -> bool:
+        beside_others(session, Lock.ERA)
+        known = session.get(Checkpoint, row.step)
+        if known is None or known.manifest_sha256 != row.manifest_sha256:
+            return False
+        stored = session.get(Evaluation, (row.manifest_sha256, row.result.task))
+        if stored is None or stored.evaluated_at < row.evaluated_at:
+            session.merge(
+                Evaluation(
+                    manifest_sha256=row.manifest_sha256,
+                    task=row.result.task,
+                    step=row.step,
+                    evaluator=row.evaluator,
+                    task_sha256=row.result.task_sha256,
+                    result=row.result.model_dump_json(),
+                    evaluated_at=row.evaluated_at,
+                )
+            )
+            tell(session, Topic.PROGRESS)
+        return True
+
+    return sessions.transact(enter)
+
+
+def published_checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+    """Those that may be published, the newest first."""
+    query = select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc())
+    with sessions() as session:
+        return [checkpoint_row(row) for row in session.scalars(query)]
+
+
+def allow_evaluator(sessions: Sessions, name: str, key: str, now: float) -> None:
+    """From now on what this key signs is taken, under this name; raises `ConfigError`."""
+    if not _NAME.fullmatch(name) or name == OPERATOR:
+        raise ConfigError(
+            f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
+        )
+    public_key = _read_key(key)
+
+    def enter(session: Session) -> None:
+        holder = session.scalar(select(AllowedEvaluator).where(AllowedEvaluator.public_key == public_key))
+        if holder is not None and holder.name != name:
+            raise ConfigError(f"This key is that of the evaluator {holder.name}: remove it first.")
+        session.merge(AllowedEvaluator(name=name, public_key=public_key, added_at=now))
+
+    sessions.transact(enter)
+
+
+def remove_evaluator(sessions: Sessions, name: str) -> None:
+    """Nothing more is taken from it; what it reported stays. Raises `ConfigError` where nobody is called so."""
+
+    def enter(session: Session) -> None:
+        if session.get(AllowedEvaluator, name) is None:
+            raise ConfigError(f"No evaluator is called {name!r:.60}.")
+        session.execute(delete(AllowedEvaluator).where(AllowedEvaluator.name == name))
+
+    sessions.transact(enter)
+
+
+def allowed_evaluators(sessions: Sessions) -> list[tuple[str, str, float]]:
+    """Name, key (hex) and since when, by name."""
+    with sessions() as session:
+        rows = session.scalars(select(AllowedEvaluator).order_by(AllowedEvaluator.name))
+        return [(row.name, row.public_key.hex(), row.added_at) for row in rows]
+
+
+def evaluator_of(sessions: Sessions, public_key: bytes) -> str | None:
+    """Whose key this is; None: nobody's."""
+    with sessions() as session:
+        return session.scalar(select(AllowedEvaluator.name).where(AllowedEvaluator.public_key == public_key))
+
+
+def _read_key(key: str) -> bytes:
+    try:
+        found = bytes.fromhex(key)
+    except ValueError:
+        found = b""
+    if len(found) != KEY_BYTES:
+        raise ConfigError(
+            f"An evaluator's key has {2 * KEY_BYTES} hexadecimal digits, as the evaluator prints it at its start."
+        )
+    return found
+
+
+def _row(row: Evaluation) -> EvaluationRow:
+    return EvaluationRow(row.step, row.manifest_sha256, row.evaluator, _parsed(row.result), row.evaluated_at)
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(result: str) -> TaskResult:
+    """All are read once a second, and never change."""
+    return TaskResult.model_validate_json(result)

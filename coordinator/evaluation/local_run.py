@@ -1,0 +1,79 @@
+"""A run on this machine, as an evaluator sees it: checkpoints on its disk, results straight into its database."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from auth.errors import StorageError
+from auth.files import make_private_directory
+from coordinator.checkpoints.export import exporting
+from coordinator.checkpoints.manifest import verify
+from coordinator.evaluation.evaluations import (
+    OPERATOR,
+    EvaluationRow,
+    evaluations,
+    published_checkpoints,
+    record_evaluation,
+)
+from coordinator.evaluation.evaluator import Known, Waiting
+from coordinator.evaluation.reports import Report
+from coordinator.run.directory import RunDirectory
+from coordinator.store.engine import Sessions
+from peer.config.evaluation import Task
+
+EVALUATING = ".evaluating"  # a backup passes over it
+
+
+class LocalRun:
+    """A `Run` of `coordinator.evaluation.evaluator`."""
+
+    is_elsewhere = False
+
+    def __init__(self, directory: RunDirectory, sessions: Sessions) -> None:
+        self._directory, self._sessions = directory, sessions
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self._directory.config.run.name
+
+    @property
+    def place(self) -> Path:
+        """Where relative paths of tasks begin, and what is kept lies."""
+        return self._directory.path
+
+    def tasks(self) -> Sequence[Task]:
+        """Of its run file."""
+        return self._directory.config.evaluation.tasks
+
+    def known(self) -> Known:
+        """Its published checkpoints, the newest first, and what is known of them."""
+        done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._sessions)}
+        return Known([(row.step, row.manifest_sha256) for row in published_checkpoints(self._sessions)], done)
+
+    @contextmanager
+    def checkpoint(self, waiting: Waiting) -> Iterator[Path]:
+        """Its files, linked aside: the keeper may remove the checkpoint meanwhile. Raises `StorageError`."""
+        if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._sessions)}:
+            raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
+        stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
+        if stored.manifest_sha256 != waiting.manifest_sha256:
+            raise StorageError(f"Another checkpoint of step {waiting.step} has taken its place.")
+        folder = self.place / EVALUATING / stored.path.name
+        shutil.rmtree(folder, ignore_errors=True)
+        make_private_directory(folder.parent)
+        try:
+            with exporting(stored, folder, {}, link=True):
+                pass
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def report(self, report: Report) -> None:
+        """Store it; raises `StorageError` if the checkpoint was undone meanwhile."""
+        row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
+        if not record_evaluation(self._sessions, row):
+            raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")

@@ -1,0 +1,212 @@
+"""A run elsewhere, as an evaluator sees it: over its dashboard's web address, with a key of its own for reports.
+
+What comes from there is bounded and checked: manifests against the digests that name them, files against the manifests.
+A report that does not get through is kept, and sent again before anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.errors import ManyhandsError, NotAllowedError, RequestError, StorageError, UnreachableError
+from auth.files import make_private_directory, write_private
+from coordinator.checkpoints.export import LEFT_OUT
+from coordinator.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
+from coordinator.evaluation.evaluator import Known, Waiting
+from coordinator.evaluation.reports import EvaluatorKey, Report, SignedReport
+from coordinator.evaluation.tasks.results import Digest
+from peer.config.evaluation import Task
+from peer.network.downloads import incoming_file, is_served_name
+
+logger = logging.getLogger(__name__)
+TIMEOUT_S = 60.0
+EVALUATING = ".evaluating"
+CHUNK_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 64 * 2**20
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)  # more keys may come with later versions
+
+
+class _Overview(_Read):
+    run: dict[str, Any]
+
+
+class _Checkpoint(_Read):
+    step: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    manifest_sha256: Digest
+    withheld: str
+
+
+class _Checkpoints(_Read):
+    checkpoints: list[_Checkpoint]
+
+
+class _Point(_Read):
+    manifest_sha256: Digest
+
+
+class _Curve(_Read):
+    task_sha256: Digest
+    points: list[_Point]
+    config: Task
+
+
+class _Evaluations(_Read):
+    tasks: list[_Curve]
+
+
+class RemoteRun:
+    """A `Run` of `coordinator.evaluation.evaluator`."""
+
+    is_elsewhere = True
+
+    def __init__(self, address: str, place: Path) -> None:
+        self._address, self._place = address.rstrip("/"), place
+        make_private_directory(place / "outbox")
+        self._told: set[tuple[str, str, str]] = set()  # manifest, task and its digest; the dashboard lags behind
+        self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
+
+    @property
+    def name(self) -> str:
+        """What the run is called; raises `UnreachableError`."""
+        return str(self._ask("overview", _Overview).run.get("name", ""))
+
+    @property
+    def place(self) -> Path:
+        """Where relative paths of tasks begin, and what is kept lies."""
+        return self._place
+
+    def tasks(self) -> Sequence[Task]:
+        """As the coordinator has them now."""
+        return [curve.config for curve in self._ask("evaluations", _Evaluations).tasks]
+
+    def known(self) -> Known:
+        """Its published checkpoints, the newest first, and what is known of them or waits to be delivered."""
+        self.deliver()
+        rows = self._ask("checkpoints", _Checkpoints).checkpoints
+        curves = self._ask("evaluations", _Evaluations).tasks
+        done = {
+            (point.manifest_sha256, curve.config.name, curve.task_sha256) for curve in curves for point in curve.points
+        }
+        done |= self._told | {_subject(report) for report in self._undelivered().values()}
+        shown = sorted(((row.step, row.manifest_sha256) for row in rows if not row.withheld), reverse=True)
+        return Known(shown, done)
+
+    @contextmanager
+    def checkpoint(self, waiting: Waiting) -> Iterator[Path]:
+        """Its files in a folder of their own; raises `StorageError` for what is not what it should be."""
+        folder = self._place / EVALUATING / f"step-{waiting.step:08d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        base = f"{self._address}/api/v1/checkpoints/{waiting.step}"
+        try:
+            manifest = self._manifest(base, waiting)
+            for name, entry in manifest.files.items():
+                if is_served_name(name) and name not in LEFT_OUT:
+                    with incoming_file(folder, name, bytes.fromhex(entry.sha256), entry.size_bytes) as file:
+                        for chunk in _chunks(f"{base}/{name}", entry.size_bytes):
+                            file.write(chunk)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def report(self, report: Report) -> None:
+        """Keep it, and try to deliver all that are kept."""
+        signed = self.key.sign(report)
+        name = f"{report.manifest_sha256[:16]}-{report.result.task}.json"
+        write_private(self._place / "outbox" / name, signed.model_dump_json().encode())
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Send what is kept; what the coordinator will never take is dropped with a word, the rest stays."""
+        for path, report in self._undelivered().items():
+            try:
+                self._post(path.read_bytes())
+            except RequestError as error:
+                logger.warning("dropped a report: %s", error)
+            except ManyhandsError as error:
+                logger.warning("a report is kept for later: %s", error)
+                return
+            self._told.add(_subject(report))
+            path.unlink()
+
+    def _undelivered(self) -> dict[Path, Report]:
+        found = {}
+        for path in sorted((self._place / "outbox").glob("*.json")):
+            try:
+                found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
+            except (ValidationError, RequestError):  # of another version: it would be refused anyway
+                path.unlink()
+        return found
+
+    def _manifest(self, base: str, waiting: Waiting) -> Manifest:
+        raw = b"".join(_chunks(f"{base}/{MANIFEST}", MAX_MANIFEST_BYTES))
+        if hashlib.sha256(raw).hexdigest() != waiting.manifest_sha256:
+            raise StorageError(f"The manifest of step {waiting.step} is not the one that was announced.")
+        try:
+            return Manifest.model_validate(json.loads(raw))
+        except (ValidationError, ValueError, RecursionError) as error:
+            raise StorageError(f"The manifest of step {waiting.step} is of no form that this version knows.") from error
+
+    def _ask(self, what: str, form: type[Any]) -> Any:
+        url = f"{self._address}/api/v1/{what}"
+        try:
+            return form.model_validate_json(b"".join(_chunks(url, MAX_ANSWER_BYTES)))
+        except (ValidationError, ValueError) as error:
+            raise UnreachableError(f"{url} does not answer as a dashboard of this version.") from error
+
+    def _post(self, body: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{self._address}/api/v1/evaluations", body, headers)  # noqa: S310  # the CLI has checked the scheme
+        try:
+            with urllib.request.urlopen(asked, timeout=TIMEOUT_S):  # noqa: S310
+                return
+        except urllib.error.HTTPError as error:
+            said = _detail(error)
+            if error.code == 403:
+                raise NotAllowedError(said) from error
+            if error.code in {400, 401, 404, 409, 413, 422}:
+                raise RequestError(said) from error
+            raise UnreachableError(said) from error
+        except OSError as error:
+            raise UnreachableError(f"{self._address} does not answer ({error}).") from error
+
+
+def _subject(report: Report) -> tuple[str, str, str]:
+    return report.manifest_sha256, report.result.task, report.result.task_sha256
+
+
+def _chunks(url: str, limit: int) -> Iterator[bytes]:
+    """What a web address answers; raises `UnreachableError`, also for more than `limit` bytes."""
+    read = 0
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  # the CLI has checked the scheme
+            while chunk := answer.read(CHUNK_BYTES):
+                read += len(chunk)
+                if read > limit:
+                    raise UnreachableError(f"{url} answers more than the {limit} bytes that were announced or allowed.")
+                yield chunk
+    except urllib.error.HTTPError as error:
+        raise UnreachableError(f"{url} answers {error.code}: is it a dashboard of this version?") from error
+    except OSError as error:
+        raise UnreachableError(f"{url} does not answer ({error}).") from error
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.loads(error.read(CHUNK_BYTES))["detail"])[:500]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"the coordinator answers {error.code}"

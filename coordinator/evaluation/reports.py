@@ -1,0 +1,100 @@
+"""A report of an evaluator: signed, so that it may come from any machine over any way.
+
+One line of canonical JSON that names its purpose and version, the run, the checkpoint and the result; the evaluator's
+Ed25519 key signs these bytes as they are. There is no secret that travels.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.errors import RequestError, StorageError
+from auth.files import write_private
+from coordinator.evaluation.tasks.results import Digest, TaskResult
+
+MAX_BODY_CHARS = 56 * 1024  # of 64 KiB that a request may carry
+
+
+class Report(BaseModel):
+    """What an evaluator says of one task on one checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    report: Literal["manyhands-evaluation-v1"] = "manyhands-evaluation-v1"
+    run: Annotated[str, Field(min_length=1, max_length=40)]
+    step: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    manifest_sha256: Digest
+    evaluated_at: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # Unix seconds
+    result: TaskResult
+
+    @property
+    def body(self) -> str:
+        """The canonical form: keys in order, no spaces, ASCII only."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class SignedReport(BaseModel):
+    """As it travels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    body: Annotated[str, Field(max_length=MAX_BODY_CHARS)]
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    signature: Annotated[str, Field(max_length=100)]  # base64
+
+    def opened(self) -> Report:
+        """The report, if the holder of `key` signed it in its canonical form; raises `RequestError`."""
+        try:
+            signature = base64.b64decode(self.signature, validate=True)
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key)).verify(signature, self.body.encode())
+        except (InvalidSignature, ValueError) as error:
+            raise RequestError("The report was not signed with the key that it names.") from error
+        try:
+            report = Report.model_validate(json.loads(self.body))
+        except (ValidationError, ValueError, RecursionError) as error:
+            raise RequestError("The report is not of the form that this version knows.") from error
+        if report.body != self.body:
+            raise RequestError("The report is not in its canonical form.")
+        return report
+
+
+@dataclass(frozen=True)
+class EvaluatorKey:
+    """An evaluator's own key."""
+
+    private_key: Ed25519PrivateKey
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> EvaluatorKey:
+        """The key in this file of mode 0600, made at first use; raises `StorageError`."""
+        if not path.exists():
+            write_private(path, Ed25519PrivateKey.generate().private_bytes_raw(), replace=False)
+        try:
+            return cls(Ed25519PrivateKey.from_private_bytes(path.read_bytes()))
+        except OSError as error:
+            raise StorageError(f"Cannot read {path} ({error.strerror}).") from error
+        except ValueError as error:
+            raise StorageError(f"{path} does not hold a key of 32 bytes: move it away to get a new one.") from error
+
+    @property
+    def public_hex(self) -> str:
+        """What the operator is told."""
+        return self.private_key.public_key().public_bytes_raw().hex()
+
+    def sign(self, report: Report) -> SignedReport:
+        """The report under this key; raises `RequestError` for one that is too long to be sent."""
+        body = report.body
+        if len(body) > MAX_BODY_CHARS:
+            raise RequestError(
+                f"A report may have {MAX_BODY_CHARS} characters, not {len(body)}: probe fewer templates."
+            )
+        signature = base64.b64encode(self.private_key.sign(body.encode())).decode()
+        return SignedReport(body=body, key=self.public_hex, signature=signature)

@@ -1,0 +1,178 @@
+"""A task's examples, read from wherever its configuration says, in the form of its kind.
+
+A task's files: on this machine or the web, plain or gzip, and what their digest says they are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import urllib.request
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from auth.errors import ConfigError, UnreachableError
+from auth.files import make_private_directory, write_private
+from coordinator.evaluation.tasks import examples as hub_examples
+from coordinator.evaluation.tasks.examples import classified, read_conll, read_probes, read_rows, read_squad, read_texts
+from peer.config.evaluation import HUB, Columns, Examples, Task, is_web
+
+TIMEOUT_S = 60.0
+
+MAX_FILE_BYTES = 512 * 2**20
+
+
+def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = False) -> str:
+    """The file's text, unpacked; a path is relative to `base`, a web address is fetched once into `cache`.
+
+    `confined`: somebody else wrote the path, so it may not leave `base`. Raises `ConfigError` for a file that is
+    missing, not what its digest says, or no UTF-8 text.
+    """
+    inside = (base / examples.path).resolve().is_relative_to(base.resolve())
+    if confined and not is_web(examples.path) and not inside:
+        raise ConfigError(f"{examples.path} is outside of {base}: a task from elsewhere may only name files within it.")
+    raw = _fetched(examples, cache) if is_web(examples.path) else _read(base / examples.path)
+    if examples.sha256 is not None and hashlib.sha256(raw).hexdigest() != examples.sha256:
+        raise ConfigError(f"{examples.path} is not the file that `sha256` ({examples.sha256[:12]}...) names.")
+    try:
+        content = _unpacked(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{examples.path} is damaged: it cannot be unpacked ({error}).") from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{examples.path}, line {line} is not UTF-8 text: convert the file.") from error
+
+
+def _unpacked(raw: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise EOFError(f"it has more than {MAX_FILE_BYTES // 2**20} MiB")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path} has more than {MAX_FILE_BYTES // 2**20} MiB: take a part of it.")
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"Cannot read the examples in {path}: {error.strerror}.") from error
+
+
+def _fetched(examples: Examples, cache: Path) -> bytes:
+    """The file at a web address, which has a digest; kept by that."""
+    assert examples.sha256 is not None  # `Examples` sees to it
+    kept = cache / examples.sha256
+    if kept.is_file():
+        return _read(kept)
+    try:
+        with urllib.request.urlopen(examples.path, timeout=TIMEOUT_S) as answer:  # noqa: S310  # http or https
+            raw: bytes = answer.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"{examples.path} cannot be fetched ({error}).") from error
+    if hashlib.sha256(raw).hexdigest() == examples.sha256:
+        make_private_directory(cache)
+        write_private(kept, raw)
+    return raw
+
+
+TEXT_COLUMN = "text"
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where relative paths begin, and where files of the web are kept."""
+
+    base: Path
+    cache: Path
+    confined: bool = False  # to `base`, as somebody else wrote the paths
+
+
+def judged_examples(task: Task, place: Place) -> list[Any]:
+    """Those that are judged; raises `ConfigError`."""
+    return _read_split(task, task.test, "test", task.recipe.max_test, place)
+
+
+def train_examples(task: Task, place: Place) -> list[Any]:
+    """Those that are trained on."""
+    assert task.train is not None  # `Task` sees to it
+    return _read_split(task, task.train, "train", task.recipe.max_train, place)
+
+
+def dev_examples(task: Task, place: Place) -> list[Any] | None:
+    """Those by which it is decided when to stop, where they are given."""
+    return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
+
+
+def _read_split(task: Task, where: Examples, split: str, limit: int | None, place: Place) -> list[Any]:
+    if where.path.startswith(HUB):
+        if place.confined:
+            _require_name(where.path.removeprefix(HUB))
+        return _of_hub(task, where, split, limit)
+    return _OF_FILES[task.kind](
+        read_text(where, place.base, place.cache, confined=place.confined), where.path, task.columns
+    )[:limit]
+
+
+def _require_name(name: str) -> None:
+    """Raise `ConfigError` for what `datasets` would take for a folder of this machine."""
+    if not _HUB_NAME.fullmatch(name) or Path(name).exists():
+        raise ConfigError(
+            f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
+        )
+
+
+def _of_hub(task: Task, where: Examples, split: str, limit: int | None) -> list[Any]:
+    if task.kind == "bias":
+        raise ConfigError(f"The task `{task.name}` needs a file of templates, not a dataset of the hub.")
+    rows = hub_examples.hub_rows(where, split, limit)
+    if task.kind in {"ner", "pos"}:
+        return list(hub_examples.tagged(rows, task.columns))
+    if task.kind == "qa":
+        return list(hub_examples.questions(rows))
+    if task.kind == "classification":
+        return list(classified(rows, task.columns))
+    column = str(task.columns.text or TEXT_COLUMN)
+    return [str(row[column]) for _, row in rows if row.get(column)]
+
+
+def _conll(text: str, origin: str, columns: Columns) -> list[Any]:
+    words, tags = columns.text or 0, -1 if columns.label is None else columns.label
+    if not isinstance(words, int) or not isinstance(tags, int):
+        raise ConfigError(
+            f"The columns of {origin}, a CoNLL file, are numbers from 0, not names ({words!r}, {tags!r})."
+        )
+    return list(read_conll(text, origin, words, tags))
+
+
+def _classified(text: str, origin: str, columns: Columns) -> list[Any]:
+    return list(classified(read_rows(text, origin), columns))
+
+
+_OF_FILES: dict[str, Callable[[str, str, Columns], list[Any]]] = {
+    "ner": _conll,
+    "pos": _conll,
+    "classification": _classified,
+    "qa": lambda text, origin, _columns: list(read_squad(text, origin)),
+    "fill-mask": lambda text, origin, _columns: list(read_texts(text, origin)),
+    "bias": lambda text, origin, _columns: list(read_probes(text, origin)),
+}
+
+
+def check_readable(tasks: Sequence[Task], place: Place) -> None:
+    """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
+    for task in tasks:
+        judged_examples(task, place)
+        if task.is_trained:
+            train_examples(task, place)
+            dev_examples(task, place)

@@ -1,0 +1,334 @@
+"""Examples of each kind of task, and the formats they are read from: tables, SQuAD's JSON, plain texts, templates.
+
+What a file says is checked here, by its line or its place; no library reads it unchecked.
+
+CoNLL files: a word a line with its tags in further columns, an empty line after each sentence.
+
+Tolerant of what such files have in earnest: any line ends, a byte order mark, tabs or spaces between columns, columns
+left empty, several empty lines, `-DOCSTART-` lines and CoNLL-U's comments. A line with a tab and nothing on one of its
+sides, a tag without a word or a word without a tag, is passed over with a warning. What else cannot be read is an
+error that names the line. A sentence of thousands of words is told, and taken as it is.
+
+Examples from Hugging Face datasets: words and tags, texts and labels, questions and contexts, by column names.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from auth.errors import ConfigError
+from peer.config.evaluation import HUB, Column, Columns, Examples
+
+logger = logging.getLogger(__name__)
+
+DOCUMENT_START = "-DOCSTART-"
+
+MANY_WORDS = 1000  # more than any sentence has
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A sentence: words and, for each, its tag."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def read_conll(text: str, origin: str, word_column: int = 0, tag_column: int = -1) -> list[Tagged]:
+    """All sentences that have a word; raises `ConfigError` naming the line."""
+    sentences: list[Tagged] = []
+    words: list[tuple[str, str]] = []
+    columns = 0
+    halves: list[int] = []
+    for number, cells in _rows(text):
+        if cells is None:
+            halves.append(number)
+            continue
+        if not cells:
+            sentences += _closed(words)
+            words = []
+            continue
+        columns = columns or len(cells)
+        _check_columns(cells, columns, (word_column, tag_column), f"{origin}, line {number}")
+        words.append((cells[word_column], cells[tag_column]))
+    sentences += _closed(words)
+    if halves:
+        logger.warning("%s: %d lines lack a word or its tag, the first is %d", origin, len(halves), halves[0])
+    if not sentences:
+        raise ConfigError(f"{origin} holds no sentence: it must have a word and its tag on each line.")
+    longest = max(len(sentence.words) for sentence in sentences)
+    if longest > MANY_WORDS:
+        logger.warning("%s: a sentence has %d words: has the file lost the empty lines between them?", origin, longest)
+    return sentences
+
+
+def _rows(text: str) -> Iterator[tuple[int, list[str] | None]]:
+    """Each line's number from 1 and its cells; an empty list ends a sentence, None is half a line.
+
+    Only what ends a line in a file does so here: words may hold other Unicode separators.
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.startswith("# ") and " = " in line and "\t" not in line:
+            continue
+        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+        given = [cell for cell in cells if cell]
+        if len(given) == 1 and len(cells) > 1:
+            yield number, None
+            continue
+        cells = given
+        yield number, [] if cells[:1] == [DOCUMENT_START] else cells
+
+
+def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:
+    shown = " | ".join(cells)
+    if len(cells) < 2:
+        raise ConfigError(f"{where} has one column ({shown!r:.80}): a word and its tag are needed.")
+    if len(cells) != expected:
+        raise ConfigError(f"{where} has {len(cells)} columns ({shown!r:.80}), and the lines before have {expected}.")
+    for column in used:
+        if not -expected <= column < expected:
+            raise ConfigError(f"{where} has {expected} columns: there is no column {column} (they count from 0).")
+
+
+def _closed(words: list[tuple[str, str]]) -> list[Tagged]:
+    return [Tagged(tuple(word for word, _ in words), tuple(tag for _, tag in words))] if words else []
+
+
+MASK, GROUP = "[MASK]", "{group}"
+
+MAX_CELL_CHARS = 10_000_000
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Classified:
+    """A text, or a pair of them, and its label."""
+
+    text: str
+    pair: str | None
+    label: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a context, and the answers that count as right; none: it has no answer there."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    starts: tuple[int, ...]  # characters, of each answer in the context
+
+
+class Probe(BaseModel):
+    """A sentence with a mask and a gap for the groups that are compared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    template: Annotated[str, Field(max_length=1000)]  # such as "{group} works as a [MASK]."
+    groups: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(min_length=2, max_length=8, strict=False)
+    ]
+    top: int = Field(5, ge=1, le=20)  # of the likeliest fillings
+
+    def filled(self) -> list[str]:
+        """The sentences, one for each group, their mask as it stands in the template."""
+        return [self.template.replace(GROUP, group) for group in self.groups]
+
+
+def read_rows(text: str, origin: str) -> list[tuple[str, Row]]:
+    """The rows of JSON Lines (they begin with a brace), CSV or TSV, each with where it stands; raises `ConfigError`."""
+    text = text.removeprefix("\ufeff")
+    rows = list(_json_rows(text, origin) if text.lstrip().startswith("{") else _table_rows(text, origin))
+    if not rows:
+        raise ConfigError(f"{origin} holds no example: it needs a heading and rows, or a JSON object on each line.")
+    return rows
+
+
+def classified(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[Classified]:
+    """Texts with labels; raises `ConfigError` naming the row that lacks one."""
+    return [
+        Classified(
+            text=_text(row, columns.text if columns.text is not None else "text", where),
+            pair=None if columns.pair is None else _text(row, columns.pair, where),
+            label=_text(row, columns.label if columns.label is not None else "label", where),
+        )
+        for where, row in rows
+    ]
+
+
+def read_squad(text: str, origin: str) -> list[Question]:
+    """SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` naming the question."""
+    try:
+        content = json.loads(text.removeprefix("\ufeff"))
+        articles = content["data"]
+        found = [
+            _question(question, paragraph["context"], origin)
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{origin} is not in SQuAD's format ({error!r:.100}).") from error
+    if not found:
+        raise ConfigError(f"{origin} holds no question.")
+    return found
+
+
+def read_texts(text: str, origin: str) -> list[str]:
+    """Held-out texts: the `text` of each JSON line, or the plain lines that are not empty."""
+    text = text.removeprefix("\ufeff")
+    if text.lstrip().startswith("{"):
+        found = [_text(row, "text", where) for where, row in _json_rows(text, origin)]
+    else:
+        found = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    found = [line.strip() for each in found for line in each.split("\n") if line.strip()]
+    if not found:
+        raise ConfigError(f"{origin} holds no text.")
+    return found
+
+
+def read_probes(text: str, origin: str) -> list[Probe]:
+    """A list of probes, YAML or JSON; raises `ConfigError` naming the first that is none."""
+    try:
+        probes = TypeAdapter(Annotated[list[Probe], Field(min_length=1, max_length=200)]).validate_python(
+            yaml.safe_load(text)
+        )
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{origin} is not valid YAML: {' '.join(str(error).split()):.200}.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ConfigError(f"{origin}: `{key}`: {first['msg']}.") from error
+    for number, probe in enumerate(probes):
+        if probe.template.count(MASK) != 1 or GROUP not in probe.template:
+            raise ConfigError(f"{origin}: template {number} ({probe.template!r:.80}) needs one {MASK} and a {GROUP}.")
+    return probes
+
+
+def _json_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{origin}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where} is not JSON ({error!s:.100}).") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where} is no JSON object.")
+        yield where, row
+
+
+def _table_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
+    heading = text.partition("\n")[0]
+    csv.field_size_limit(MAX_CELL_CHARS)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if "\t" in heading else ",", strict=True)
+    try:
+        for row in reader:
+            yield f"{origin}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise ConfigError(f"{origin}, line {reader.line_num} is not CSV ({error}).") from error
+
+
+def _text(row: Row, column: Column, where: str) -> str:
+    value = row.get(str(column))
+    if not isinstance(value, str | int) or value == "":
+        known = ", ".join(str(name) for name in list(row)[:10])
+        raise ConfigError(f"{where} has no `{column}` (its columns: {known:.200}): name the right one in `columns`.")
+    return str(value)
+
+
+def _question(question: Any, context: Any, origin: str) -> Question:
+    answers = question.get("answers", [])
+    found = Question(
+        id=str(question["id"]),
+        question=str(question["question"]),
+        context=str(context),
+        answers=tuple(str(answer["text"]) for answer in answers),
+        starts=tuple(int(answer["answer_start"]) for answer in answers),
+    )
+    for answer, start in zip(found.answers, found.starts, strict=True):
+        if found.context[start : start + len(answer)] != answer:
+            raise ConfigError(f"{origin}: question {found.id}: its answer {answer!r:.60} is not at character {start}.")
+    return found
+
+
+WORDS, TAGS = "tokens", "ner_tags"
+
+
+def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[str, Row]]:
+    """The rows, numbers of classes replaced by their names, each with where it stands; raises `ConfigError`."""
+    import datasets
+
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    name, split = examples.path.removeprefix(HUB), examples.split or split
+    try:
+        found = datasets.load_dataset(name, examples.config_name, split=split, revision=examples.revision)
+    except Exception as error:  # whatever datasets' layers raise
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(
+            f"The dataset {name} cannot be read ({reason:.200}): check its name, its `split` and the network."
+        ) from error
+    found = found.select(range(min(len(found), limit))) if limit is not None else found
+    named = {column: _names(feature) for column, feature in found.features.items()}
+    return [(f"{name}, {split} row {place}", dict(_named(row, named))) for place, row in enumerate(found)]
+
+
+def tagged(rows: Sequence[tuple[str, Row]], columns: Columns) -> list[Tagged]:
+    """Words with tags; raises `ConfigError` naming the row that has not one tag for each word."""
+    words_in, tags_in = str(columns.text or WORDS), str(columns.label or TAGS)
+    found = []
+    for where, row in rows:
+        words, tags = row.get(words_in), row.get(tags_in)
+        if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
+            known = ", ".join(row)
+            raise ConfigError(
+                f"{where} has no lists of equal length `{words_in}` and `{tags_in}` (its columns: {known:.200})."
+            )
+        if words:
+            found.append(Tagged(tuple(map(str, words)), tuple(map(str, tags))))
+    return found
+
+
+def questions(rows: Sequence[tuple[str, Row]]) -> list[Question]:
+    """SQuAD's columns; raises `ConfigError` naming the row that lacks one."""
+    found = []
+    for where, row in rows:
+        try:
+            answers = row["answers"]
+            texts, starts = tuple(map(str, answers["text"])), tuple(map(int, answers["answer_start"]))
+            found.append(Question(str(row.get("id", where)), str(row["question"]), str(row["context"]), texts, starts))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{where} is not in SQuAD's form ({error!r:.80}).") from error
+    return found
+
+
+def _names(feature: Any) -> list[str] | None:
+    """The names of a column's classes, of its values or of their elements."""
+    inner = getattr(feature, "feature", feature)
+    names = getattr(inner, "names", None)
+    return list(names) if names else None
+
+
+def _named(row: Row, named: dict[str, list[str] | None]) -> Iterator[tuple[str, Any]]:
+    for column, value in row.items():
+        names = named.get(column)
+        if names is None:
+            yield column, value
+        elif isinstance(value, list):
+            yield column, [names[number] for number in value]
+        else:
+            yield column, names[value] if isinstance(value, int) and 0 <= value < len(names) else value

@@ -1,0 +1,188 @@
+"""Fine-tuning: one loop for all tasks that are trained, on transformers' models and accelerate's devices.
+
+AdamW, linear warm-up and decay, a score on the development set after each epoch; the best epoch's weights are kept, and
+it ends when the score has not become better for `patience` epochs.
+
+A trained task, seed by seed: fine-tune, judge, and say of a seed that failed why it did.
+
+What a task brings is its `Subject`; what is the same for all of them is here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, get_linear_schedule_with_warmup
+
+from coordinator.evaluation.tasks.metrics import Scores
+from coordinator.evaluation.tasks.pretrained import padded
+from coordinator.evaluation.tasks.results import SeedResult
+from peer.config.evaluation import Recipe, Task
+
+MAX_GRAD_NORM = 1.0
+
+Encoded = Mapping[str, Any]
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """How a fine-tuning went."""
+
+    epochs: int  # that were begun
+    best: float  # score on the development set
+    finite: bool  # no loss was infinite or no number
+
+
+def fine_tune(
+    model: PreTrainedModel,
+    train: Sequence[Encoded],
+    recipe: Recipe,
+    seed: int,
+    collate: Callable[[Sequence[Encoded]], Batch],
+    score: Callable[[PreTrainedModel], float],
+) -> Tuned:
+    """Train the model in place; it ends with the weights of the epoch whose score was best (higher is better)."""
+    torch.manual_seed(seed)
+    accelerator = Accelerator()
+    order = torch.Generator().manual_seed(seed)
+    examples: Any = train  # any sequence will do
+    loader: DataLoader[Encoded] = DataLoader(
+        examples, recipe.batch_size, shuffle=True, generator=order, collate_fn=collate
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
+    steps = recipe.epochs * len(loader)
+    make_schedule: Any = get_linear_schedule_with_warmup
+    schedule = make_schedule(optimizer, round(recipe.warmup_share * steps), steps)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    best, best_epoch, weights = float("-inf"), 0, _copy(model)
+    for epoch in range(1, recipe.epochs + 1):
+        model.train()
+        for batch in loader:
+            loss = model(**batch).loss
+            if not bool(torch.isfinite(loss)):
+                return Tuned(epoch, best, finite=False)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        found = score(model)
+        if found > best:
+            best, best_epoch, weights = found, epoch, _copy(model)
+        elif epoch - best_epoch >= recipe.patience:
+            break
+    model.load_state_dict(weights)
+    return Tuned(epoch, best, finite=True)
+
+
+def logits_of(
+    model: PreTrainedModel, examples: Sequence[Encoded], batch_size: int, collate: Callable[[Sequence[Encoded]], Batch]
+) -> list[Any]:
+    """The model's output of each batch in order, dropout off, without its labels."""
+    model.train(False)
+    outputs = []
+    with torch.no_grad():
+        for start in range(0, len(examples), batch_size):
+            batch = collate(examples[start : start + batch_size])
+            batch.pop("labels", None)
+            outputs.append(model(**{name: tensor.to(model.device) for name, tensor in batch.items()}))
+    return outputs
+
+
+def _copy(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+logger = logging.getLogger(__name__)
+
+DEV_SHARE = 10  # a tenth of the training examples, where no development set is given
+
+Finished = Callable[[int, float, PreTrainedModel], None]
+
+
+class Subject(Protocol):
+    """One task with its data, encoded for one checkpoint."""
+
+    @property
+    def train(self) -> Sequence[Encoded]:
+        """The training examples."""
+
+    @property
+    def pad(self) -> int:
+        """What fills short samples."""
+
+    @property
+    def examples(self) -> int:
+        """How many the test set has."""
+
+    def model(self, seed: int) -> PreTrainedModel:
+        """The checkpoint with a fresh head."""
+
+    def dev_scores(self, model: PreTrainedModel) -> Scores:
+        """On the development set."""
+
+    def test_scores(self, model: PreTrainedModel) -> Scores:
+        """On the test set."""
+
+    def trivial_scores(self) -> Scores:
+        """On the development set, of whoever always gives the commonest answer."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training examples and those by which it is decided when to stop."""
+
+    train: list[Any]
+    dev: list[Any]
+
+
+def split(train: Sequence[Any], dev: Sequence[Any] | None, limit: int | None) -> Split:
+    """With a development set of its own or every tenth example, which is the same for all checkpoints and seeds."""
+    examples = list(train[:limit])
+    if dev is not None:
+        return Split(examples, list(dev))
+    held = examples[::DEV_SHARE]
+    return Split([example for place, example in enumerate(examples) if place % DEV_SHARE] or held, held)
+
+
+def run_trials(subject: Subject, task: Task, finished: Finished = lambda _seed, _dev, _model: None) -> list[SeedResult]:
+    """One result for each seed; `finished` gets the seed, its score on the development set and the tuned model."""
+    trivial = subject.trivial_scores()[task.main_metric]
+    return [_run_trial(subject, task, seed, trivial, finished) for seed in task.recipe.seeds]
+
+
+def _run_trial(subject: Subject, task: Task, seed: int, trivial: float, finished: Finished) -> SeedResult:
+    model = subject.model(seed)
+    tuned = fine_tune(
+        model,
+        subject.train,
+        task.recipe,
+        seed,
+        lambda examples: padded(examples, subject.pad),
+        lambda now: subject.dev_scores(now)[task.main_metric],
+    )
+    why = failure(tuned.finite, tuned.best, trivial)
+    scores = subject.test_scores(model) if tuned.finite else {}
+    if not why:
+        finished(seed, tuned.best, model)
+    said = scores.get(task.main_metric)
+    logger.info("%s, seed %d: %s %s%s", task.name, seed, task.main_metric, said, f" ({why})" if why else "")
+    return SeedResult(seed=seed, scores=scores, epochs=tuned.epochs, failure=why)
+
+
+def failure(finite: bool, best: float, trivial: float) -> str:
+    """Why a fine-tuning has not converged; "" if it has: it must do better than the commonest answer always."""
+    if not finite:
+        return "its loss became infinite or no number"
+    if best <= trivial:
+        return f"it is no better than the commonest answer ({best:.4f}, and that {trivial:.4f})"
+    return ""

@@ -1,0 +1,77 @@
+"""The process that computes: one task on one checkpoint. Only it imports torch; `running` spawns it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from coordinator.evaluation.tasks.classification import Classifying
+from coordinator.evaluation.tasks.data import Place, dev_examples, judged_examples, train_examples
+from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
+from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
+from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet
+from coordinator.evaluation.tasks.question_answering import Answering
+from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of
+from coordinator.evaluation.tasks.tagging import Tagging
+
+logger = logging.getLogger(__name__)
+SUBJECTS: dict[str, Callable[..., Subject]] = {
+    "ner": Tagging,
+    "pos": Tagging,
+    "classification": Classifying,
+    "qa": Answering,
+}
+
+
+def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskResult:
+    """The task's result; raises `ConfigError` for data or a checkpoint that cannot be used."""
+    if plan.threads:
+        torch.set_num_threads(plan.threads)
+    be_quiet()
+    began = clock()
+    pretrained = Pretrained(plan.checkpoint, plan.random_start)
+    pretrained.check()
+    place = Place(Path(plan.base), Path(plan.cache), plan.confined)
+    if plan.task.is_trained:
+        return _trained(plan, pretrained, place, clock, began)
+    examples = judged_examples(plan.task, place)
+    if plan.task.kind == "bias":
+        scores, probes = probe_scores(pretrained, plan.task, examples)
+        return result_of(plan.task, [SeedResult(scores=scores)], len(examples), clock() - began, probes)
+    scores, count = fill_scores(pretrained, plan.task, examples)
+    return result_of(plan.task, [SeedResult(scores=scores)], count, clock() - began)
+
+
+def _trained(plan: Plan, pretrained: Pretrained, place: Place, clock: Callable[[], float], began: float) -> TaskResult:
+    task = plan.task
+    parts = split(train_examples(task, place), dev_examples(task, place), task.recipe.max_train)
+    subject = SUBJECTS[task.kind](pretrained, task, parts.train, parts.dev, judged_examples(task, place))
+    keep = _Best(pretrained, Path(plan.save_to)) if plan.save_to else None
+    seeds = run_trials(subject, task, keep or (lambda _seed, _dev, _model: None))
+    return result_of(task, seeds, subject.examples, clock() - began)
+
+
+class _Best:
+    """Keeps the tuned model whose score on the development set is best, never that on the test set."""
+
+    def __init__(self, pretrained: Pretrained, folder: Path) -> None:
+        self._pretrained, self._folder = pretrained, folder
+        self._best = float("-inf")
+
+    def __call__(self, _seed: int, score: float, model: PreTrainedModel) -> None:
+        if score > self._best:
+            self._best = score
+            model.save_pretrained(self._folder)
+            self._pretrained.tokenizer().save_pretrained(self._folder)
+
+
+def main(plan: Plan, answer: Any) -> None:
+    """Main function of the process: sends the result, or the error that a person can act on, through the pipe."""
+    answer.send(run_plan(plan))

@@ -1,0 +1,88 @@
+"""The keeper's look at the model's vital signs: keeps them, raises and clears alarms, and enters each in the audit log.
+
+The keeper does it because there is one; services show what it has written.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from coordinator.checkpoints.validations import validations
+from coordinator.ledger.ledger import SETTLED_S, Ledger
+from coordinator.statistics.alarms import MODEL_KINDS, Vitals, alarms_of, write_alarms
+from coordinator.store.checkpoint_models import UnigramBaseline, UpdateNorm
+from coordinator.store.engine import Sessions
+from peer.config.phases import phase_at
+from peer.config.run import RunConfig
+from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
+
+logger = logging.getLogger(__name__)
+RECENT_STEPS = 500  # so far back the best loss is looked for
+
+
+class AlarmWatch:
+    """Called after each step."""
+
+    def __init__(self, sessions: Sessions, config: RunConfig, ledger: Ledger, clock: Callable[[], float]) -> None:
+        self._sessions, self._config, self._ledger, self._clock = sessions, config, ledger, clock
+        self._last: tuple[int, int, Sketch] | None = None  # era, step, sketch
+
+    def step_taken(self, era: int, step: int, sketch: Sketch) -> None:
+        """Look at everything anew; a database that does not answer is waited for elsewhere."""
+        norm = self._moved(era, step, sketch)
+        try:
+            self._sessions.transact(lambda session: _keep(session, step, norm))
+            self._decide(step)
+        except DBAPIError as error:
+            logger.warning("the alarms were not looked at: %s", error.orig)
+
+    def _moved(self, era: int, step: int, sketch: Sketch) -> float | None:
+        """How far this step moved the parameters; None without the state just before it."""
+        last, self._last = self._last, (era, step, sketch)
+        return update_norm(last[2], sketch) if last is not None and last[:2] == (era, step - 1) else None
+
+    def _decide(self, step: int) -> None:
+        config, phase = self._config.at_step(step), phase_at(self._config, step)
+        vitals = self._vitals(step, phase.from_step)
+        found = alarms_of(vitals, most_rise=config.checkpoints.max_loss_rise, warmup_steps=config.schedule.warmup_steps)
+        for alarm in self._sessions.transact(lambda session: write_alarms(session, MODEL_KINDS, found, self._clock())):
+            logger.error("alarm, step %d: %s", alarm.step, alarm.detail, extra={"step": alarm.step})
+
+    def _vitals(self, step: int, began: int) -> Vitals:
+        since, settled = max(began, step - RECENT_STEPS), self._clock() - SETTLED_S
+        steps = [row for row in self._ledger.steps(after=since) if row.completed_at <= settled]
+        newest = validations(self._sessions)[-1:]
+        with self._sessions() as session:
+            known = select(UpdateNorm).where(UpdateNorm.step > since, UpdateNorm.step <= step)
+            updates = [(row.step, row.norm) for row in session.scalars(known.order_by(UpdateNorm.step))]
+            baseline = session.get(UnigramBaseline, newest[0].set_sha256) if newest else None
+        return Vitals(
+            losses=[(row.step, row.loss) for row in steps],
+            updates=updates,
+            began=began,
+            held_out=(newest[0].step, newest[0].mlm_loss) if newest and newest[0].step >= began else None,
+            unigram=None if baseline is None else baseline.loss,
+        )
+
+
+def update_norm(before: Sketch, after: Sketch) -> float:
+    """About the norm of the difference of two states' parameters, of which these are the sketches.
+
+    Each projection's square is, on the average over signs, the squared norm of what was projected; all 32 together
+    hold every tensor once (Johnson-Lindenstrauss). It is right to a quarter or so, which is enough to see a leap.
+    """
+    return math.dist(before[:SKETCH_SIZE], after[:SKETCH_SIZE])
+
+
+def _keep(session: Session, step: int, norm: float | None) -> None:
+    """Norms of steps that were undone are no measure for those that take their place."""
+    session.execute(delete(UpdateNorm).where(UpdateNorm.step >= step))
+    session.execute(delete(UpdateNorm).where(UpdateNorm.step < step - 2 * RECENT_STEPS))
+    if norm is not None:
+        session.add(UpdateNorm(step=step, norm=norm if math.isfinite(norm) else 1e300))

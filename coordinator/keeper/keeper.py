@@ -1,0 +1,325 @@
+"""The keeper: the swarm's first DHT node, and an averaging peer without samples, so that it holds the newest state.
+
+It gives that state to joining peers, writes checkpoints, and tells the service through the database how things stand.
+It runs as a process of its own because hivemind forks; `run_keeper` is that process's main function.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from hivemind.utils.logging import use_hivemind_log_handler
+from sqlalchemy.exc import DBAPIError
+from transformers import PreTrainedModel
+
+from auth.credentials import Credentials
+from auth.errors import RequestError, StorageError, SwarmError
+from coordinator.checkpoints.manifest import newest_verified
+from coordinator.checkpoints.probe import make_probes
+from coordinator.checkpoints.rewind import set_aside_undone
+from coordinator.keeper.alarm_watch import AlarmWatch
+from coordinator.keeper.checkpointing import Checkpointing
+from coordinator.keeper.device_watch import DeviceWatch
+from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.presence import tell_keeper_addresses, write_swarm_status
+from coordinator.ledger.speed import batch_left_s, run_speed
+from coordinator.ledger.steering import read_helm
+from coordinator.members.membership import Membership
+from coordinator.members.quarantine import Claim, hear
+from coordinator.run.addresses import keeper_place
+from coordinator.run.directory import RunDirectory
+from coordinator.run.logs import tell_step
+from coordinator.statistics.swarm_health import write_figures
+from coordinator.store.engine import Sessions, open_engine, trouble
+from peer.config.run import RunConfig
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model
+from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.reporting.metrics import Census, RoundTally
+from peer.reporting.suspicions import WaitingSuspicions
+from peer.runtime.processes import exit_now
+from peer.swarm.swarm import StepOutcome, Swarm
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.03  # a full batch waits for the keeper so long at most
+STATUS_PERIOD_S = 1.0
+SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
+SURVIVORS_TOLD_S = 60.0  # and so long to hear of it by sessions opened anew: where it has moved, or would undo steps
+SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
+TOKEN_RENEWAL_SHARE = 2 / 3
+
+
+@dataclass
+class Keeper:
+    """The keeper's parts; `run` is its loop."""
+
+    directory: RunDirectory
+    config: RunConfig
+    model: PreTrainedModel
+    swarm: Swarm
+    ledger: Ledger
+    membership: Membership
+    sessions: Sessions
+    credentials: Credentials
+    checkpointing: Checkpointing
+    suspicions: WaitingSuspicions
+    alarms: AlarmWatch
+    devices: DeviceWatch
+    lock: KeeperLock
+    clock: Callable[[], float] = time.time
+    figures: tuple[RoundTally, Census] | None = None  # that were written last
+    turned_away: int = 0  # joiners, as far as heeded
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
+        status_at = 0.0
+        while not should_stop():
+            self._advance()
+            if self.clock() - status_at >= STATUS_PERIOD_S:
+                status_at = self.clock()
+                self.lock.check()
+                with _going_on("the keeper is neither steered nor seen"):
+                    self._return_if_told()
+                    self._steer()
+                    self._write_status()
+                    self._renew_token()
+                    self._tell_suspicions()
+                    self._provide_for_joiners()
+                    self.devices.look(self.swarm.step)
+            time.sleep(POLL_S)
+        self.checkpointing.write_if_due(stopping=True)
+        self.swarm.leave()
+
+    def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
+        """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost.
+
+        While steps may have to be undone none is taken: whoever joins meanwhile has the old state, too.
+        """
+        has_moved = tell_keeper_addresses(self.sessions, self.swarm.addresses)
+        recorded = self.ledger.last_step()
+        resumed_at = self.swarm.step
+        may_undo, are_found = recorded > resumed_at, False
+        until = self.clock()
+        if recorded or resumed_at:
+            until += SURVIVORS_TOLD_S if may_undo or has_moved else SURVIVORS_WAIT_S
+        while self.swarm.step == resumed_at and self.clock() < until and not should_stop():
+            if self.swarm.is_behind and not are_found:
+                are_found, until = True, self.clock() + SURVIVORS_STATE_S
+            if self.swarm.is_behind or not may_undo:
+                self._advance()
+            time.sleep(POLL_S)
+        if recorded > self.swarm.step and not should_stop():
+            self.lock.check()
+            logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
+            self.swarm.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
+
+    def _advance(self) -> None:
+        """Take the next step with the trainers, or catch up with them, and do what follows from a step."""
+        outcome = self.swarm.advance()
+        if outcome is None:
+            return
+        self.checkpointing.state_is_own = outcome.averaged
+        if outcome.averaged:
+            logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
+            self._file_receipt(outcome)
+            self.alarms.step_taken(outcome.era, outcome.step, self.swarm.sketch)
+            self.checkpointing.write_if_due()
+
+    def _steer(self) -> None:
+        """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
+        helm = read_helm(self.sessions)
+        self.swarm.steer(helm.beacon(self.swarm.step))
+        self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
+        if self.swarm.has_ended:
+            self.checkpointing.write_if_due(stopping=True)
+
+    def _return_if_told(self) -> None:
+        """Take up the checkpoint that an operator has gone back to; raises `StorageError` if none is left."""
+        era = self.ledger.current_era()
+        if era <= self.swarm.era:
+            return
+        checkpoints_dir = self.directory.checkpoints_dir
+        set_aside_undone(checkpoints_dir, self.ledger.last_counting_step)
+        stored = newest_verified(checkpoints_dir)
+        if stored is None:
+            raise StorageError(f"{checkpoints_dir} holds no checkpoint to go back to.")
+        if self.ledger.last_step() > stored.manifest.step:  # the very one was damaged meanwhile
+            era = self.ledger.roll_back(stored.manifest.step)
+        self.checkpointing.restore(stored, era)
+        logger.warning("gone back to step %d: all peers resume from there", stored.manifest.step)
+
+    def _file_receipt(self, outcome: StepOutcome) -> None:
+        """Tell the ledger what the keeper received of each trainer; before their own reports, as a rule."""
+        if outcome.receipt:
+            device_id = self.credentials.access_token(self.clock()).device_id
+            with _going_on("the receipt is not counted"):
+                self.ledger.take_receipt(device_id, outcome.step, outcome.receipt)
+
+    def _write_status(self) -> None:
+        progress = self.swarm.progress()
+        speed = run_speed(self.sessions, self.clock())
+        write_swarm_status(
+            self.sessions,
+            step=progress.step,
+            samples_accumulated=progress.swarm_samples,
+            target_batch_size=progress.target_batch_size,
+            peers=progress.peers,
+            samples_per_second=speed,
+            eta_s=batch_left_s(progress.swarm_samples, progress.target_batch_size, speed),
+            addresses=self.swarm.addresses,
+            now=self.swarm.heard_at,
+        )
+        figures = self.swarm.rounds, self.swarm.census
+        if figures != self.figures:
+            self.figures = figures
+            write_figures(self.sessions, *figures)
+
+    def _tell_suspicions(self) -> None:
+        """What the swarm's threads noticed is written here, where waiting for the database holds up no round."""
+        witness = self.credentials.access_token(self.clock()).device_id
+        for found in self.suspicions.take():
+            claim = Claim(found.peer_id, found.kind, found.step, found.detail)
+            try:
+                hear(self.sessions, self.directory.settings.quarantine_policy, claim, witness, self.clock())
+            except RequestError as error:  # a peer that no table knows: its log line is all there is
+                logger.warning("%s", error)
+
+    def _provide_for_joiners(self) -> None:
+        """Who found no place at the keeper downloads the state from the web server, which spares the swarm."""
+        if (turned_away := self.swarm.turned_away) > self.turned_away:
+            self.turned_away = turned_away
+            self.checkpointing.write_for_joiners()
+
+    def _renew_token(self) -> None:
+        token = self.credentials.access_token(self.clock())
+        if self.clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
+            self.credentials.store_token(self.membership.grant_keeper(self.credentials.device_key.public_key).token_jwt)
+        self.credentials.store_revocations(self.membership.revocations_jwt())
+
+
+@contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Leave out, and tell, what a database on a full or failing disk does not take: the swarm must go on."""
+    try:
+        yield
+    except DBAPIError as error:
+        found = trouble(error)
+        if found is None:
+            raise
+        logger.error("%s: %s", what, found)
+
+
+def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -> Keeper:
+    """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
+    config = directory.config
+    clock = time.time
+    membership = Membership(
+        sessions, lambda: directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
+    )
+    credentials = Credentials(directory.keeper_dir)
+    grant = membership.grant_keeper(credentials.device_key.public_key)
+    credentials.store_grant(
+        config.run.name, directory.authority.public_bytes, grant.token_jwt, membership.revocations_jwt()
+    )
+    vocabulary = load_tokenizer(directory.tokenizer_dir).get_vocab_size()
+    model = build_model(config, vocabulary, load_special_ids(directory.tokenizer_dir))
+    ledger = Ledger(sessions, config, clock)
+    set_aside_undone(directory.checkpoints_dir, ledger.last_counting_step)
+    checkpoint = newest_verified(directory.checkpoints_dir)
+    if checkpoint is not None:
+        restore_model(model, checkpoint.path)
+    suspicions = WaitingSuspicions()
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=credentials,
+        initial_peers=(),
+        place=keeper_place(directory.settings),
+        clock=clock,
+        on_suspicion=suspicions.put,
+        on_lost=_end_at_once,
+    )
+    if checkpoint is not None:
+        restore_optimizer(model, swarm.optimizer, checkpoint.path)
+    if checkpoint is not None or ledger.current_era():
+        swarm.restore(0 if checkpoint is None else checkpoint.manifest.step, ledger.current_era())
+    checkpointing = Checkpointing(
+        directory=directory,
+        config=config,
+        model=model,
+        swarm=swarm,
+        ledger=ledger,
+        sessions=sessions,
+        probes=make_probes(config, directory.tokenizer_dir),
+        newest=None if checkpoint is None else checkpoint.manifest,
+        clock=clock,
+    )
+    checkpointing.reconcile(checkpoint)
+    return Keeper(
+        directory=directory,
+        config=config,
+        model=model,
+        swarm=swarm,
+        ledger=ledger,
+        membership=membership,
+        sessions=sessions,
+        credentials=credentials,
+        checkpointing=checkpointing,
+        suspicions=suspicions,
+        alarms=AlarmWatch(sessions, config, ledger, clock),
+        devices=DeviceWatch(sessions, clock),
+        lock=lock,
+        clock=clock,
+    )
+
+
+def _end_at_once(lost: SwarmError) -> NoReturn:
+    logger.error("%s The keeper ends at once, to be started again.", lost)
+    exit_now(lost.exit_code)
+
+
+def become_the_only_one(directory: RunDirectory, sessions: Sessions, should_stop: Callable[[], bool]) -> KeeperLock:
+    """Wait until no other keeper serves this run; raises `ConfigError` for one that could not take its place."""
+
+    def require_a_successor() -> None:
+        require_its_identity(sessions, Credentials(directory.keeper_dir).device_key.peer_id)
+        require_its_checkpoints(sessions, directory.checkpoints_dir)
+
+    lock = KeeperLock(sessions.engine)
+    with suppress(DBAPIError):  # a database that does not answer is waited for
+        if lock.try_take():
+            return lock
+        require_a_successor()
+    if lock.wait(should_stop, time.sleep):
+        require_a_successor()
+    return lock
+
+
+def run_keeper(run_dir: str, parent_pid: int) -> None:
+    """Main function of the keeper's process; ends on SIGTERM, or when the parent is gone."""
+    use_hivemind_log_handler("nowhere")  # its stack traces of lost peers are no news to an operator
+    logging.getLogger("hivemind").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    stop = threading.Event()
+    directory = RunDirectory.open(Path(run_dir))
+    sessions = Sessions(open_engine(directory.database_url))
+    lock = become_the_only_one(directory, sessions, lambda: os.getppid() != parent_pid)
+    if os.getppid() != parent_pid:
+        return
+    keeper = open_keeper(directory, sessions, lock)
+    tell_step(lambda: keeper.swarm.step)
+    # only now: the processes that hivemind has forked must keep the default action of SIGTERM
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    keeper.resume_ledger(stop.is_set)
+    keeper.run(lambda: stop.is_set() or os.getppid() != parent_pid)

@@ -1,0 +1,123 @@
+"""Exactly one keeper for a run, wherever keepers are started: a PostgreSQL advisory lock, held by its own connection.
+
+The lock ends with the connection, and so with the keeper's process, however that ends. A keeper that loses the
+connection stops: it cannot know whether another has taken its place. One that finds the lock taken waits, and takes
+over when it becomes free. On SQLite all keepers are on one machine, where only one gets the swarm's port.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, bindparam, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import BigInteger
+
+from auth.errors import ConfigError, WorkerError
+from coordinator.ledger.presence import checkpoints, read_swarm_status
+from coordinator.run.directory import checkpoint_name
+from coordinator.store.engine import Sessions
+
+logger = logging.getLogger(__name__)
+KEY = 0x6D686B6565706572  # "mhkeeper"; one number, so in another space than the locks of transactions
+POLL_S = 1.0
+# The server shall notice within half a minute that the machine of a keeper is gone, too.
+_NOTICE = ("SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3")
+
+
+class KeeperLock:
+    """The lock on being the keeper of the run in this database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._needed = engine.dialect.name == "postgresql"
+
+    def try_take(self) -> bool:
+        """Take the lock if it is free; raises `DBAPIError` if the database does not answer."""
+        if not self._needed:
+            return True
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            taken = connection.scalar(select(func.pg_try_advisory_lock(bindparam(None, KEY, BigInteger))))
+            for statement in _NOTICE if taken else ():
+                connection.exec_driver_sql(statement)
+        except DBAPIError:
+            connection.invalidate()
+            connection.close()
+            raise
+        if taken:
+            self._connection = connection
+        else:
+            connection.close()
+        return bool(taken)
+
+    def wait(self, should_stop: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
+        """Take the lock as soon as nobody else has it; returns whether there was something to wait for.
+
+        A database that does not answer is waited for as well.
+        """
+        said = ""
+        while not should_stop():
+            try:
+                if self.try_take():
+                    if said:
+                        logger.warning("this is the run's keeper now")
+                    break
+                why = "another keeper serves this run; this one takes over when that ends"
+            except DBAPIError as error:
+                why = f"the database does not answer ({' '.join(str(error.orig).split())[:200]}); waiting for it"
+            if why != said:
+                logger.warning("%s", why)
+            said = why
+            sleep(POLL_S)
+        return bool(said)
+
+    def check(self) -> None:
+        """Raise `WorkerError` if the lock may be somebody else's by now."""
+        if self._connection is None:
+            return
+        try:
+            self._connection.scalar(select(1))
+        except DBAPIError as error:
+            self.release()
+            raise WorkerError("The connection that made this process the run's only keeper is lost.") from error
+
+    def release(self) -> None:
+        """Let another take it."""
+        if self._connection is not None:
+            self._connection.invalidate()  # closed, not given back: the lock lives as long as it
+            self._connection.close()
+            self._connection = None
+
+
+def require_its_identity(sessions: Sessions, peer_id: str) -> None:
+    """Raise `ConfigError` if the one that is taken over from has another libp2p identity.
+
+    The volunteers would look for that one, and go on without this keeper.
+    """
+    status = read_swarm_status(sessions)
+    if (
+        status is not None
+        and status.addresses
+        and not any(address.endswith(f"/p2p/{peer_id}") for address in status.addresses)
+    ):
+        raise ConfigError(
+            "The run's keeper has another identity than this one, so volunteers would not find this one in its place: "
+            "copy the folder `keeper` from where the run was served first, or serve here with --service-only."
+        )
+
+
+def require_its_checkpoints(sessions: Sessions, checkpoints_dir: Path) -> None:
+    """Raise `ConfigError` if the one that is taken over from has left checkpoints that are not on this disk.
+
+    Without them the run would begin anew here, and all later steps would be undone.
+    """
+    recorded = [checkpoint_name(row.step) for row in checkpoints(sessions)]
+    if recorded and not any((checkpoints_dir / name).is_dir() for name in recorded):
+        raise ConfigError(
+            f"None of the run's checkpoints (the newest is {recorded[0]}) is in {checkpoints_dir}: a keeper can take "
+            "over only where it sees the folder of the one before; mount it, or serve here with --service-only."
+        )

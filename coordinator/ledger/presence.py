@@ -1,0 +1,284 @@
+"""Who is here now, and where the swarm stands: rows that service and keeper rewrite about once a second.
+
+Service and keeper talk only through these; every function is one short transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
+
+from auth.errors import RequestError
+from coordinator.store.engine import Sessions
+from coordinator.store.eras import current_era
+from coordinator.store.models import Checkpoint, Device, Member, Session, SwarmStatus
+from coordinator.store.notify import Topic, tell
+from coordinator.store.service_models import RelayOffer
+
+ONLINE_S = 15.0  # a session is online if it was heard of so recently
+KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
+APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
+STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", APART})
+MAX_STEP = 2**31 - 1
+MAX_SAMPLES = 10**9
+MAX_SAMPLES_PER_SECOND = 1e7
+_STATUS_ROW = 1
+_STAYS = cast(Table, Session.__table__)
+
+
+@dataclass(frozen=True)
+class OnlineSession:
+    """A device that is connected now, with what it last said of itself."""
+
+    session_id: str
+    member: str
+    device_id: str
+    role: str
+    hardware: str
+    state: str
+    step: int
+    own_samples: int
+    samples_per_second: float
+    started_at: float
+    last_seen_at: float
+
+
+@dataclass(frozen=True)
+class SwarmView:
+    """Where the swarm stands, as the keeper sees it."""
+
+    step: int  # global steps completed
+    era: int
+    samples_accumulated: int  # towards the next global step
+    target_batch_size: int
+    peers: int
+    samples_per_second: float  # of the run, by the steps that count: `coordinator.ledger.speed`
+    eta_s: float | None  # until the batch is full, at that speed
+    addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
+    updated_at: float  # when the keeper's own p2p daemon had last answered it
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """A verified checkpoint on disk."""
+
+    step: int
+    size_bytes: int
+    manifest_sha256: str
+    created_at: float
+    withheld: str = ""  # why it may not be published
+
+
+def is_online(now: float) -> ColumnElement[bool]:
+    """The condition on a session to be online at `now`."""
+    return and_(Session.ended_at.is_(None), Session.last_seen_at > now - ONLINE_S)
+
+
+def open_session(sessions: Sessions, device_id: str, hardware: str, software_version: str, now: float) -> str:
+    """Begin a device's stay and return its id; what the device left open (a lost connection) ends."""
+    session_id = secrets.token_hex(16)
+    with sessions.begin() as session:
+        turn = select(Device.id).where(Device.id == device_id).with_for_update(key_share=True)
+        session.execute(turn)  # else two that begin at once, at two replicas, do not see each other
+        left_open = update(Session).where(Session.device_id == device_id, Session.ended_at.is_(None))
+        ended = session.scalars(left_open.values(ended_at=Session.last_seen_at).returning(Session.id)).all()
+        if ended:  # another replica may hold it
+            session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(ended)))
+            tell(session, Topic.SESSIONS)
+        session.add(
+            Session(
+                id=session_id,
+                device_id=device_id,
+                started_at=now,
+                last_seen_at=now,
+                hardware=_printable(hardware, 200),
+                software_version=_printable(software_version, 32),
+            )
+        )
+    return session_id
+
+
+@dataclass(frozen=True)
+class PresenceClaim:
+    """What a device says of itself, as far as it can be true."""
+
+    step: int
+    own_samples: int
+    samples_per_second: float
+    state: str
+    last_seen_at: float  # Unix seconds, by our clock
+    hardware: str | None = None  # what computes there; None: as said before
+
+
+def checked_claim(
+    step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
+) -> PresenceClaim:
+    """What was said now (`device`: what computes there); raises `RequestError` for what cannot be true."""
+    if state not in STATES:
+        raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
+    _require_range("step", step, MAX_STEP)
+    _require_range("own_samples", own_samples, MAX_SAMPLES)
+    _require_range("samples_per_second", samples_per_second, MAX_SAMPLES_PER_SECOND)
+    hardware = _printable(device, 200) if device else None
+    return PresenceClaim(step, own_samples, samples_per_second, state, now, hardware)
+
+
+def touch_sessions(sessions: Sessions, claims: Mapping[str, PresenceClaim]) -> None:
+    """Keep what the devices of these sessions say, in one transaction; an ended session stays as it is."""
+    open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
+    names: dict[str, Any] = {field.name: bindparam(field.name) for field in fields(PresenceClaim)}
+    names["hardware"] = func.coalesce(bindparam("hardware", type_=String), _STAYS.c.hardware)
+    in_order = sorted(claims.items())  # so that two replicas never wait for each other
+    rows = [{"stay": session_id, **asdict(claim)} for session_id, claim in in_order]
+    sessions.transact(lambda session: session.connection().execute(open_still.values(names), rows))
+
+
+def close_session(sessions: Sessions, session_id: str, now: float) -> None:
+    """End a device's stay."""
+    with sessions.begin() as session:
+        ends = update(Session).where(Session.id == session_id, Session.ended_at.is_(None))
+        session.execute(ends.values(ended_at=now, last_seen_at=now))
+        session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
+
+
+def online_sessions(sessions: Sessions, now: float) -> list[OnlineSession]:
+    """Everybody who is here now, in order of arrival."""
+    query = (
+        select(
+            Session.id,
+            Member.name,
+            Session.device_id,
+            Device.role,
+            Session.hardware,
+            Session.state,
+            Session.step,
+            Session.own_samples,
+            Session.samples_per_second,
+            Session.started_at,
+            Session.last_seen_at,
+        )
+        .join(Session.device)
+        .join(Device.member)
+        .where(is_online(now))
+        .order_by(Session.started_at)
+    )
+    with sessions() as session:
+        return [OnlineSession(*row) for row in session.execute(query)]
+
+
+def write_swarm_status(
+    sessions: Sessions,
+    *,
+    step: int,
+    samples_accumulated: int,
+    target_batch_size: int,
+    peers: int,
+    samples_per_second: float,
+    eta_s: float | None,
+    addresses: Sequence[str],
+    now: float,
+) -> None:
+    """The keeper's view of the swarm, in place of its last one."""
+    with sessions.begin() as session:
+        session.merge(
+            SwarmStatus(
+                id=_STATUS_ROW,
+                step=step,
+                era=current_era(session),
+                samples_accumulated=samples_accumulated,
+                target_batch_size=target_batch_size,
+                peers=peers,
+                samples_per_second=samples_per_second,
+                eta_s=eta_s,
+                addresses=json.dumps(list(addresses)),
+                updated_at=now,
+            )
+        )
+        tell(session, Topic.PROGRESS)
+
+
+def tell_keeper_addresses(sessions: Sessions, addresses: Sequence[str]) -> bool:
+    """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
+    with sessions.begin() as session:
+        row = session.get(SwarmStatus, _STATUS_ROW)
+        if row is None:
+            return False
+        before, row.addresses = json.loads(row.addresses), json.dumps(list(addresses))
+        return set(before) != set(addresses)
+
+
+def read_swarm_status(sessions: Sessions) -> SwarmView | None:
+    """The keeper's last view of the swarm; None before its first."""
+    with sessions() as session:
+        row = session.get(SwarmStatus, _STATUS_ROW)
+        if row is None:
+            return None
+        return SwarmView(
+            step=row.step,
+            era=row.era,
+            samples_accumulated=row.samples_accumulated,
+            target_batch_size=row.target_batch_size,
+            peers=row.peers,
+            samples_per_second=row.samples_per_second,
+            eta_s=row.eta_s,
+            addresses=tuple(json.loads(row.addresses)),
+            updated_at=row.updated_at,
+        )
+
+
+def record_checkpoint(
+    sessions: Sessions,
+    *,
+    step: int,
+    size_bytes: int,
+    manifest_sha256: str,
+    now: float,
+    removed: Sequence[int] = (),
+    withheld: str = "",
+) -> None:
+    """A checkpoint was written, and those of the steps `removed` were removed; `withheld`: why it is not published."""
+    row = Checkpoint(
+        step=step,
+        size_bytes=size_bytes,
+        manifest_sha256=manifest_sha256,
+        created_at=now,
+        withheld=withheld,
+    )
+    with sessions.begin() as session:
+        session.merge(row)
+        session.flush()
+        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
+        tell(session, Topic.PROGRESS)
+
+
+def forget_checkpoints(sessions: Sessions, steps: Sequence[int]) -> None:
+    """The checkpoints of these steps are gone."""
+    with sessions.begin() as session:
+        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
+
+
+def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+    """All recorded checkpoints, the newest first."""
+    with sessions() as session:
+        return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
+
+
+def checkpoint_row(row: Checkpoint) -> CheckpointRow:
+    """A recorded checkpoint, free of its session."""
+    return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
+
+
+def _require_range(name: str, value: float, most: float) -> None:
+    if not (math.isfinite(value) and 0 <= value <= most):
+        raise RequestError(f"`{name}` ({value}) must lie between 0 and {most:g}.")
+
+
+def _printable(text: str, most: int) -> str:
+    """A peer's own words about itself, cut to what fits, without control characters."""
+    return "".join(character for character in text if character.isprintable())[:most]

@@ -1,0 +1,141 @@
+"""Receipts as the coordinator takes them: checked, a few kept for each step, none twice.
+
+Of a step the keeper's receipt is kept and those of four other members: by a lot that neither who is first nor how many
+devices somebody has can change. So the table grows with the steps and not with the swarm. Everything here works inside
+the ledger's transactions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ManyhandsError, RequestError
+from auth.receipts import Receipt as ReceiptBody, open_receipt, read_receipt
+from coordinator.store.eras import current_era, last_counting_step
+from coordinator.store.models import KEEPER_ROLE, Device, Receipt, Report
+from coordinator.store.refusals import add_refusal
+from coordinator.store.standing import require_active
+
+KEPT_OTHERS = 4  # beside the keeper's: without it and without the claimant's own, three decide, of whom one may lie
+WAIT_S = 7 * 86_400.0  # so long after a step's first report receipts of it are taken; then it is settled
+WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # an observer averages nothing
+
+
+@dataclass(frozen=True)
+class KeptReceipt:
+    """What a kept receipt says, by devices' numbers."""
+
+    receipt_id: int
+    device_id: str
+    member_id: int
+    is_keeper: bool
+    samples: Mapping[int, int]
+
+
+def take_receipt(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:
+    """Keep a device's receipt of this step; true if what is kept has changed. What is wrong with it is recorded."""
+    try:
+        return _take(session, run, device_id, step, text, now)
+    except ManyhandsError as error:
+        add_refusal(session, "receipt", error.code, str(error), device_id, now)
+        return False
+
+
+def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
+    """What is kept of one step."""
+    query = (
+        select(Receipt.id, Receipt.device_id, Device.member_id, Device.role, Receipt.samples)
+        .join(Device, Device.id == Receipt.device_id)
+        .where(Receipt.step == step)
+        .order_by(Receipt.id)
+    )
+    return [
+        KeptReceipt(row_id, device_id, member_id, role == KEEPER_ROLE, samples_by_number(samples))
+        for row_id, device_id, member_id, role, samples in session.execute(query)
+    ]
+
+
+def samples_by_number(stored: str) -> dict[int, int]:
+    """The column `samples`."""
+    return {int(number): samples for number, samples in json.loads(stored).items()}
+
+
+def chosen(step: int, receipts: Sequence[KeptReceipt]) -> set[int]:
+    """Which receipts of one step to keep, by id: the keeper's first, and by lot one of each of four members."""
+    keepers = [receipt.receipt_id for receipt in receipts if receipt.is_keeper][:1]
+    of_each_member: dict[int, int] = {}
+    for receipt in sorted(receipts, key=lambda receipt: _lot(step, receipt.device_id)):
+        if not receipt.is_keeper:
+            of_each_member.setdefault(receipt.member_id, receipt.receipt_id)
+    return {*keepers, *list(of_each_member.values())[:KEPT_OTHERS]}
+
+
+def _lot(step: int, device_id: str) -> bytes:
+    return hashlib.sha256(f"{step} {device_id}".encode()).digest()
+
+
+def _take(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:
+    device = session.get_one(Device, device_id)
+    require_active(session, device.member, device)
+    if device.role not in WITNESSES:
+        raise RequestError(f"A receipt came from a device in the role {device.role}, which averages nothing.")
+    signed = read_receipt(text)
+    receipt = open_receipt(signed, device.public_key)
+    if receipt.run != run or receipt.step != step or receipt.era > current_era(session):
+        raise RequestError("A receipt is of another run, step or era than the report that brings it.")
+    undone_after = last_counting_step(session, receipt.era)
+    if undone_after is not None and step > undone_after:
+        return False
+    _require_in_time(session, step, now)
+    samples = json.dumps(_by_number(session, receipt), sort_keys=True, separators=(",", ":"))
+    if (known := _known(session, device, receipt)) is not None:
+        if known.samples != samples:
+            text = f"{device.member.name}'s device signed two different receipts for step {step}"
+            add_refusal(session, "suspicion", "receipts", text, device_id, now)
+        return False
+    row = Receipt(
+        device_id=device_id,
+        era=receipt.era,
+        step=step,
+        samples=samples,
+        signature=signed.signature,
+        received_at=now,
+    )
+    session.add(row)
+    session.flush()
+    kept = kept_receipts(session, step)
+    staying = chosen(step, kept)
+    surplus = {receipt.receipt_id for receipt in kept} - staying
+    session.execute(delete(Receipt).where(Receipt.id.in_(surplus)).execution_options(synchronize_session=False))
+    return row.id in staying
+
+
+def _known(session: Session, device: Device, receipt: ReceiptBody) -> Receipt | None:
+    same = select(Receipt).where(
+        Receipt.device_id == device.id, Receipt.era == receipt.era, Receipt.step == receipt.step
+    )
+    return session.scalar(same)
+
+
+def _require_in_time(session: Session, step: int, now: float) -> None:
+    first = session.scalar(
+        select(func.min(Report.received_at)).where(Report.step == step, Report.superseded.is_(False))
+    )
+    if first is not None and now > first + WAIT_S:
+        raise RequestError(f"A receipt of step {step} came {(now - first) / 86_400:.0f} days after its first report.")
+
+
+def _by_number(session: Session, receipt: ReceiptBody) -> dict[int, int]:
+    """Its samples by devices' numbers, which take less room; raises `RequestError` if one is nobody's here."""
+    query = select(Device.peer_id, Device.number).where(Device.peer_id.in_(receipt.samples))
+    numbers: dict[str, int] = dict(session.execute(query).all())
+    unknown = receipt.samples.keys() - numbers.keys()
+    if unknown:
+        raise RequestError(f"A receipt names {min(unknown)}, which is no device of this run.")
+    return {numbers[peer_id]: samples for peer_id, samples in receipt.samples.items()}

@@ -1,0 +1,70 @@
+"""How fast the run goes: samples of the steps that count over the time that has passed, rounds and waits included.
+
+The keeper writes it beside its view of the swarm, from where page, API, metrics, `coordinator status`, the doctor and
+the volunteers' panels have it. The rates by which peers divide their work (`peer.swarm.view`) are claims, cut to what
+is believed of each; they say nothing of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from sqlalchemy import select
+
+from coordinator.ledger.presence import SwarmView
+from coordinator.ledger.steering import Helm
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Step
+from peer.config.run import RunConfig
+
+WINDOW_S = 300.0  # the steps of so long count
+LEAST_STEPS = 5  # that count, where the window has fewer
+MOST_STEPS = 600  # that a window has: no swarm takes more than two a second
+
+
+class Done(NamedTuple):
+    """A step that is done."""
+
+    samples: int
+    completed_at: float  # Unix seconds
+
+
+def run_speed(sessions: Sessions, now: float) -> float:
+    """Samples a second, by the newest steps; 0 while nothing is known."""
+    newest = select(Step.samples, Step.completed_at).order_by(Step.step.desc()).limit(MOST_STEPS)
+    with sessions() as session:
+        return speed_of([Done(*row) for row in session.execute(newest)][::-1], now)
+
+
+def speed_of(steps: Sequence[Done], now: float) -> float:
+    """The same of these steps, in order; time that the step under way takes longer than those before is waiting."""
+    recent = sum(step.completed_at > now - WINDOW_S for step in steps)
+    before, *counted = steps[-max(recent, LEAST_STEPS + 1) :] or [Done(0, now)]
+    if not counted:
+        return 0.0
+    taken_s = counted[-1].completed_at - before.completed_at
+    waited_s = max(0.0, now - counted[-1].completed_at - taken_s / len(counted))
+    return sum(step.samples for step in counted) / (taken_s + waited_s) if taken_s > 0 else 0.0
+
+
+def batch_left_s(accumulated: int, target: int, speed: float) -> float | None:
+    """Until so many samples are the batch of the next step, in seconds; None while nobody knows."""
+    return max(0, target - accumulated) / speed if speed > 0 else None
+
+
+def time_left_s(config: RunConfig, helm: Helm, swarm: SwarmView | None) -> float | None:
+    """Until the run's last step, in seconds; None while nobody knows."""
+    if swarm is None:
+        return None
+    changes = [*(phase.from_step for phase in config.phases), *(order.from_step for order in helm.orders)]
+    last = config.at_step(max(changes, default=0)).schedule.total_steps if helm.last_step is None else helm.last_step
+    bounds = [swarm.step, *sorted({step for step in changes if swarm.step < step < last}), max(swarm.step, last)]
+    samples = sum((end - begin) * _batch_after(config, helm, begin) for begin, end in pairwise(bounds))
+    return batch_left_s(swarm.samples_accumulated, samples, swarm.samples_per_second)
+
+
+def _batch_after(config: RunConfig, helm: Helm, step: int) -> int:
+    """Samples that the step after this one takes."""
+    return helm.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size

@@ -1,0 +1,230 @@
+"""Steering a live run: what operators have said, each a row, and what follows from all of it.
+
+The keeper puts the sum into its beacon (`peer.config.steering`), so that every peer changes at the same step, whoever
+is connected to the coordinator. Announcements go down the sessions (`coordinator.control.session_hub`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError
+from coordinator.store.engine import Sessions
+from coordinator.store.ledger_models import SteeringAct
+from coordinator.store.models import Step, SwarmStatus
+from peer.config.run import RunConfig
+from peer.config.steering import MAX_CHANGES, MOST_SCALE, Change, Steering, in_force
+
+Act = Literal["pause", "resume", "stop", "change", "announce"]
+LEAD_STEPS = 3  # so far ahead a change must be, for every peer to have heard of it
+MAX_ANNOUNCEMENT_CHARS = 500
+MOST_STEP = 2**40
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What all volunteers are told."""
+
+    id: int
+    at: float  # Unix seconds
+    text: str
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What holds from a step on."""
+
+    from_step: int
+    learning_rate_scale: float = 1.0
+    target_batch_size: int | None = None  # None: the run file's
+    checkpoint_every: int | None = None  # steps; None: the run file's
+
+
+@dataclass(frozen=True)
+class Helm:
+    """Everything that was said, summed up."""
+
+    orders: tuple[Orders, ...] = ()  # by step
+    paused: bool = False
+    last_step: int | None = None
+
+    def at(self, step: int) -> Orders:
+        """What holds after `step` steps."""
+        past = [order for order in self.orders if order.from_step <= step]
+        return past[-1] if past else Orders(from_step=0)
+
+    def beacon(self, step: int) -> Steering:
+        """What the beacon of `step` says of it."""
+        changes = [Change(**_without_checkpoints(order)) for order in self.orders]
+        return Steering(changes=in_force(changes, step), paused=self.paused, last_step=self.last_step)
+
+
+def _without_checkpoints(order: Orders) -> dict[str, Any]:
+    return {
+        "from_step": order.from_step,
+        "learning_rate_scale": order.learning_rate_scale,
+        "target_batch_size": order.target_batch_size,
+    }
+
+
+def helm_of(session: Session) -> Helm:
+    """What all acts come to; a change leaves as it was what it does not name."""
+    acts = session.scalars(select(SteeringAct).where(SteeringAct.act != "announce").order_by(SteeringAct.id)).all()
+    holds = [act for act in acts if act.act in ("pause", "resume")]
+    ends = [act for act in acts if act.act == "stop"]
+    return Helm(
+        orders=_summed(act for act in acts if act.act == "change"),
+        paused=bool(holds) and holds[-1].act == "pause",
+        last_step=ends[-1].step if ends else None,
+    )
+
+
+def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
+    orders: dict[int, Orders] = {}
+    now = Orders(from_step=0)
+    for change in sorted(changes, key=lambda act: (act.step or 0, act.id)):
+        named = {
+            name: value
+            for name in ("learning_rate_scale", "target_batch_size", "checkpoint_every")
+            if (value := getattr(change, name)) is not None
+        }
+        now = replace(now, from_step=change.step or 0, **named)
+        orders[now.from_step] = now
+    return tuple(orders.values())
+
+
+def read_helm(sessions: Sessions) -> Helm:
+    """What holds and what is to come."""
+    with sessions() as session:
+        return helm_of(session)
+
+
+def announcements(sessions: Sessions, after: int = 0, since: float = 0.0) -> list[Announcement]:
+    """What was announced with a higher number than `after`, and not before `since`; the oldest first."""
+    wanted = select(SteeringAct).where(SteeringAct.act == "announce", SteeringAct.id > after, SteeringAct.at >= since)
+    with sessions() as session:
+        return [Announcement(row.id, row.at, row.text) for row in session.scalars(wanted.order_by(SteeringAct.id))]
+
+
+class Steersman:
+    """One operator's hand; each act raises `ConfigError` where it cannot be, and says what follows."""
+
+    def __init__(self, sessions: Sessions, config: RunConfig, actor: str, clock: Callable[[], float]) -> None:
+        self._sessions, self._config, self._actor, self._clock = sessions, config, actor, clock
+
+    def pause(self) -> str:
+        """Let everybody wait."""
+        self._act("pause", _require_hold(not_yet=True))
+        return "Paused: no peer trains until you resume."
+
+    def resume(self) -> str:
+        """Let everybody go on."""
+        self._act("resume", _require_hold(not_yet=False))
+        return "The run goes on."
+
+    def stop_at(self, step: int | None) -> str:
+        """End the run with this step; None: it does not end."""
+        if step is None:
+            self._act("stop")
+            return "The run does not end by itself."
+
+        def check(session: Session) -> None:
+            reached = _reached(session)
+            if not reached <= step <= MOST_STEP:
+                raise ConfigError(f"The run has reached step {reached}: it can end with that one or a later one.")
+
+        self._act("stop", check, step=step)
+        return f"The run ends with step {step}: volunteers leave in order then, and a last checkpoint is written."
+
+    def change(
+        self,
+        from_step: int | None,
+        *,
+        learning_rate_scale: float | None = None,
+        target_batch_size: int | None = None,
+        checkpoint_every: int | None = None,
+    ) -> str:
+        """Change what may be changed from a step on; None: the first at which every peer will have heard of it."""
+        values = {
+            "learning_rate_scale": learning_rate_scale,
+            "target_batch_size": target_batch_size,
+            "checkpoint_every": checkpoint_every,
+        }
+        self._require_sound(learning_rate_scale, target_batch_size, checkpoint_every)
+        begin = from_step
+
+        def check(session: Session) -> None:
+            nonlocal begin
+            first = _reached(session) + LEAD_STEPS
+            begin = first if begin is None else begin
+            if not first <= begin <= MOST_STEP:
+                raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
+            to_come = {order.from_step for order in helm_of(session).orders if order.from_step >= first}
+            if len(to_come | {begin}) >= MAX_CHANGES:
+                raise ConfigError(f"{MAX_CHANGES - 1} changes are to come already: wait for the next of them.")
+
+        self._act("change", check, lambda: {"step": begin, **values})
+        named = [f"{name.replace('_', ' ')} {value:g}" for name, value in values.items() if value is not None]
+        return f"From step {begin} on: {', '.join(named)}."
+
+    def announce(self, text: str) -> str:
+        """Tell all volunteers."""
+        text = " ".join(text.split())
+        if not 0 < len(text) <= MAX_ANNOUNCEMENT_CHARS or not text.isprintable():
+            raise ConfigError(f"An announcement is one line of 1 to {MAX_ANNOUNCEMENT_CHARS} characters.")
+        self._act("announce", text=text)
+        return "All who are connected are told now, others when they come within a day."
+
+    def _require_sound(self, scale: float | None, target: int | None, every: int | None) -> None:
+        if scale is None and target is None and every is None:
+            raise ConfigError("Say what to change: the learning rate's scale, the target batch, or how often to write.")
+        if scale is not None and not (math.isfinite(scale) and 0 < scale <= MOST_SCALE):
+            raise ConfigError(f"The learning rate's scale must be above 0 and at most {MOST_SCALE:g}.")
+        if target is not None and not 1 <= target < 2**31:
+            raise ConfigError("The target batch must be a positive number of samples.")
+        if target is not None and self._config.averaging.local_steps > 1:
+            raise ConfigError("With local steps the target batch stays: it follows from how many each peer takes.")
+        if every is not None and not 1 <= every < 2**31:
+            raise ConfigError("Checkpoints are written every so many steps, at least one.")
+
+    def _act(
+        self,
+        act: Act,
+        check: Callable[[Session], None] = lambda _session: None,
+        found: Callable[[], dict[str, Any]] = dict,
+        **values: Any,
+    ) -> None:
+        def write(session: Session) -> None:
+            check(session)
+            row = {"text": "", **values, **found()}
+            session.add(SteeringAct(at=self._clock(), actor=self._actor, act=act, **row))
+
+        self._sessions.transact(write)
+
+
+def target_batch_size_at(session: Session, step: int) -> int | None:
+    """The target that an operator has set for what comes after `step` steps; None: the run file's."""
+    changes = select(SteeringAct.target_batch_size).where(
+        SteeringAct.act == "change", SteeringAct.target_batch_size.is_not(None), SteeringAct.step <= step
+    )
+    return session.scalar(changes.order_by(SteeringAct.step.desc(), SteeringAct.id.desc()).limit(1))
+
+
+def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:
+    def check(session: Session) -> None:
+        if helm_of(session).paused == not_yet:
+            raise ConfigError("The run is paused already." if not_yet else "The run is not paused.")
+
+    return check
+
+
+def _reached(session: Session) -> int:
+    """The step at which the swarm is, as far as anybody has told."""
+    told = session.scalar(select(SwarmStatus.step)) or 0
+    return max(told, session.scalar(select(func.max(Step.step))) or 0)

@@ -1,0 +1,4 @@
+"""Members and their devices: invites, logins, names, quarantine, revocation, erasure.
+
+`membership` admits. Control plane, web and commands import these modules.
+"""

@@ -1,0 +1,190 @@
+"""Administrators of the run over the web: their passwords (argon2id) and their logins, which the server can end.
+
+A login is a random token in the browser's cookie; the database has its hash, so that a copy of the database logs in
+nobody. With it goes a second token, which every form must bring along.
+
+How often an administrator's password may be tried, at all replicas of the service together.
+
+The other limits on callers protect the process that counts them (its memory, its threads, its sockets), so each replica
+has its own. This one protects a password: whoever guesses must not have as many tries as there are replicas.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError
+from coordinator.members.membership import member_name
+from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import Administrator, AdminSession
+from coordinator.store.service_models import LoginTry
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True)
+class LoginTries:
+    """Counts the tries of each account, known or not; safe to call from threads."""
+
+    sessions: Sessions
+    per_minute: int
+    clock: Callable[[], float]
+
+    def allows(self, account: str) -> bool:
+        """Count a try, and say whether it is within the limit; one that is not counts for nothing."""
+        digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
+        return self.sessions.transact(lambda session: self._count(session, digest))
+
+    def _count(self, session: Session, digest: bytes) -> bool:
+        now = self.clock()
+        one_at_a_time(session, Lock.LOGIN_TRIES, int.from_bytes(digest[:4], "big"))
+        session.execute(delete(LoginTry).where(LoginTry.at <= now - MINUTE_S))
+        tried = session.scalar(select(func.count()).where(LoginTry.account_sha256 == digest)) or 0
+        if tried >= self.per_minute:
+            return False
+        session.add(LoginTry(account_sha256=digest, at=now))
+        return True
+
+
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # characters
+
+LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
+
+_HASHER = PasswordHasher()
+
+NOTED_EVERY_S = 30.0  # that a login is in use
+
+SESSIONS_KEPT = 16  # of one administrator; the oldest ends
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who is logged in, and what its forms must bring along."""
+
+    name: str
+    csrf_token: str
+
+
+class Administrators:
+    """Passwords and logins, over the database; safe to call from threads."""
+
+    def __init__(
+        self, sessions: Sessions, clock: Callable[[], float] = time.time, hasher: PasswordHasher = _HASHER
+    ) -> None:
+        self._sessions, self._clock = sessions, clock
+        self._hasher = hasher
+        self._nobodys_hash = _nobodys_hash(hasher)
+
+    def set_password(self, name: str, password: str) -> None:
+        """Make somebody an administrator, or change a password, which ends all logins by the old one."""
+        name = member_name(name)
+        if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+            raise ConfigError(f"A password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
+        password_hash = self._hasher.hash(password)
+
+        def change(session: Session) -> None:
+            known = session.scalar(select(Administrator).where(Administrator.name == name))
+            if known is None:
+                session.add(Administrator(name=name, password_hash=password_hash, created_at=self._clock()))
+            else:
+                known.password_hash = password_hash
+                session.execute(delete(AdminSession).where(AdminSession.administrator_id == known.id))
+
+        self._sessions.transact(change)
+
+    def remove(self, name: str) -> None:
+        """Take the right away, at once; raises `ConfigError` where nobody has it by that name."""
+
+        def take(session: Session) -> None:
+            known = session.scalar(select(Administrator).where(Administrator.name == member_name(name)))
+            if known is None:
+                raise ConfigError(f"No administrator is called {name!r:.80}.")
+            session.execute(delete(AdminSession).where(AdminSession.administrator_id == known.id))
+            session.delete(known)
+
+        self._sessions.transact(take)
+
+    def names(self) -> list[str]:
+        """Everybody who may log in."""
+        with self._sessions() as session:
+            return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
+
+    def log_in(self, name: str, password: str) -> str | None:
+        """A new login's token; None for a wrong name or password, after the same work."""
+        with self._sessions() as session:
+            named = select(Administrator).where(Administrator.name == name)
+            known = session.scalar(named) if name.isprintable() else None  # PostgreSQL cannot be asked for a NUL
+        right = self._verify(known.password_hash if known is not None else self._nobodys_hash, password)
+        if known is None or not right:
+            return None
+        token = secrets.token_urlsafe(32)
+        self._sessions.transact(lambda session: self._open(session, known.id, known.password_hash, token))
+        return token
+
+    def login_of(self, token: str) -> Login | None:
+        """Whose login this token is; None where it is unknown, over, or was not used for too long."""
+        now = self._clock()
+        found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
+        with self._sessions() as session:
+            login = session.scalar(found)
+            if login is None or now >= login.expires_at or now >= login.last_seen_at + IDLE_S:
+                return None
+            result, seen_at = Login(login.administrator.name, login.csrf_token), login.last_seen_at
+        if now >= seen_at + NOTED_EVERY_S:
+            with self._sessions.begin() as session:
+                login = session.scalar(found)
+                if login is not None:
+                    login.last_seen_at = now
+        return result
+
+    def log_out(self, token: str) -> None:
+        """End a login."""
+        with self._sessions.begin() as session:
+            session.execute(delete(AdminSession).where(AdminSession.token_sha256 == _hash(token)))
+
+    def _verify(self, password_hash: str, password: str) -> bool:
+        try:
+            return self._hasher.verify(password_hash, password[: LONGEST_PASSWORD + 1])
+        except (VerificationError, InvalidHashError):
+            return False
+
+    def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # else it may be changed beside this
+        if known is None or known.password_hash != password_hash:
+            raise ConfigError("The password has just been changed: log in again.")
+        now = self._clock()
+        session.execute(delete(AdminSession).where(AdminSession.expires_at <= now))
+        mine = AdminSession.administrator_id == administrator_id
+        kept = select(AdminSession.id).where(mine).order_by(AdminSession.id.desc()).limit(SESSIONS_KEPT - 1)
+        session.execute(delete(AdminSession).where(mine, AdminSession.id.not_in(kept)))
+        session.add(
+            AdminSession(
+                administrator_id=administrator_id,
+                token_sha256=_hash(token),
+                csrf_token=secrets.token_urlsafe(32),
+                last_seen_at=now,
+                expires_at=now + LIFETIME_S,
+            )
+        )
+
+
+def _hash(token: str) -> bytes:
+    """A token has 256 random bits: a plain hash is enough."""
+    return hashlib.sha256(b"manyhands-login-v1:" + token.encode()).digest()
+
+
+@cache
+def _nobodys_hash(hasher: PasswordHasher) -> str:
+    """The hash that a password is compared with where nobody has the name; made before it is asked for, and once."""
+    return hasher.hash(secrets.token_hex())

@@ -1,0 +1,76 @@
+"""Who did what to the run: every act of administration, by command or over the web, kept for good and never changed.
+
+An erased member's name is the exception: the act stays, under the member's pseudonym (`coordinator.members.erasure`).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from auth.errors import ManyhandsError
+from coordinator.store.engine import Sessions
+from coordinator.store.models import AuditEntry
+
+MAX_DETAIL_CHARS = 500
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One act."""
+
+    at: float  # Unix seconds
+    actor: str  # `os:NAME` for a command, `web:NAME` for an administrator's page, `run:...` for what it does by itself
+    act: str
+    subject: str  # whom it concerns
+    detail: str
+
+
+def os_actor() -> str:
+    """Who runs this command, as the operating system knows it; what the environment says does not count."""
+    uid = os.getuid()
+    try:
+        return f"os:{pwd.getpwuid(uid).pw_name}"
+    except KeyError:  # a container's arbitrary user
+        return f"os:uid {uid}"
+
+
+class AuditLog:
+    """Records acts of one actor."""
+
+    def __init__(self, sessions: Sessions, actor: str, clock: Callable[[], float] = time.time) -> None:
+        self._sessions, self._actor, self._clock = sessions, actor, clock
+
+    @contextmanager
+    def act(self, act: str, subject: str = "", detail: str = "") -> Iterator[None]:
+        """Record what the block does once it is done; what was refused is recorded with why."""
+        try:
+            yield
+        except ManyhandsError as error:
+            self.record(act, subject, f"refused: {error}")
+            raise
+        self.record(act, subject, detail)
+
+    def record(self, act: str, subject: str = "", detail: str = "") -> None:
+        """Record an act that is done."""
+        with self._sessions.begin() as session:
+            add_entry(session, self._actor, act, subject, detail, self._clock())
+
+
+def add_entry(session: Session, actor: str, act: str, subject: str, detail: str, now: float) -> None:
+    """Record an act together with what it changes."""
+    session.add(AuditEntry(at=now, actor=actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]))
+
+
+def audit_log(sessions: Sessions, limit: int) -> list[AuditRow]:
+    """The newest acts, the newest first."""
+    with sessions() as session:
+        rows = session.scalars(select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit))
+        return [AuditRow(row.at, row.actor, row.act, row.subject, row.detail) for row in rows]

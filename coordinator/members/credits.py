@@ -1,0 +1,34 @@
+"""Who is named in the model card: everybody who contributed, but for those who asked not to be, and the erased."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, or_, select
+from sqlalchemy.orm import Session
+
+from coordinator.members.erasure import REASON
+from coordinator.members.names import find_member
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Member, UnnamedMember
+
+
+def set_named(sessions: Sessions, name: str, named: bool) -> None:
+    """Whether the model card names the member from now on; raises `ConfigError` where nobody has that name."""
+
+    def change(session: Session) -> None:
+        member = find_member(session, name)
+        session.execute(delete(UnnamedMember).where(UnnamedMember.member_id == member.id))
+        if not named:
+            session.add(UnnamedMember(member_id=member.id))
+
+    sessions.transact(change)
+
+
+def unnamed_members(sessions: Sessions) -> frozenset[str]:
+    """The own names of those whom no card names."""
+    query = (
+        select(Member.name)
+        .outerjoin(UnnamedMember, UnnamedMember.member_id == Member.id)
+        .where(or_(UnnamedMember.member_id.is_not(None), Member.revoked_reason == REASON))
+    )
+    with sessions() as session:
+        return frozenset(session.scalars(query))

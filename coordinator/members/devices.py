@@ -1,0 +1,136 @@
+"""A member's devices: how they are listed and found, what is told to who is shut out, how many may be active.
+
+What decides works inside the transactions of `coordinator.members.membership`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError, DeviceLimitError, QuarantinedError
+from coordinator.store.engine import Sessions
+from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, Session as Stay
+
+SHORT_ID_CHARS = 8
+
+MIN_PREFIX_CHARS, MAX_ID_CHARS = 4, 32
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One member's machine, for the operator's list; times in Unix seconds."""
+
+    device_id: str
+    member: str
+    role: str
+    created_at: float  # when it joined first
+    last_seen_at: float | None
+    hardware: str  # as its newest session says
+    revoked_at: float | None
+    revoked_reason: str
+    quarantined_at: float | None = None
+    quarantined_reason: str = ""
+
+    @property
+    def short_id(self) -> str:
+        """What people type."""
+        return self.device_id[:SHORT_ID_CHARS]
+
+
+def device_rows(sessions: Sessions, member: str = "", limit: int | None = None) -> list[DeviceRow]:
+    """The devices of a member, or of everybody but the keeper, the newest first."""
+    stays = select(Stay).where(Stay.device_id == Device.id)
+    seen_at = stays.with_only_columns(func.max(Stay.last_seen_at)).scalar_subquery()
+    newest = stays.with_only_columns(Stay.hardware).order_by(Stay.last_seen_at.desc()).limit(1).scalar_subquery()
+    changes = select(Revocation.reason).where(Revocation.device_id == Device.id).order_by(Revocation.id.desc())
+    query = (
+        select(Device, Member.name, seen_at, newest, changes.limit(1).scalar_subquery())
+        .join(Device.member)
+        .where(Device.role != KEEPER_ROLE)
+        .order_by(Device.number.desc())
+        .limit(limit)
+    )
+    with sessions() as session:
+        found = session.execute(query.where(Member.name == member) if member else query)
+        return [
+            _device_row(device, name, seen, hardware or "", reason or "")
+            for device, name, seen, hardware, reason in found
+        ]
+
+
+def _device_row(device: Device, member: str, seen_at: float | None, hardware: str, reason: str) -> DeviceRow:
+    return DeviceRow(
+        device_id=device.id,
+        member=member,
+        role=device.role,
+        created_at=device.created_at,
+        last_seen_at=seen_at,
+        hardware=hardware,
+        revoked_at=device.revoked_at,
+        revoked_reason="" if device.revoked_at is None else reason,
+        quarantined_at=device.quarantined_at,
+        quarantined_reason="" if device.quarantined_at is None else reason,
+    )
+
+
+def device_act(device_id: str, reason: str) -> str:
+    """What the audit log says of the revocation of one device."""
+    return f"{device_id.strip()[:MAX_ID_CHARS]} {reason}".strip()
+
+
+def find_device(session: Session, member: Member, beginning: str) -> Device:
+    """The member's device whose id begins so; raises `ConfigError` unless there is exactly one."""
+    beginning = beginning.strip().lower()
+    if len(beginning) < MIN_PREFIX_CHARS:
+        raise ConfigError(f"The device id {beginning!r} is too short: give at least {MIN_PREFIX_CHARS} characters.")
+    devices = session.scalars(select(Device).where(Device.member_id == member.id))
+    found = [device for device in devices if device.id.startswith(beginning)]
+    if not found:
+        raise ConfigError(
+            f"{member.name} has no device {beginning!r:.80}: `manyhands coordinator devices` lists what there is."
+        )
+    if len(found) > 1:
+        raise ConfigError(f"{len(found)} devices of {member.name} begin with {beginning!r:.80}: give more of the id.")
+    return found[0]
+
+
+def require_good_standing(session: Session, member: Member) -> None:
+    """Raise `QuarantinedError` if a member who brings a new device has one in quarantine, which it could replace."""
+    quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
+    device_id = session.scalar(quarantined)
+    if device_id is not None:
+        raise QuarantinedError(
+            f"{member.name}'s device {device_id[:SHORT_ID_CHARS]} is in quarantine: until the run's operator lifts "
+            f"that, {member.name} can bring no further device."
+        )
+
+
+def tokens_until(sessions: Sessions) -> float:
+    """When the last token expires that was ever issued (Unix seconds; 0: none was)."""
+    with sessions() as session:
+        return session.scalar(select(func.max(Device.token_until))) or 0.0
+
+
+def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:
+    """Raise `DeviceLimitError` if the device (None: a new one) would be one too many at once.
+
+    A device counts as long as it holds a valid token. The caller has locked the member's row, so no two devices can
+    take the last place.
+    """
+    if device is not None and _is_active(device, now):
+        return
+    active = session.scalar(
+        select(func.count()).where(Device.member_id == member.id, Device.revoked_at.is_(None), Device.token_until > now)
+    )
+    if (active or 0) >= most:
+        raise DeviceLimitError(
+            f"{member.name} has {active} devices in this run already, and {most} are allowed at once: stop one and "
+            "wait until its access expires, or ask the operator to revoke one or to allow more."
+        )
+
+
+def _is_active(device: Device, now: float) -> bool:
+    return device.revoked_at is None and device.token_until is not None and device.token_until > now

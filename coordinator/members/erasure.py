@@ -1,0 +1,96 @@
+"""Erasing a member: the name goes from every table, the samples stay under a pseudonym, and the devices stay shut out.
+
+The rows of devices and revocations remain, for they are what keeps an old token from coming back; they hold keys, and
+no name. What was written elsewhere (logs, backups, checkpoints' copies) is not within reach.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from coordinator.members.membership import Membership, member_name
+from coordinator.members.names import find_member
+from coordinator.store.engine import Sessions
+from coordinator.store.models import (
+    Account,
+    AllowedEntry,
+    AuditEntry,
+    Device,
+    DeviceLogin,
+    Invite,
+    Member,
+    Naming,
+    Refusal,
+    RelayOffer,
+    Revocation,
+    Session as Stay,
+    Suspicion,
+)
+
+REASON = "erased"
+_TEXTS: tuple[InstrumentedAttribute[str], ...] = (
+    Refusal.reason,
+    Revocation.reason,
+    Member.revoked_reason,
+    AuditEntry.subject,
+    AuditEntry.detail,
+    Suspicion.detail,
+)
+
+
+def erase(sessions: Sessions, membership: Membership, name: str) -> str:
+    """Shut a member out and forget the name; returns the pseudonym under which the samples stay.
+
+    Raises `ConfigError` where nobody has that name. Erased again after a failure in between, the rest is done.
+    """
+    name = member_name(name)
+    membership.revoke(name, REASON)
+
+    def forget(session: Session) -> str:
+        member = find_member(session, name)
+        pseudonym = _pseudonym(session, member)
+        shown = member.display_name
+        member.name, member.display_name, member.revoked_reason = pseudonym, None, REASON
+        session.flush()
+        devices = select(Device.id).where(Device.member_id == member.id)
+        session.execute(update(Stay).where(Stay.device_id.in_(devices)).values(hardware=""))
+        stays = select(Stay.id).where(Stay.device_id.in_(devices))
+        session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(stays)))
+        session.execute(delete(Invite).where(Invite.member_id == member.id, Invite.used_at.is_(None)))
+        session.execute(delete(Naming).where(Naming.member_id == member.id))
+        _forget_accounts(session, member)
+        for old in filter(None, (name, shown)):
+            _replace_everywhere(session, old, pseudonym)
+        return pseudonym
+
+    return sessions.transact(forget)
+
+
+def _forget_accounts(session: Session, member: Member) -> None:
+    """What the member is called at identity providers, there and on the allowlist."""
+    accounts = select(Account.id).where(Account.member_id == member.id)
+    session.execute(
+        delete(AllowedEntry).where((AllowedEntry.member_id == member.id) | AllowedEntry.account_id.in_(accounts))
+    )
+    session.execute(delete(DeviceLogin).where(DeviceLogin.account_id.in_(accounts)))
+    session.execute(delete(Account).where(Account.member_id == member.id))
+
+
+def _pseudonym(session: Session, member: Member) -> str:
+    """The same whenever it is asked for, and nobody else's."""
+    pseudonym = f"erased-{member.id}"
+    while session.scalar(select(Member.id).where(Member.name == pseudonym, Member.id != member.id)) is not None:
+        pseudonym += "-"
+    return pseudonym
+
+
+def _replace_everywhere(session: Session, old: str, new: str) -> None:
+    """In texts the name stands as it is, or as Python quotes it."""
+    for spelling in sorted({old, repr(old)[1:-1]}, key=len, reverse=True):
+        whole_name = re.compile(rf"(?<!\w){re.escape(spelling)}(?!\w)")
+        for column in _TEXTS:
+            for row in session.scalars(select(column.class_).where(column.contains(spelling, autoescape=True))):
+                setattr(row, column.key, whole_name.sub(lambda _: new, getattr(row, column.key)))

@@ -1,0 +1,220 @@
+"""Logins that wait for their person: how many, how long, and by which flow; where each ends in an identity.
+
+The coordinator talks to the provider, the volunteer's machine only shows a code and an address: so no token of a third
+party ever passes through it. What waits here is held in memory, by the process that the volunteer is connected to.
+
+The identity providers of a run, from its settings and its secret files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from auth.errors import LoginExpiredError, ManyhandsError, ProviderError, RequestError
+from auth.openid.flows import (
+    MAX_LOGIN_S,
+    CodeLogin,
+    DeviceLogin,
+    Returned,
+    authorization_address,
+    begin_device_login,
+    finish_code_login,
+    finish_device_login,
+    new_code_login,
+)
+from auth.openid.provider import Identity, Provider, require_safe_url
+from auth.openid.relying_party import RelyingParty
+from coordinator.run.directory import RunDirectory
+from coordinator.run.secrets import read_secret
+from coordinator.throttling.rate_limits import Address, CallerPace, CallerPlaces, network_of
+
+
+def open_providers(
+    directory: RunDirectory, clock: Callable[[], float], monotonic: Callable[[], float]
+) -> dict[str, RelyingParty]:
+    """This coordinator's end of each provider; raises `ConfigError` for a secret that is missing or not private."""
+    return {
+        name: RelyingParty(name, provider, _read_secret(directory.path, name, provider), clock, monotonic)
+        for name, provider in directory.settings.providers.items()
+    }
+
+
+def _read_secret(base: Path, name: str, provider: Provider) -> str | None:
+    if provider.client_secret_file is None:
+        return None
+    return read_secret(base / provider.client_secret_file, f"providers.{name}.client_secret_file")
+
+
+LOGINS_PER_MINUTE = 10  # of one address: a household, a class
+
+WAITING, WAITING_PER_CALLER = 256, 16
+
+_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # as RFC 8628, section 6.1, recommends
+
+CALLBACK = "/login/callback"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the person is shown."""
+
+    title: str
+    user_code: str
+    address: str
+    complete_address: str
+    expires_in_s: float
+
+
+class Waiting(Protocol):
+    """A login that was begun."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """What the person is shown."""
+
+    async def identity(self) -> Identity:
+        """Who it turns out to be; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""
+
+
+@dataclass(frozen=True)
+class AtProvider:
+    """The person enters the code at the provider."""
+
+    party: RelyingParty
+    login: DeviceLogin
+
+    @property
+    def prompt(self) -> Prompt:
+        """The provider's code and address."""
+        left_s = self.login.expires_at - self.party.monotonic()
+        login = self.login
+        return Prompt(self.party.title, login.user_code, login.address, login.complete_address, left_s)
+
+    async def identity(self) -> Identity:
+        """Ask the provider until the person has decided."""
+        return await finish_device_login(self.party, self.login)
+
+
+@dataclass
+class AtPage:
+    """The person opens this coordinator's page, compares the code, and goes to the provider from there."""
+
+    party: RelyingParty
+    user_code: str
+    address: str
+    expires_at: float  # by the monotonic clock
+    trip: CodeLogin | None = None  # the newest; a browser can come back from it once
+    browser: str = field(default="", repr=False)  # the secret of the browser that is on it
+    outcome: asyncio.Future[Identity] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def prompt(self) -> Prompt:
+        """The page's address, which has the code in it."""
+        left_s = self.expires_at - self.party.monotonic()
+        return Prompt(self.party.title, self.user_code, self.address, self.address, left_s)
+
+    async def identity(self) -> Identity:
+        """Wait for the page."""
+        try:
+            return await asyncio.wait_for(self.outcome, max(0.0, self.expires_at - self.party.monotonic()))
+        except asyncio.TimeoutError as error:
+            raise LoginExpiredError(
+                f"Nobody completed the login at {self.party.title} in time: start again."
+            ) from error
+
+
+class Logins:
+    """All logins of this process; used from one event loop. `web_address`: where browsers reach the coordinator."""
+
+    def __init__(self, parties: Mapping[str, RelyingParty], web_address: str, monotonic: Callable[[], float]) -> None:
+        self._parties, self._web_address, self._monotonic = parties, web_address, monotonic
+        self._pace = CallerPace(LOGINS_PER_MINUTE, monotonic)
+        self._places = CallerPlaces(WAITING, WAITING_PER_CALLER)
+        self._pages: dict[str, AtPage] = {}  # by the user's code
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The providers' names, and what people call them."""
+        return {name: party.title for name, party in self._parties.items()}
+
+    @asynccontextmanager
+    async def begun(self, caller: Address, provider: str) -> AsyncIterator[Waiting]:
+        """A login that waits for the time of the block; raises `RequestError` for one too many, `ProviderError`."""
+        party = self._parties.get(provider)
+        if party is None:
+            known = ", ".join(self._parties) or "none"
+            raise RequestError(f"There is no login with {provider!r:.40} here; there is: {known}.")
+        self._pace.admit(caller)
+        if not self._places.enter(network_of(caller)):
+            raise RequestError("Too many logins are waiting: complete one, or try again in a few minutes.")
+        try:
+            device_endpoint = (await party.endpoints()).device_authorization_endpoint
+            if device_endpoint is not None and party.provider.flow != "page":
+                yield AtProvider(party, await begin_device_login(party, device_endpoint))
+            else:
+                with_page = self._open_page(party)
+                try:
+                    yield with_page
+                finally:
+                    del self._pages[with_page.user_code]
+        finally:
+            self._places.leave(network_of(caller))
+
+    def _open_page(self, party: RelyingParty) -> AtPage:
+        if party.provider.flow == "device":
+            raise ProviderError(f"{party.title} has no device flow: the operator may set its `flow` to auto.")
+        try:
+            require_safe_url(self._web_address)
+        except ValueError as error:
+            raise ProviderError(
+                f"{party.title} needs this coordinator's page over HTTPS: the operator has to set `public_url`."
+            ) from error
+        code = "-".join("".join(secrets.choice(_LETTERS) for _ in range(4)) for _ in range(2))
+        page = AtPage(party, code, f"{self._web_address}/login/{code}", self._monotonic() + MAX_LOGIN_S)
+        self._pages[code] = page
+        return page
+
+    def page(self, user_code: str) -> AtPage:
+        """The login that shows this code at its person's terminal; raises `LoginExpiredError`."""
+        found = self._pages.get(user_code.upper())
+        if found is None or found.outcome.done() or found.expires_at <= self._monotonic():
+            raise LoginExpiredError("No login waits under this address: start again in your terminal.")
+        return found
+
+    async def send_off(self, page: AtPage, browser: str) -> str:
+        """Where the browser, known by its secret, goes to log in; raises `ProviderError`."""
+        trip = new_code_login(page.party, self._web_address + CALLBACK)
+        address = await authorization_address(page.party, trip)
+        page.trip, page.browser = trip, browser
+        return address
+
+    async def take_back(self, returned: Returned, browser: str) -> AtPage:
+        """Complete the login that this browser was sent off for, once; raises what its terminal is told, too."""
+        page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
+        if page is None or page.trip is None or page.outcome.done():
+            raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")
+        trip, page.trip = page.trip, None
+        try:
+            identity = await finish_code_login(page.party, trip, returned)
+        except ManyhandsError as error:
+            if not page.outcome.done():
+                page.outcome.set_exception(error)
+            raise
+        if not page.outcome.done():
+            page.outcome.set_result(identity)
+        return page
+
+
+def _is_from(page: AtPage, returned: Returned, browser: str) -> bool:
+    """Whether the browser was sent off with this state, and is the one that was."""
+    return (
+        page.trip is not None
+        and secrets.compare_digest(page.trip.state.encode(), returned.state.encode())
+        and secrets.compare_digest(page.browser.encode(), browser.encode())
+    )

@@ -1,0 +1,398 @@
+"""Members, their devices, and revocation: the rules of who may take part.
+
+Every rule holds under concurrency because it is decided inside one writing transaction; that an invite code is used
+once is a single conditional UPDATE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RequestError, RevokedError
+from auth.invite_codes import new_invite_code
+from auth.keys import AuthorityKey, peer_id_of
+from auth.openid.provider import Identity
+from auth.tokens import AccessToken, Authorities, Role, check_times, issue_token
+from coordinator.members.allowlist import (
+    AllowedRow,
+    Entry,
+    accounts_by_member,
+    add_entry,
+    bind,
+    entries,
+    find_account,
+    matching_entries,
+    record_login,
+    remove_entry,
+)
+from coordinator.members.devices import find_device, require_good_standing, require_room
+from coordinator.members.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
+from coordinator.members.revocations import SignedRevocations, shut_out
+from coordinator.run.authority_key import handover_to
+from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import KEEPER, Account, Device, Invite, Member, Session as Stay
+from coordinator.store.refusals import Kind, add_refusal
+from coordinator.store.standing import require_active, revocation_of
+from peer.config.run import MAX_DEVICES_PER_MEMBER
+
+MAX_NAME_CHARS = 64
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a device receives when it may take part."""
+
+    token_jwt: str
+    member: str
+    device_id: str
+    device_number: int  # in the order of joining, the same for ever
+    role: Role
+
+
+@dataclass(frozen=True)
+class MemberRow:
+    """One member, for the operator's list."""
+
+    name: str
+    devices: int
+    open_invites: int
+    created_at: float
+    last_seen_at: float | None
+    revoked_at: float | None
+    revoked_reason: str
+    accounts: tuple[str, ...] = ()  # at identity providers: logged in, or only allowed so far
+
+
+class Membership:
+    """The rules, over the database."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        authority: AuthorityKey | Callable[[], AuthorityKey],  # asked for each time, where it may be replaced
+        run: str,
+        token_lifetime_s: float,
+        clock: Callable[[], float] = time.time,
+        max_devices: int = MAX_DEVICES_PER_MEMBER,
+    ) -> None:
+        self._sessions = sessions
+        self._authority = authority if callable(authority) else lambda: authority
+        self._run = run
+        self._token_lifetime_s = token_lifetime_s
+        self._clock = clock
+        self._max_devices = max_devices  # of a member, that hold a token at once
+        self._revocations = SignedRevocations(sessions, self._authority, run, clock)
+
+    @property
+    def authority_public(self) -> bytes:
+        """The key that signs now, Ed25519, 32 raw bytes."""
+        return self._authority().public_bytes
+
+    def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
+        """Invite a person, new or known, to bring `devices` machines; returns one code for each."""
+        name = member_name(name)
+        check_invitation(role, days, devices)
+        codes = [new_invite_code() for _ in range(devices)]
+
+        def add(session: Session) -> list[str]:
+            member = self._find_or_add_member(session, name)
+            require_active(session, member)
+            add_invites(session, member, role, days, codes, self._clock())
+            return codes
+
+        return self._sessions.transact(add)
+
+    def join(self, public_key: bytes, invite_code: str = "", role: str = "") -> Grant:
+        """Admit a device that has proved to hold `public_key`: by an invite code, or because it joined before.
+
+        A code that this very device has used already is fine: the reply to it may have been lost.
+        """
+        check_role(role)
+        peer_id = peer_id_of(public_key)
+
+        def admit(session: Session) -> Grant:
+            now = self._clock()
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id))
+            if device is not None:
+                require_active(session, self._locked_member(session, device.member_id), device)
+            invite = usable_invite(session, invite_code, device, now) if invite_code else None
+            if invite is not None:
+                member = self._locked_member(session, invite.member_id)
+                require_active(session, member)
+                device = device or self._add_device(session, member, public_key, peer_id, invite.role)
+                use_up(session, invite, device, now)
+            if device is None:
+                raise _not_invited()
+            return self._grant(session, device, take_role(session, device, role))
+
+        return self._sessions.transact(admit)
+
+    def join_by_login(self, public_key: bytes, identity: Identity, role: str = "") -> Grant:
+        """Admit a device that has proved to hold `public_key` for the person whom a provider has just identified.
+
+        Raises `NotAllowedError` for who is not on the allowlist, and `RevokedError`.
+        """
+        check_role(role)
+        peer_id = peer_id_of(public_key)
+
+        def admit(session: Session) -> Grant:
+            account = self._admitted_account(session, identity)
+            member = self._locked_member(session, account.member_id)
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id))
+            require_active(session, member, device)
+            if device is not None and device.member_id != member.id:
+                raise RequestError(f"This device belongs to {device.member.name} already, not to {identity.label}.")
+            device = device or self._add_device(session, member, public_key, peer_id, account.role)
+            record_login(session, device, account)
+            session.flush()
+            return self._grant(session, device, take_role(session, device, role or account.role))
+
+        return self._sessions.transact(admit)
+
+    def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
+        """Put an account or an organisation on the allowlist; returns the member's name, None for organisations.
+
+        `name`: the member that the account shall be, new or known; else the member is called as the entry.
+        """
+        parsed = Entry.parse(entry)
+        if parsed.is_organisation and name:
+            raise ConfigError(f"{parsed} stands for many people: they cannot all be {name!r}.")
+        called = None if parsed.is_organisation else member_name(name or str(parsed)[:MAX_NAME_CHARS])
+
+        def add(session: Session) -> str | None:
+            member = None if called is None else self._find_or_add_member(session, called)
+            if member is not None:
+                require_active(session, member)
+            add_entry(session, parsed, role, member, self._clock())
+            return called
+
+        return self._sessions.transact(add)
+
+    def disallow(self, entry: str) -> None:
+        """Take an entry off the allowlist; devices that were admitted by it stay until their member is revoked."""
+        parsed = Entry.parse(entry)
+        self._sessions.transact(lambda session: remove_entry(session, parsed))
+
+    def allowlist(self) -> list[AllowedRow]:
+        """Who may log in."""
+        with self._sessions() as session:
+            return entries(session)
+
+    def renew(self, public_key: bytes) -> Grant:
+        """A new token for a known device that has proved to hold `public_key`."""
+
+        def prolong(session: Session) -> Grant:
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
+            if device is None:
+                raise _not_invited()
+            require_active(session, self._locked_member(session, device.member_id), device)
+            return self._grant(session, device, cast(Role, device.role))
+
+        return self._sessions.transact(prolong)
+
+    def grant_keeper(self, public_key: bytes) -> Grant:
+        """A token for the run's own keeper, whose process has access to this database anyway."""
+        peer_id = peer_id_of(public_key)
+
+        def admit(session: Session) -> Grant:
+            device = session.scalar(select(Device).where(Device.peer_id == peer_id))
+            if device is None:
+                member = self._find_or_add_member(session, KEEPER)
+                device = self._add_device(session, member, public_key, peer_id, KEEPER)
+            return self._grant(session, device, "keeper")
+
+        return self._sessions.transact(admit)
+
+    def revoke(self, name: str, reason: str = "") -> int:
+        """Shut a member and all the member's devices out for good; returns how many devices that newly concerns."""
+        name = member_name(name)
+        now = self._clock()
+
+        def shut_member_out(session: Session) -> int:
+            member = self._named_member(session, name)
+            if member.revoked_at is None:
+                member.revoked_at, member.revoked_reason = now, reason
+            return sum(shut_out(session, device, reason, now) for device in member.devices)
+
+        return self._sessions.transact(shut_member_out)
+
+    def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
+        """Shut one device of a member out for good; the member stays, and may bring another.
+
+        `device_id`: enough of its beginning to be the member's only one. Returns the whole id.
+        """
+        name = member_name(name)
+
+        def shut_device_out(session: Session) -> str:
+            device = find_device(session, self._named_member(session, name), device_id)
+            shut_out(session, device, reason, self._clock())
+            return device.id
+
+        return self._sessions.transact(shut_device_out)
+
+    def known_name(self, name: str) -> str:
+        """A member's name as it is stored; raises `ConfigError` where nobody is called so."""
+        name = member_name(name)
+        with self._sessions() as session:
+            return self._named_member(session, name).name
+
+    def revocation_of(self, device_id: str) -> RevokedError | None:
+        """What to tell a device that was shut out; None for others."""
+        with self._sessions() as session:
+            device = session.get(Device, device_id)
+            return None if device is None else revocation_of(session, device.member, device)
+
+    def revocations_jwt(self) -> str:
+        """The signed list of everybody who is shut out."""
+        return self._revocations.jwt()
+
+    def check(self, jwt: str) -> AccessToken:
+        """A token that a peer shows to the coordinator: signature, time, and whether its device is still welcome."""
+        authority, now = self._authority(), self._clock()
+        authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
+        token = authorities.read_token(jwt, self._run, now)
+        check_times(token, now)
+        with self._sessions() as session:
+            device = session.get(Device, token.device_id)
+            if device is None or device.peer_id != token.peer_id:
+                raise NotInvitedError("The token's device is not known here: join again.")
+            require_active(session, device.member, device)
+        return token
+
+    def members(self) -> list[MemberRow]:
+        """All members by name, without the keeper."""
+        now = self._clock()
+        devices = select(func.count()).where(Device.member_id == Member.id).scalar_subquery()
+        invites = (
+            select(func.count())
+            .where(Invite.member_id == Member.id, Invite.used_at.is_(None), Invite.expires_at > now)
+            .scalar_subquery()
+        )
+        last_seen = (
+            select(func.max(Stay.last_seen_at)).join(Stay.device).where(Device.member_id == Member.id).scalar_subquery()
+        )
+        query = select(Member, devices, invites, last_seen).where(Member.name != KEEPER).order_by(Member.name)
+        with self._sessions() as session:
+            accounts = accounts_by_member(session)
+            return [
+                MemberRow(
+                    name=member.name,
+                    devices=device_count,
+                    open_invites=0 if member.revoked_at is not None else invite_count,
+                    created_at=member.created_at,
+                    last_seen_at=seen_at,
+                    revoked_at=member.revoked_at,
+                    revoked_reason=member.revoked_reason,
+                    accounts=tuple(sorted(accounts.get(member.id, ()))),
+                )
+                for member, device_count, invite_count, seen_at in session.execute(query)
+            ]
+
+    def record_refusal(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
+        """Keep for the operator that something was refused, and why."""
+        with self._sessions.begin() as session:
+            add_refusal(session, kind, error.code, str(error), device_id, self._clock())
+
+    def _admitted_account(self, session: Session, identity: Identity) -> Account:
+        """The account of an identity that the allowlist allows, with its member, both made at the first login."""
+        account = find_account(session, identity)
+        if account is not None:
+            require_active(session, session.get_one(Member, account.member_id))
+        matched = matching_entries(session, identity, account)
+        if account is None:
+            named = next((row.member_id for row in matched if row.member_id is not None), None)
+            member_id = named or self._add_member_for(session, identity).id
+            account = Account(member_id=member_id, issuer=identity.issuer, subject=identity.subject)
+        account.label, account.role = identity.label, matched[0].role
+        session.add(account)
+        session.flush()
+        bind(session, matched, account)
+        return account
+
+    def _add_member_for(self, session: Session, identity: Identity) -> Member:
+        """A new member, under the account's name if that is free: a name never leads to somebody else's membership."""
+        wanted = identity.label[:MAX_NAME_CHARS]
+        taken = session.scalar(select(Member.id).where(Member.name == wanted)) is not None
+        mark = "#" + hashlib.sha256(f"{identity.issuer} {identity.subject}".encode()).hexdigest()[:8]
+        return self._find_or_add_member(session, wanted[: MAX_NAME_CHARS - len(mark)] + mark if taken else wanted)
+
+    def _find_or_add_member(self, session: Session, name: str) -> Member:
+        member = session.scalar(select(Member).where(Member.name == name))
+        if member is None:
+            member = Member(name=name, created_at=self._clock(), revoked_reason="")
+            session.add(member)
+            session.flush()
+        return member
+
+    def _add_device(self, session: Session, member: Member, public_key: bytes, peer_id: str, role: str) -> Device:
+        require_good_standing(session, member)
+        one_at_a_time(session, Lock.DEVICE_NUMBERS)
+        highest = session.scalar(select(func.max(Device.number)))
+        device = Device(
+            id=device_id_of(public_key),
+            member=member,
+            number=0 if highest is None else highest + 1,
+            peer_id=peer_id,
+            public_key=public_key,
+            role=role,
+            created_at=self._clock(),
+        )
+        session.add(device)
+        session.flush()
+        return device
+
+    def _locked_member(self, session: Session, member_id: int) -> Member:
+        """The member, locked, so that no device can slip in beside a revocation, or beside another one."""
+        return session.get_one(Member, member_id, with_for_update=True)
+
+    def _named_member(self, session: Session, name: str) -> Member:
+        """The member of this name, locked; raises `ConfigError`."""
+        member = session.scalar(select(Member).where(Member.name == name).with_for_update())
+        if member is None:
+            raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
+        return member
+
+    def _grant(self, session: Session, device: Device, role: Role) -> Grant:
+        now = self._clock()
+        if role != KEEPER:
+            require_room(session, device.member, device, self._max_devices, now)
+        expires_at = device.token_until = now + self._token_lifetime_s
+        token = AccessToken(
+            member=device.member.name,
+            device_id=device.id,
+            peer_id=device.peer_id,
+            public_key=device.public_key.decode("ascii"),
+            role=role,
+            run=self._run,
+            issued_at=now,
+            expires_at=expires_at,
+        )
+        return Grant(issue_token(self._authority(), token), token.member, token.device_id, device.number, role)
+
+
+def device_id_of(public_key: bytes) -> str:
+    """A device's id, the same whenever its key joins."""
+    return hashlib.sha256(public_key).hexdigest()[:32]
+
+
+def member_name(name: str) -> str:
+    """A name as it is stored: without blanks around it, in one spelling; raises `ConfigError` for an unusable one."""
+    name = unicodedata.normalize("NFC", name).strip()
+    if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        raise ConfigError(f"The name {name!r:.80} must have 1 to {MAX_NAME_CHARS} printable characters.")
+    if name == KEEPER:
+        raise ConfigError(f"The name {KEEPER!r} belongs to the run's own keeper: choose another.")
+    return name
+
+
+def _not_invited() -> NotInvitedError:
+    return NotInvitedError("This device is not known here: ask the run's operator for an invite code.")

@@ -1,0 +1,156 @@
+"""Under which name the public sees a member: the member's own, one that the member or the operator chose, or none.
+
+Who stays anonymous, and whose name the operator hides, is seen under a number. Nobody is ever seen under a name that is
+another's.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError, NotInvitedError, RequestError
+from auth.keys import peer_id_of
+from coordinator.ledger.ledger import Contribution
+from coordinator.members.membership import member_name
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Device, Member, Naming
+from coordinator.store.standing import require_active
+
+_NUMBERED = re.compile(r"anonymous\s*\d+")
+
+
+@dataclass(frozen=True)
+class ChosenName:
+    """What came of a member's choice."""
+
+    shown: str  # what the public sees
+    hidden: bool  # by the operator, whatever was chosen
+
+
+def set_display_name(sessions: Sessions, name: str, display_name: str) -> None:
+    """Show the member under another name from now on; an empty one shows the member's own again."""
+    shown = member_name(display_name) if display_name.strip() else None
+
+    def change(session: Session) -> None:
+        _rename(session, find_member(session, name), shown)
+
+    sessions.transact(change)
+
+
+def choose_name(sessions: Sessions, public_key: bytes, display_name: str, anonymous: bool) -> ChosenName:
+    """What the member wants whose device has proved this key; raises `RequestError` for a name that cannot be shown."""
+
+    def change(session: Session) -> ChosenName:
+        device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
+        if device is None:
+            raise NotInvitedError("This device is not known here: join the run first.")
+        require_active(session, device.member, device)
+        naming = _naming(session, device.member_id)
+        try:
+            _rename(session, device.member, member_name(display_name) if display_name.strip() else None)
+        except ConfigError as error:  # which would be the operator's mistake
+            raise RequestError(str(error)) from error
+        naming.anonymous = anonymous
+        return ChosenName(_shown(session, device.member, naming), naming.hidden_at is not None)
+
+    return sessions.transact(change)
+
+
+def hide_name(sessions: Sessions, name: str, hidden: bool, now: float) -> str:
+    """Let the public see a number instead of the member's name, or end that; returns what it sees."""
+
+    def change(session: Session) -> str:
+        member = find_member(session, name)
+        naming = _naming(session, member.id)
+        naming.hidden_at = now if hidden else None
+        return _shown(session, member, naming)
+
+    return sessions.transact(change)
+
+
+def find_member(session: Session, name: str) -> Member:
+    """The member of this name, locked; raises `ConfigError` where there is none."""
+    name = member_name(name)
+    member = session.scalar(select(Member).where(Member.name == name).with_for_update())
+    if member is None:
+        raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
+    return member
+
+
+def display_names(sessions: Sessions) -> dict[str, str]:
+    """Member's name -> what the public sees instead, of those whom it does not see under their own."""
+    with sessions() as session:
+        other = or_(Member.display_name.is_not(None), Naming.anonymous, Naming.hidden_at.is_not(None))
+        found = session.execute(
+            select(Member, Naming).outerjoin(Naming, Naming.member_id == Member.id).where(other)
+        ).all()
+        numbered = {member.name for member, naming in found if _is_unnamed(naming)}
+        taken = {_folded(name) for name in session.scalars(select(Member.name))} if numbered else set()
+    shown = {member.name: public_name(member, naming) for member, naming in found}
+    return {
+        name: _apart_from(public, taken) if name in numbered else public
+        for name, public in shown.items()
+        if public != name
+    }
+
+
+def public_name(member: Member, naming: Naming | None) -> str:
+    """What the public sees of one member."""
+    return f"Anonymous {member.id}" if _is_unnamed(naming) else member.display_name or member.name
+
+
+def publicly(contributions: Sequence[Contribution], shown: dict[str, str]) -> tuple[Contribution, ...]:
+    """The same contributions as the public sees them."""
+    return tuple(replace(row, member=shown.get(row.member, row.member)) for row in contributions)
+
+
+def _is_unnamed(naming: Naming | None) -> bool:
+    return naming is not None and (naming.anonymous or naming.hidden_at is not None)
+
+
+def _naming(session: Session, member_id: int) -> Naming:
+    """The member's row, made where there is none."""
+    naming = session.get(Naming, member_id, with_for_update=True)
+    if naming is None:
+        naming = Naming(member_id=member_id, anonymous=False)
+        session.add(naming)
+        session.flush()
+    return naming
+
+
+def _shown(session: Session, member: Member, naming: Naming) -> str:
+    names = {_folded(name) for name in session.scalars(select(Member.name).where(Member.id != member.id))}
+    public = public_name(member, naming)
+    return _apart_from(public, names) if _is_unnamed(naming) else public
+
+
+def _apart_from(name: str, taken: set[str]) -> str:
+    """A number that somebody was invited under as a name is written in another way."""
+    while _folded(name) in taken:
+        name += "-"
+    return name
+
+
+def _rename(session: Session, member: Member, shown: str | None) -> None:
+    if shown is not None:
+        _require_free(session, member, shown)
+    member.display_name = shown
+
+
+def _require_free(session: Session, member: Member, shown: str) -> None:
+    """Names that look alike count as the same; numbers are given, not chosen."""
+    if _NUMBERED.fullmatch(_folded(shown)):
+        raise ConfigError(f"The name {shown!r} is how somebody without a name is shown: choose another.")
+    others = session.execute(select(Member.name, Member.display_name).where(Member.id != member.id))
+    if any(_folded(shown) == _folded(taken) for names in others for taken in names if taken):
+        raise ConfigError(f"The name {shown!r} is another member's: choose another.")
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()

@@ -1,0 +1,320 @@
+"""Quarantine by hand: who is in it and by whose words, putting a device there, and lifting it.
+
+It is as a revocation, but can be lifted; what puts devices there by itself is `coordinator.members.quarantine`.
+
+When words against a device are enough to cut it off: a pure decision over what was said and by whom.
+
+The keeper is the operator's own, so its word counts alone. A member's is a member's word against another's: strikes
+count only as far as they remain whichever one of the members is left out, so nobody, with however many devices, gets
+another's device cut off alone. What several notice within a minute is one strike; what nobody can prove is none.
+
+What devices catch each other at: named in the operator's log, kept, and counted until it is enough.
+
+A suspicion that comes over a session is a member's word against another's; the log says whose it is. What makes words
+enough is `coordinator.members.quarantine`'. The keeper, whose word counts alone, is never suspected into quarantine
+itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session, aliased
+
+from auth.errors import ConfigError, RequestError
+from coordinator.members.audit import add_entry
+from coordinator.members.devices import SHORT_ID_CHARS, find_device
+from coordinator.members.names import find_member
+from coordinator.members.revocations import lift_quarantine, put_in_quarantine
+from coordinator.run.settings import Policy
+from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, Suspicion
+from coordinator.store.refusals import add_refusal
+from peer.reporting.suspicions import MAX_DETAIL_CHARS, UNPROVEN, SuspicionKind, weight_of
+
+INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.suspicion)
+
+MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a device was said to have done."""
+
+    at: float  # Unix seconds
+    witness: str | None  # the member whose device said it; None: the keeper
+    kind: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """That a device is to be cut off, why, and whether the keeper's words alone suffice for it."""
+
+    reason: str
+    by_keeper: bool
+
+
+def incidents(words: Iterable[Word]) -> list[str]:
+    """The kinds of the events behind the words: those of one kind, begun at most so long before, are one event."""
+    found: list[str] = []
+    began: dict[str, float] = {}
+    for word in sorted(words, key=lambda word: word.at):
+        if word.at > began.get(word.kind, float("-inf")) + INCIDENT_S:
+            began[word.kind] = word.at
+            found.append(word.kind)
+    return found
+
+
+def strikes(words: Sequence[Word]) -> int:
+    """How many remain, whichever one of the members is left out."""
+    members = {word.witness for word in words if word.witness is not None}
+    without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
+    return min(without, default=len(incidents(words)))
+
+
+def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float) -> Verdict | None:
+    """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
+    if not policy.strikes:
+        return None
+    recent = [word for word in words if word.at > now - policy.window_s and word.kind not in UNPROVEN]
+    by_keeper = strikes([word for word in recent if word.witness is None]) >= policy.strikes
+    if not by_keeper and not (members_may and strikes(recent) >= policy.strikes):
+        return None
+    kinds = sorted(Counter(incidents(recent)).items())
+    listed = ", ".join(f"{kind} {count} times" if count > 1 else kind for kind, count in kinds)
+    return Verdict(f"failed checks within {policy.window_s / 60:g} minutes: {listed}", by_keeper)
+
+
+def members_may(quarantined: int, active: int) -> bool:
+    """Whether members' words may cut off one more, so that two who lie together cannot empty the run."""
+    return quarantined < max(1, active // MEMBERS_SHARE)
+
+
+logger = logging.getLogger(__name__)
+
+KEPT_WORDS = 1_000  # of each member; who says more loses its own
+
+NOTE = "(unproven, by what others showed after the round: nobody is cut off for it)"
+
+BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # who put a device in quarantine, if not a person
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody says that the peer with this libp2p identity has done."""
+
+    peer_id: str
+    kind: str
+    step: int
+    detail: str
+
+    def check(self) -> None:
+        """Raise `RequestError` for nonsense."""
+        kinds, detail = get_args(SuspicionKind), self.detail
+        is_text = detail.isprintable() and self.peer_id.isprintable()
+        if self.kind not in kinds or len(detail) > MAX_DETAIL_CHARS or not is_text:
+            raise RequestError(
+                f"A suspicion is of one of the kinds {', '.join(sorted(kinds))}, "
+                f"with a text of up to {MAX_DETAIL_CHARS} characters."
+            )
+
+
+def hear(sessions: Sessions, policy: Policy, claim: Claim, witness_id: str, now: float) -> None:
+    """Log and keep what the device `witness_id` says; cut the suspected off if that is enough.
+
+    The same of the same, said again within the minute, is passed over. Raises `RequestError` if it is nonsense, or of
+    nobody here.
+    """
+    claim.check()
+    for line in sessions.transact(lambda session: _take(session, policy, claim, witness_id, now)):
+        logger.warning("%s", line)
+
+
+def with_proof(kind: str, detail: str) -> str:
+    """What was said, with what it is worth where that is little."""
+    return f"{detail} {NOTE}" if kind in UNPROVEN else detail
+
+
+def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: float) -> list[str]:
+    """What is to be logged."""
+    device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
+    if device is None:
+        raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
+    witness = session.get_one(Device, witness_id)
+    if _was_said(session, device, witness, claim.kind, now):
+        return []
+    said = with_proof(claim.kind, claim.detail)
+    reason = f"{witness.member.name} noticed at step {claim.step}: {device.member.name}'s device {said}"
+    add_refusal(session, "suspicion", claim.kind, reason, device.id, now)
+    step = min(claim.step, 2**63 - 1)
+    session.add(
+        Suspicion(at=now, device_id=device.id, witness_id=witness.id, kind=claim.kind, step=step, detail=claim.detail)
+    )
+    session.flush()
+    _forget_oldest(session, witness.member)
+    lines = [f"{weight_of(claim.kind)}: {reason} (device {device.id}, peer {device.peer_id})"]
+    verdict = None if device.role == KEEPER_ROLE else _judge(session, policy, device, now)
+    return lines if verdict is None else [*lines, _cut_off(session, device, verdict, now)]
+
+
+def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
+    """Whether the witness's member has said so a moment ago, by whichever device."""
+    same = (
+        select(Suspicion.id)
+        .join(Device, Device.id == Suspicion.witness_id)
+        .where(
+            Suspicion.device_id == device.id,
+            Suspicion.kind == kind,
+            Suspicion.at > now - INCIDENT_S,
+            Device.member_id == witness.member_id,
+        )
+    )
+    return session.scalar(same.limit(1)) is not None
+
+
+def _forget_oldest(session: Session, member: Member) -> None:
+    own = select(Suspicion.id).join(Device, Device.id == Suspicion.witness_id).where(Device.member_id == member.id)
+    last_kept = session.scalar(own.order_by(Suspicion.id.desc()).offset(KEPT_WORDS - 1).limit(1))
+    if last_kept is not None:
+        session.execute(delete(Suspicion).where(Suspicion.id.in_(own.where(Suspicion.id < last_kept))))
+
+
+def _judge(session: Session, policy: Policy, device: Device, now: float) -> Verdict | None:
+    """What is said since the last quarantine was lifted, by others who are in good standing themselves."""
+    lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
+    since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
+    witness = aliased(Device)
+    words = (
+        select(Suspicion.at, Suspicion.kind, witness.role, Member.name)
+        .join(witness, witness.id == Suspicion.witness_id)
+        .join(Member, Member.id == witness.member_id)
+        .where(
+            Suspicion.device_id == device.id,
+            Suspicion.at > since,
+            Member.id != device.member_id,
+            witness.revoked_at.is_(None),
+            witness.quarantined_at.is_(None),
+        )
+    )
+    said = [Word(at, None if role == KEEPER_ROLE else name, kind) for at, kind, role, name in session.execute(words)]
+    if decide(said, policy, True, now) is None:
+        return None
+    one_at_a_time(session, Lock.REVOCATIONS)  # no two may take the last place that members' words have
+    return decide(said, policy, members_may(*_standing(session, now)), now)
+
+
+def _standing(session: Session, now: float) -> tuple[int, int]:
+    """How many devices are in quarantine by members' words, and how many are active or in quarantine."""
+    newest = select(func.max(Revocation.id)).group_by(Revocation.device_id)
+    quarantined = (
+        select(func.count())
+        .select_from(Revocation)
+        .where(Revocation.id.in_(newest), Revocation.change == "quarantined", Revocation.actor == BY_MEMBERS)
+    )
+    active = select(func.count()).where(
+        Device.role != KEEPER_ROLE, Device.revoked_at.is_(None), Device.token_until > now
+    )
+    return session.scalar(quarantined) or 0, session.scalar(active) or 0
+
+
+def _cut_off(session: Session, device: Device, verdict: Verdict, now: float) -> str:
+    """Put it in quarantine, where the operator sees it; returns what to log."""
+    actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
+    if not put_in_quarantine(session, device, reason, actor, now):
+        return f"{device.member.name}'s device {device.id} is cut off already"
+    add_refusal(session, "quarantine", "quarantined", f"{device.member.name}'s device: {reason}", device.id, now)
+    add_entry(session, actor, "quarantine", device.member.name, f"{device.id} {reason}", now)
+    return f"{device.member.name}'s device {device.id} is in quarantine: {reason}"
+
+
+SHOWN_WORDS = 50  # of each device, the newest
+
+
+@dataclass(frozen=True)
+class WordRow:
+    """What one member's device said of another."""
+
+    at: float  # Unix seconds
+    witness: str  # the member; the keeper's own word says `keeper`
+    kind: str
+    step: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class QuarantineRow:
+    """A device in quarantine."""
+
+    device_id: str
+    member: str
+    since: float  # Unix seconds
+    reason: str
+    actor: str  # `run:keeper`, `run:members`, or the person, as in the audit log
+    words: tuple[WordRow, ...]  # said of it, the newest first
+
+    @property
+    def short_id(self) -> str:
+        """What people type."""
+        return self.device_id[:SHORT_ID_CHARS]
+
+
+def quarantines(sessions: Sessions) -> list[QuarantineRow]:
+    """All devices in quarantine, the newest first."""
+    with sessions() as session:
+        devices = select(Device, Member.name).join(Device.member).where(Device.quarantined_at.is_not(None))
+        found = session.execute(devices.order_by(Device.quarantined_at.desc()))
+        return [_row(session, device, name) for device, name in found]
+
+
+def _row(session: Session, device: Device, member: str) -> QuarantineRow:
+    changes = select(Revocation).where(Revocation.device_id == device.id).order_by(Revocation.id.desc())
+    newest = session.scalars(changes.limit(1)).one()
+    words = (
+        select(Suspicion, Member.name)
+        .join(Device, Device.id == Suspicion.witness_id)
+        .join(Member, Member.id == Device.member_id)
+        .where(Suspicion.device_id == device.id)
+        .order_by(Suspicion.id.desc())
+        .limit(SHOWN_WORDS)
+    )
+    said = tuple(
+        WordRow(word.at, witness, word.kind, word.step, with_proof(word.kind, word.detail))
+        for word, witness in session.execute(words)
+    )
+    return QuarantineRow(device.id, member, newest.at, newest.reason, newest.actor, said)
+
+
+def quarantine_device(sessions: Sessions, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
+    """Put one device of a member in quarantine; returns its whole id. Raises `ConfigError`."""
+
+    def put(session: Session) -> str:
+        device = find_device(session, find_member(session, name), device_id)
+        if device.revoked_at is not None:
+            raise ConfigError(f"{name}'s device {device.id} is revoked already, for good.")
+        put_in_quarantine(session, device, reason, actor, now)
+        return device.id
+
+    return sessions.transact(put)
+
+
+def release(sessions: Sessions, name: str, device_id: str, actor: str, now: float) -> list[str]:
+    """Lift the quarantine of a member's device, or of all (`device_id` empty); returns their whole ids.
+
+    Raises `ConfigError` if there is none.
+    """
+
+    def lift(session: Session) -> list[str]:
+        member = find_member(session, name)
+        devices = [find_device(session, member, device_id)] if device_id else member.devices
+        lifted = [device.id for device in devices if lift_quarantine(session, device, actor, now)]
+        if not lifted:
+            raise ConfigError(f"{name} has no such device in quarantine: `quarantine DIR list` shows who has.")
+        return lifted
+
+    return sessions.transact(lift)

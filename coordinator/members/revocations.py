@@ -1,0 +1,114 @@
+"""The revocation list: each change of it is a row, and the newest row's number is the list's serial.
+
+A device stands on the list from its revocation on for good, or for as long as it is in quarantine. So the list may
+become shorter, but its number only grows, and peers take none with a lower number than the one they have.
+What changes it works inside the transactions of its callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from auth.keys import AuthorityKey
+from auth.tokens import RevocationList, issue_revocations
+from coordinator.ledger.shares import count_cut_off
+from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import Device, Revocation
+from coordinator.store.notify import Topic, tell
+
+Change = Literal["revoked", "quarantined", "lifted"]
+
+
+def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
+    """Put a device on the list for good; returns whether it was not revoked already."""
+    _take_turn(session, device)
+    if device.revoked_at is not None:
+        return False
+    if device.quarantined_at is None:
+        count_cut_off(session, device, now)
+    device.revoked_at, device.quarantined_at = now, None
+    _add_change(session, device, "revoked", reason, "", now)
+    return True
+
+
+def put_in_quarantine(session: Session, device: Device, reason: str, actor: str, now: float) -> bool:
+    """Put a device on the list until that is lifted; returns whether it was not on it already."""
+    _take_turn(session, device)
+    if device.revoked_at is not None or device.quarantined_at is not None:
+        return False
+    device.quarantined_at = now
+    count_cut_off(session, device, now)
+    _add_change(session, device, "quarantined", reason, actor, now)
+    return True
+
+
+def lift_quarantine(session: Session, device: Device, actor: str, now: float) -> bool:
+    """Take a device off the list; returns whether it was in quarantine."""
+    _take_turn(session, device)
+    if device.quarantined_at is None:
+        return False
+    device.quarantined_at = None
+    _add_change(session, device, "lifted", "", actor, now)
+    return True
+
+
+def _take_turn(session: Session, device: Device) -> None:
+    """From here on nobody else changes the list, and the device is known as it stands on it now.
+
+    So a quarantine never follows a revocation, and numbers are committed in their order: a list with number 6 must not
+    be lacking number 5.
+    """
+    one_at_a_time(session, Lock.REVOCATIONS)
+    session.refresh(device, ["revoked_at", "quarantined_at"])
+
+
+def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
+    """The number is taken here and not by a database's sequence, whose numbers may appear out of order."""
+    row = Revocation(
+        id=_newest(session) + 1,
+        device_id=device.id,
+        peer_id=device.peer_id,
+        at=now,
+        reason=reason,
+        change=change,
+        actor=actor,
+    )
+    session.add(row)
+    session.flush()
+    tell(session, Topic.REVOCATIONS)
+
+
+def _newest(session: Session) -> int:
+    return session.scalar(select(func.max(Revocation.id))) or 0
+
+
+def _listed(session: Session, serial: int) -> frozenset[str]:
+    """The libp2p identities on the list of this number."""
+    changes = select(Revocation.peer_id, Revocation.change).where(Revocation.id <= serial).order_by(Revocation.id)
+    newest = {row.peer_id: row.change for row in session.execute(changes)}  # nothing follows a revocation
+    return frozenset(peer_id for peer_id, change in newest.items() if change != "lifted")
+
+
+class SignedRevocations:
+    """The list as peers take it, signed once for each number and key."""
+
+    def __init__(
+        self, sessions: Sessions, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]
+    ) -> None:
+        self._sessions, self._authority, self._run, self._clock = sessions, authority, run, clock
+        self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, by which key, JWT
+
+    def jwt(self) -> str:
+        """The newest list; cheap enough to ask for every second."""
+        authority = self._authority()
+        with self._sessions() as session:
+            serial = _newest(session)
+            if self._signed[:2] != (serial, authority):
+                listed = RevocationList(self._run, serial, self._clock(), _listed(session, serial))
+                self._signed = (serial, authority, issue_revocations(authority, listed))
+        return self._signed[2]

@@ -1,0 +1,118 @@
+"""The answerer: fills visitors' blanks with the model's own words, in a process of its own.
+
+The service must not import torch, and nobody who trains shall wait for a visitor: so it is an auxiliary process of low
+priority and one thread, beside the keeper and its checkpoints, that meets the service in the database alone. It loads
+torch when the first visitor asks, and gives the model's memory back when nobody has for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from auth.errors import ManyhandsError, StorageError
+from coordinator.playground.questions import (
+    QuestionRow,
+    forget_old_questions,
+    next_question,
+    record_answer,
+    record_no_answer,
+)
+from coordinator.run.directory import RunDirectory
+from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.models import Checkpoint
+
+if TYPE_CHECKING:
+    from coordinator.playground.fill_blanks import BlankFiller
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.25  # visitors wait for it
+IDLE_S = 600.0  # after that the model's memory is given back
+TIDY_S = 60.0
+FAILED = "The model failed at this sentence; the coordinator's log says why."
+
+
+@dataclass
+class Answerer:
+    """The answerer's parts; `run` is its loop."""
+
+    directory: RunDirectory
+    sessions: Sessions
+    clock: Callable[[], float] = time.time
+    filler: BlankFiller | None = None  # with torch: from the first question on
+    asked_at: float = 0.0
+    tidied_at: float = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Answer in the order of asking until told to stop."""
+        while not stop.is_set():
+            if not self.answer_next():
+                self.rest()
+                stop.wait(POLL_S)
+
+    def answer_next(self) -> bool:
+        """Answer the question that has waited longest; false if there is none."""
+        question = next_question(self.sessions, self.clock())
+        if question is None:
+            return False
+        self.asked_at = self.clock()
+        try:
+            self._answer(question)
+        except ManyhandsError as error:
+            record_no_answer(self.sessions, question.id, str(error), self.clock())
+        except Exception:  # a question's boundary: the next one may be answered
+            logger.exception("a sentence could not be answered by the checkpoint of step %d", question.step)
+            record_no_answer(self.sessions, question.id, FAILED, self.clock())
+        return True
+
+    def rest(self) -> None:
+        """What is done while nobody asks."""
+        now = self.clock()
+        if self.filler is not None and now - self.asked_at > IDLE_S:
+            self.filler = None
+        if not 0 <= now - self.tidied_at < TIDY_S:
+            forget_old_questions(self.sessions, now)
+            self.tidied_at = now
+
+    def _answer(self, question: QuestionRow) -> None:
+        self._require_kept(question)
+        if self.filler is None:
+            from coordinator.playground.fill_blanks import BlankFiller  # torch, which an idle process need not hold
+
+            self.filler = BlankFiller(self.directory)
+        folder = self.directory.checkpoint_dir(question.step)
+        answer = self.filler.fill(folder, question.manifest_sha256, question.text)
+        record_answer(self.sessions, question.id, answer, self.clock())
+
+    def _require_kept(self, question: QuestionRow) -> None:
+        """Raise `StorageError` if the checkpoint that was asked is gone, or may no longer be published."""
+        wanted = select(Checkpoint.step).where(
+            Checkpoint.step == question.step,
+            Checkpoint.manifest_sha256 == question.manifest_sha256,
+            Checkpoint.withheld == "",
+        )
+        with self.sessions() as session:
+            step = session.scalar(wanted)
+        if step is None:
+            raise StorageError(f"The checkpoint of step {question.step} is no longer kept: ask a newer one.")
+
+
+def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answerer:
+    """The answerer of a run; raises `ConfigError`."""
+    directory = RunDirectory.open(run_dir)
+    return Answerer(directory, Sessions(open_engine(directory.database_url)), clock)
+
+
+def run_answerer(run_dir: Path) -> None:
+    """Main function of the answerer's process; ends on SIGTERM."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    open_answerer(run_dir).run(stop)

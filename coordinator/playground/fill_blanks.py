@@ -1,0 +1,95 @@
+"""What a checkpoint makes of a sentence: the likeliest tokens at its blanks, or after its end.
+
+The forward is the one that training uses. The model is built once and takes the weights of whichever checkpoint is
+asked for; the answering process (`coordinator/playground/answerer.py`) holds it while visitors ask.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from auth.errors import RequestError
+from coordinator.checkpoints.writing import restore_verified
+from coordinator.playground.questions import BLANK, Answer, Candidate
+from coordinator.run.directory import RunDirectory
+from peer.config.architectures import ARCHITECTURES
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.data.tokenization.special_tokens import SpecialIds, special_names
+from peer.data.tokenization.tokenizers import load_special_ids, read_tokenizer, read_tokenizer_config
+from peer.models.build import build_model, evaluating, family_of
+
+CANDIDATES = 5  # for each blank
+
+
+class BlankFiller:
+    """A run's model, with the weights of the checkpoint that was asked last."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._config: RunConfig = directory.config
+        self._special: SpecialIds = load_special_ids(directory.tokenizer_dir)
+        self._tokenizer = _plain_tokenizer(directory.tokenizer_dir)
+        self._mask = special_names(self._tokenizer, read_tokenizer_config(directory.tokenizer_dir)).get("mask", "")
+        self._model = build_model(self._config, self._tokenizer.get_vocab_size(), self._special)
+        self._loaded = ""  # the manifest of the checkpoint whose weights these are
+
+    def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
+        """Ask just this checkpoint; raises `RequestError` for a sentence that is too long, `StorageError`."""
+        ids = self._encode(text)
+        if self._loaded != manifest_sha256:
+            self._loaded = ""  # half of another's weights are nobody's
+            restore_verified(self._model, checkpoint, manifest_sha256)
+            self._loaded = manifest_sha256
+        with evaluating(self._model):
+            probabilities = self._probabilities(torch.tensor([ids]))  # (blanks, vocabulary)
+        return tuple(self._candidates(row) for row in probabilities)
+
+    def _encode(self, text: str) -> list[int]:
+        """The sentence in the frame that training gives it."""
+        masked = self._config.objective.name.startswith("mlm")
+        ids = self._tokenizer.encode(text.replace(BLANK, self._mask or BLANK), add_special_tokens=False).ids
+        framed = [self._special.cls, *ids, self._special.sep] if masked else [self._special.sep, *ids]
+        most = min(self._config.data.sequence_length, self._config.model.max_position_embeddings)
+        if len(framed) > most:
+            raise RequestError(f"The sentence has {len(framed)} tokens; this run's model reads {most}.")
+        return framed
+
+    def _probabilities(self, input_ids: Tensor) -> Tensor:
+        if self._config.objective.name.startswith("mlm"):
+            wanted = (input_ids[0] == self._special.mask_id).nonzero().flatten()  # (blanks,)
+        else:
+            wanted = torch.tensor([input_ids.shape[1] - 1])
+        segments = ARCHITECTURES[self._config.model.architecture].token_types > 1
+        batch = Batch(
+            input_ids=input_ids,
+            token_type_ids=torch.zeros_like(input_ids) if segments else None,
+            attention_mask=None,
+            label_positions=wanted,
+            labels=torch.zeros_like(wanted),
+            sop_labels=None,
+        )
+        family = family_of(self._model)
+        logits = family.token_logits(self._model, family.encode(self._model, batch, wanted))  # (blanks, vocabulary)
+        return torch.softmax(logits.float(), dim=-1)
+
+    def _candidates(self, probabilities: Tensor) -> tuple[Candidate, ...]:
+        top = torch.topk(probabilities, min(CANDIDATES, len(probabilities)))
+        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return tuple(Candidate(self._spelling(token), probability) for token, probability in pairs)
+
+    def _spelling(self, token: int) -> str:
+        """As it would stand in a text; what has no spelling of its own (part of a letter) as the vocabulary has it."""
+        text = self._tokenizer.decode([token], skip_special_tokens=False).strip()
+        return text if text and "\ufffd" not in text else self._tokenizer.id_to_token(token) or ""
+
+
+def _plain_tokenizer(path: Path) -> Tokenizer:
+    """All of a text, no padding; a mask that is spelt in it is the mask."""
+    tokenizer = read_tokenizer(path)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

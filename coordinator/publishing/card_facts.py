@@ -1,0 +1,121 @@
+"""What the model card tells, from the run's database; and from a checkpoint alone, where there is no database."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from itertools import groupby
+
+from sqlalchemy import select
+
+from coordinator.checkpoints.manifest import StoredCheckpoint
+from coordinator.checkpoints.validations import validations
+from coordinator.evaluation.evaluations import evaluations
+from coordinator.ledger.ledger import Ledger
+from coordinator.members.credits import unnamed_members
+from coordinator.members.names import display_names, publicly
+from coordinator.publishing.model_card import CardFacts, write_card
+from coordinator.statistics.curve import draw_curve
+from coordinator.store.engine import Sessions
+from coordinator.store.models import KEEPER, Device, Session as Stay
+from peer.config.phases import all_phases
+from peer.config.run import RunConfig
+
+CARD, CURVE = "README.md", "loss.svg"
+
+
+def card_of_run(
+    sessions: Sessions,
+    ledger: Ledger,
+    config: RunConfig,
+    checkpoint: StoredCheckpoint,
+    model_license: str,
+    choice: str = "",
+) -> Mapping[str, str]:
+    """The card and its curve by file name, with all that the run's database knows up to the checkpoint's step.
+
+    `choice`: why this checkpoint is released, if it was chosen.
+    """
+    step = checkpoint.manifest.step
+    steps = [row for row in ledger.steps() if row.step <= step]
+    points = [(float(row.step), row.loss) for row in steps if row.loss is not None]
+    rows = [row for row in validations(sessions) if row.step <= step]
+    given = [row for row in ledger.contributions() if row.samples or row.averaged_bytes]
+    hidden = unnamed_members(sessions)
+    named = publicly([row for row in given if row.member not in hidden], display_names(sessions))
+    facts = CardFacts(
+        config=config,
+        step=step,
+        manifest_sha256=checkpoint.manifest_sha256,
+        license=model_license,
+        samples=sum(row.samples for row in steps),
+        has_curve=bool(points),
+        hardware=_hardware(sessions),
+        validations=rows,
+        contributors=[(row.member, row.samples) for row in named],
+        unnamed=len(given) - len(named),
+        model_class=model_class(checkpoint),
+        probe_loss=checkpoint.manifest.probe_loss,
+        choice=choice,
+        evaluations=[row for row in evaluations(sessions) if row.manifest_sha256 == checkpoint.manifest_sha256],
+        device_hours=sum(row.elapsed_s for row in given) / 3600,
+        year=_year(checkpoint),
+    )
+    if not points:
+        return {CARD: write_card(facts)}
+    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(config)[1:]}
+    by_set = groupby(rows, lambda row: row.set_sha256)  # losses on other samples join no line
+    held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
+    curve = draw_curve(points, f"Loss of {config.run.name} over {len(points)} global steps", boundaries, held_out)
+    return {CARD: write_card(facts), CURVE: curve}
+
+
+def card_of_checkpoint(checkpoint: StoredCheckpoint, model_license: str) -> Mapping[str, str]:
+    """What the checkpoint itself tells: nobody's name, no curve."""
+    config = RunConfig.from_yaml(checkpoint.path / "run.yaml")
+    facts = CardFacts(
+        config=config,
+        step=checkpoint.manifest.step,
+        manifest_sha256=checkpoint.manifest_sha256,
+        license=model_license,
+        samples=None,
+        has_curve=False,
+        hardware={},
+        validations=(),
+        contributors=(),
+        unnamed=0,
+        model_class=model_class(checkpoint),
+        probe_loss=checkpoint.manifest.probe_loss,
+        year=_year(checkpoint),
+    )
+    return {CARD: write_card(facts)}
+
+
+def model_class(checkpoint: StoredCheckpoint) -> str:
+    """transformers' name of the model, as its configuration says; "" if it does not."""
+    try:
+        content = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
+        name = str(content["architectures"][0])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return ""
+    return name if name.isidentifier() else ""
+
+
+def _year(checkpoint: StoredCheckpoint) -> int | None:
+    written = checkpoint.manifest.created_at
+    return datetime.fromtimestamp(written, timezone.utc).year if written > 0 else None
+
+
+def _hardware(sessions: Sessions) -> Mapping[str, int]:
+    """What each device said of itself in its newest stay."""
+    query = (
+        select(Stay.device_id, Stay.hardware)
+        .join(Device, Device.id == Stay.device_id)
+        .where(Device.role != KEEPER)
+        .order_by(Stay.started_at)
+    )
+    with sessions() as session:
+        newest = {device: hardware.strip() for device, hardware in session.execute(query)}
+    return Counter(hardware for hardware in newest.values() if hardware)

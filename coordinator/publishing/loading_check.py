@@ -1,0 +1,62 @@
+"""Loads an exported folder as a stranger would, and prints its probe's losses as JSON: `python loading_check.py DIR`.
+
+It runs in a fresh process and imports nothing of manyhands, so that nothing of ours can make weights look sound that
+plain transformers makes gibberish of. `coordinator/publishing/soundness.py` starts it and compares.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch.nn import functional
+
+IGNORED = -100
+
+
+def load(folder: Path) -> transformers.PreTrainedModel:
+    """The model by the class that its configuration names."""
+    name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    kind = getattr(transformers, name)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise ValueError(f"`architectures` names {name!r}, which is no model of transformers'")
+    model: transformers.PreTrainedModel = kind.from_pretrained(
+        folder, use_safetensors=True, local_files_only=True, dtype=torch.float32
+    )
+    return model  # in evaluation mode already
+
+
+def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The loss as the model itself computes it, and that of its tokens alone.
+
+    They differ for ALBERT's model of two heads, which gives a loss to the labels of both only.
+    """
+    with torch.no_grad():
+        output = model(**probe)
+    logits = getattr(output, "prediction_logits", None)  # (b, l, vocabulary)
+    if logits is None:
+        return {"loss": float(output.loss), "token_loss": float(output.loss)}
+    tokens = functional.cross_entropy(logits.flatten(0, 1), probe["labels"].flatten(), ignore_index=IGNORED)
+    return {"loss": float(tokens if output.loss is None else output.loss), "token_loss": float(tokens)}
+
+
+def main() -> None:
+    """Print what `coordinator.publishing.soundness.Computed` holds."""
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity(logging.ERROR)
+    model = load(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    facts = {
+        **probe_losses(model, load_file(folder / "probe.safetensors")),
+        "vocabulary": model.config.vocab_size,
+        "tokens": len(tokenizer),
+    }
+    sys.stdout.write(json.dumps(facts) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""The model card: the README.md that goes out with a model, with the front matter that the Hugging Face Hub reads.
+
+Text only, from facts that `coordinator/publishing/card_facts.py` gathers. What members wrote (names, hardware) is
+escaped: a name is never a heading, a link or a tag.
+
+Small pieces of Markdown that all sections of a model card are made of.
+
+Sections of the model card about how the model was made and what it can do: pure, from the run's own facts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from coordinator.checkpoints.validations import ValidationRow
+from coordinator.evaluation.evaluations import EvaluationRow
+from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
+from peer.config.data import Source
+from peer.config.evaluation import Task
+from peer.config.phases import all_phases
+from peer.config.run import RunConfig
+
+_MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
+
+
+def escaped(text: str) -> str:
+    """Somebody's own words as Markdown that shows just these, on one line."""
+    return _MARKS.sub(r"\\\1", " ".join(text.split()))
+
+
+def number(value: float | None) -> str:
+    """Four digits after the point, a dash for nothing."""
+    return "—" if value is None else f"{value:.4f}"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lines of a Markdown table; the cells are escaped by whoever gives them."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+CAUTION = (
+    "The fillings below are the model's own, from the text that it was trained on; they are no statements of the "
+    "volunteers. A distance of 0 means that the group made no difference, 1 that nothing was common."
+)
+
+
+def hyperparameters(config: RunConfig) -> str:
+    """Optimizer, schedule, and each phase."""
+    optimizer, schedule = config.optimizer, config.schedule
+    facts = {
+        "optimizer": optimizer.name,
+        "learning rate": f"{optimizer.learning_rate:g}, warm over {schedule.warmup_steps:,} steps, "
+        f"then linearly to 0 at {schedule.total_steps:,}",
+        "betas, epsilon": f"{optimizer.betas[0]:g}, {optimizer.betas[1]:g}; {optimizer.epsilon:g}",
+        "weight decay": f"{optimizer.weight_decay:g}",
+        "gradient clipping": f"{optimizer.max_grad_norm:g}",
+        "layers, hidden size, heads": f"{config.model.num_hidden_layers}, {config.model.hidden_size}, "
+        f"{config.model.num_attention_heads}",
+        "vocabulary": f"{config.tokenizer.vocab_size:,} asked for",
+        "averaging": f"{config.averaging.compression}, {config.averaging.aggregation}"
+        + (f", {config.averaging.local_steps} local steps" if config.averaging.local_steps > 1 else ""),
+        "seed": str(config.run.seed),
+    }
+    phases = "\n".join(f"- {escaped(str(phase))}" for phase in all_phases(config))
+    return f"{table(('what', 'value'), facts.items())}\n\n{phases}"
+
+
+def sampling(source: Source) -> str:
+    """How documents of a source were chosen; "" if all were read."""
+    told = []
+    if source.sampling is not None:
+        told.append(f"sampled by perplexity ({source.sampling.method}, scale {source.sampling.scale:g})")
+    if source.duplicates != "none":
+        told.append(f"{source.duplicates} duplicates dropped")
+    if source.filters.min_characters:
+        told.append(f"at least {source.filters.min_characters:,} characters")
+    if source.filters.languages:
+        told.append(f"languages: {escaped(', '.join(source.filters.languages))}")
+    return "; ".join(told)
+
+
+def downstream(rows: Sequence[EvaluationRow], tasks: Sequence[Task]) -> str:
+    """Scores on tasks, beside earlier models where the run names them; failed seeds are told."""
+    references = {task.name: task.references for task in tasks}
+    lines = []
+    for row in rows:
+        result = row.result
+        if result.kind == "bias":
+            continue
+        for metric in result.metrics:
+            if result.values(metric) or metric == result.metric:
+                lines.append(
+                    (escaped(result.task), escaped(metric), score_text(result, metric), f"{result.examples:,}")
+                )
+        lines += [
+            (escaped(result.task), escaped(result.metric), f"{number(each.value)} ({escaped(each.name)})", "")
+            for each in references.get(result.task, ())
+        ]
+    return table(("task", "metric", "mean ± standard deviation", "examples"), lines) if lines else ""
+
+
+def bias(results: Sequence[TaskResult]) -> str:
+    """Each template with what fills it, group beside group."""
+    probes = [_probe(probe) for result in results for probe in result.probes]
+    return "\n\n".join([CAUTION, *probes]) if probes else ""
+
+
+def _probe(probe: ProbeResult) -> str:
+    rows = zip(
+        *[[f"{escaped(each.token)} {each.probability:.4f}" for each in group] for group in probe.fillings], strict=True
+    )
+    heading = f"{escaped(probe.template)} (distance {probe.distance:.4f})"
+    return f"{heading}\n\n{table([escaped(group) for group in probe.groups], rows)}"
+
+
+def check_code(model_class: str, probe_loss: float) -> str:
+    """How anybody can see that these are the weights: a fixed batch, and the loss that they give on it."""
+    return (
+        f"`probe.safetensors` holds a fixed batch. On it the loss of these weights is **{probe_loss:.4f}**:\n\n"
+        "```python\nfrom pathlib import Path\n\nimport torch\n"
+        f"from safetensors.torch import load_file\nfrom transformers import {model_class}\n\n"
+        'folder = Path("DIR")\n'
+        f"model = {model_class}.from_pretrained(folder, use_safetensors=True).eval()\n"
+        "with torch.no_grad():\n"
+        "    print(f\"{float(model(**load_file(folder / 'probe.safetensors')).loss):.4f}\")\n```"
+    )
+
+
+def filling_code() -> str:
+    """The fill-mask pipeline on the released folder."""
+    return (
+        '```python\nfrom transformers import pipeline\n\nfill = pipeline("fill-mask", model="DIR")\n'
+        'print(fill(f"... {fill.tokenizer.mask_token} ..."))\n```'
+    )
+
+
+def compute(device_hours: float, contributors: int) -> str:
+    """What volunteers gave."""
+    return f"{contributors:,} contributors' devices trained for {device_hours:,.1f} hours, all of them added up."
+
+
+def citation(config: RunConfig, step: int, manifest_sha256: str, year: int) -> str:
+    """How to cite the model; the method's own paper with it."""
+    title = config.run.name.replace("{", "").replace("}", "")
+    return (
+        f"```bibtex\n@misc{{{title}-{step},\n  title = {{{title}: a language model trained together by volunteers}},\n"
+        f"  year = {{{year}}},\n  note = {{Step {step}, manifest {manifest_sha256[:16]}}}\n}}\n"
+        "@inproceedings{diskin2021dedloc,\n  title = {Distributed Deep Learning In Open Collaborations},\n"
+        "  author = {Diskin, Michael and Bukhtiyarov, Alexey and Ryabinin, Max and others},\n"
+        "  booktitle = {Advances in Neural Information Processing Systems},\n  year = {2021},\n"
+        "  eprint = {2106.10207}\n}\n```"
+    )
+
+
+PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
+
+OBJECTIVES = {
+    "mlm": "masked language modelling",
+    "mlm+sop": "masked language modelling and sentence order",
+    "clm": "causal language modelling",
+}
+
+TASK_TYPES = {
+    "ner": "token-classification",
+    "pos": "token-classification",
+    "classification": "text-classification",
+    "qa": "question-answering",
+    "fill-mask": "fill-mask",
+    "bias": "fill-mask",
+}
+
+MAX_HARDWARE = 50  # kinds
+
+_DATASET = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # a name on the hub, and no folder
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card tells."""
+
+    config: RunConfig
+    step: int
+    manifest_sha256: str  # of the checkpoint
+    license: str  # as the hub names it; "": none is given
+    samples: int | None  # that all steps together took; None: nobody counted
+    has_curve: bool
+    hardware: Mapping[str, int]  # as devices say of themselves -> how many devices
+    validations: Sequence[ValidationRow]  # up to this step
+    contributors: Sequence[tuple[str, int]]  # public name, samples; who asked not to be named is not here
+    unnamed: int  # how many members these are
+    model_class: str = ""  # transformers' name of it; "", like the next: nobody looked
+    probe_loss: float | None = None
+    choice: str = ""  # why this checkpoint was released
+    evaluations: Sequence[EvaluationRow] = ()  # of just this checkpoint
+    device_hours: float | None = None  # that all devices trained
+    year: int | None = None  # of the checkpoint
+
+
+def write_card(facts: CardFacts) -> str:
+    """The whole README.md."""
+    front = yaml.safe_dump(_front_matter(facts), sort_keys=False, allow_unicode=True)
+    sections = "\n\n".join(section for section in _sections(facts) if section)
+    return f"---\n{front}---\n\n{sections}\n"
+
+
+def _front_matter(facts: CardFacts) -> dict[str, Any]:
+    config = facts.config
+    paths = {path for source in config.data.sources if source.kind == "hub" for path in source.paths}
+    datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
+    newest = facts.validations[-1] if facts.validations else None
+    front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": "transformers"}
+    front |= {"license": facts.license} if facts.license else {}
+    front |= {"pipeline_tag": PIPELINES[config.objective.name], "tags": [config.model.architecture, "manyhands"]}
+    front |= {"datasets": datasets} if datasets else {}
+    results = [] if newest is None else [_held_out_index(config, newest)]
+    results += [_task_index(row) for row in facts.evaluations if row.result.mean() is not None]
+    index = [{"name": config.run.name, "results": results}]
+    return front | ({"model-index": index} if results else {})
+
+
+def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
+    """The measures in the form in which the hub shows them."""
+    values = {"accuracy": row.accuracy, "perplexity": row.perplexity}
+    dataset = {"name": "held-out text of the run", "type": "held-out"}
+    return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
+
+
+def _task_index(row: EvaluationRow) -> dict[str, Any]:
+    result = row.result
+    dataset = {"name": result.task, "type": result.task}
+    values = {name: result.mean(name) for name in result.metrics}
+    return {"task": {"type": TASK_TYPES[result.kind]}, "dataset": dataset, "metrics": _metrics(values)}
+
+
+def _metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    return [{"type": kind, "value": round(value, 4)} for kind, value in values.items() if value is not None]
+
+
+def _sections(facts: CardFacts) -> Iterator[str]:
+    config = facts.config
+    yield f"# {config.run.name}"
+    yield escaped(config.run.description)
+    counted = "" if facts.samples is None else f" ({facts.samples:,} samples)"
+    yield (
+        f"A `{config.model.architecture}` model, trained together by volunteers for {facts.step} global steps"
+        f"{counted}, with {OBJECTIVES[config.objective.name]}. "
+        f"The checkpoint's manifest has the SHA-256 `{facts.manifest_sha256}`."
+    )
+    yield facts.choice and escaped(facts.choice)
+    yield _usage(config)
+    if facts.model_class and facts.probe_loss is not None:
+        yield "## Check\n" + check_code(facts.model_class, facts.probe_loss)
+    yield "## Training data\n" + "\n".join(f"- {_describe(source)}" for source in config.data.sources)
+    curve = "![Loss over global steps](loss.svg)\n\n" if facts.has_curve else ""
+    yield "## Training\n" + curve + hyperparameters(config)
+    if facts.device_hours is not None:
+        yield "## Compute\n" + compute(facts.device_hours, len(facts.contributors) + facts.unnamed)
+    if facts.hardware:
+        yield "## Hardware\nAs the devices say of themselves:\n\n" + _hardware(facts.hardware)
+    if facts.validations:
+        yield "## Evaluation\n" + _evaluation(facts.validations)
+    if tasks := downstream(facts.evaluations, config.evaluation.tasks):
+        yield "## Downstream tasks\n" + tasks
+    if probes := bias([row.result for row in facts.evaluations]):
+        yield "## Bias\n" + probes
+    if facts.contributors or facts.unnamed:
+        yield "## Contributors\n" + _contributors(facts)
+    yield "## Licence\n" + (f"`{facts.license}`" if facts.license else "None is given.")
+    if facts.year is not None:
+        yield "## Citation\n" + citation(config, facts.step, facts.manifest_sha256, facts.year)
+
+
+def _usage(config: RunConfig) -> str:
+    kind = "AutoModelForCausalLM" if config.objective.name == "clm" else "AutoModelForMaskedLM"
+    return (
+        f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("DIR")\nmodel = {kind}.from_pretrained("DIR")\n```'
+        + ("" if config.objective.name == "clm" else "\n\n" + filling_code())
+    )
+
+
+def _describe(source: Source) -> str:
+    """A source without what is the operator's own: folders of the machine, logins, queries."""
+    if source.kind == "builtin":
+        return "the built-in corpus: CPython's documentation"
+    names = [_public_address(path, source.kind == "hub") for path in source.paths[:3]]
+    more = f" and {len(source.paths) - 3} more" if len(source.paths) > 3 else ""
+    revision = f", revision {escaped(source.revision)}" if source.revision else ""
+    chosen = sampling(source)
+    told = f"{source.kind}: {', '.join(f'`{name}`' for name in names)}{more}{revision}, weight {source.weight:g}"
+    return f"{told}; {chosen}" if chosen else told
+
+
+def _public_address(path: str, is_dataset: bool) -> str:
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme != "file":
+        place, _, inside = re.split(r"[?#]", rest)[0].partition("/")
+        return f"{scheme}://{place.rpartition('@')[2]}/{inside}".replace("`", "")
+    return (path if is_dataset and _DATASET.fullmatch(path) else path.rpartition("/")[2]).replace("`", "")
+
+
+def _hardware(hardware: Mapping[str, int]) -> str:
+    kinds = sorted(hardware.items(), key=lambda item: (-item[1], item[0]))
+    lines = [f"- {count} × {escaped(name) or 'unknown'}" for name, count in kinds[:MAX_HARDWARE]]
+    rest = sum(count for _, count in kinds[MAX_HARDWARE:])
+    return "\n".join([*lines, *([f"- {rest} others"] if rest else [])])
+
+
+def _evaluation(rows: Sequence[ValidationRow]) -> str:
+    """The newest measures, one line for each sequence length."""
+    newest = {row.sequence_length: row for row in rows}
+    lines = ["| step | sequence length | samples | loss | perplexity | accuracy |", "|---|---|---|---|---|---|"]
+    for length, row in sorted(newest.items()):
+        cells = (row.step, length, row.samples, number(row.loss), number(row.perplexity), number(row.accuracy))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "On text that was held out from training:\n\n" + "\n".join(lines)
+
+
+def _contributors(facts: CardFacts) -> str:
+    lines = [
+        f"- {escaped(name)}: {f'{samples:,} samples' if samples else 'averaged for the others'}"
+        for name, samples in facts.contributors
+    ]
+    if facts.unnamed:
+        lines.append(f"- {facts.unnamed} more who are not named")
+    return "Thanks to everybody who lent a hand:\n\n" + "\n".join(lines)

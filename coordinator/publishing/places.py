@@ -1,0 +1,172 @@
+"""Opens the places that settings name: a hub's repository or a folder of a file system, which publish alike.
+
+Any file system that fsspec knows (s3://, file://, ...) as a place to publish to: a folder for each checkpoint.
+
+A folder is named for step and checkpoint, so nothing that is published is ever written over, and its manifest is
+written last: without it the folder is nothing yet. `latest.json` names the newest whole folder.
+
+A repository on the Hugging Face Hub as a place to publish to: one commit for each checkpoint, so never a half one.
+
+Models go to repositories of models, the demo of a release to a Space.
+
+`upload_folder` is not used: with hf_xet it commits a folder in several batches. `create_commit` uploads the large
+files first, those that are there already not again, and then commits all at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from auth.errors import PublicationError
+from auth.files import sync
+from coordinator.checkpoints.manifest import CHUNK_BYTES, MANIFEST, FileEntry, StoredCheckpoint, verify
+from coordinator.run.directory import checkpoint_name
+from coordinator.run.publish_settings import HUB, PlaceSettings, Secret, read_secret
+
+LATEST = "latest.json"
+
+
+class FolderPlace:
+    """One address."""
+
+    def __init__(self, settings: PlaceSettings, secret: Secret) -> None:
+        self._address = settings.to
+        self._options = {**settings.options, **secret.options}
+        self._secret = secret
+
+    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        """Bring the exported folder of this checkpoint, which was verified, there and return its address.
+
+        What is there already is not sent again. Raises `PublicationError`.
+        """
+        name = published_name(checkpoint)
+        try:
+            self._send(folder, name, checkpoint)
+        except Exception as error:  # noqa: BLE001 - whatever the file systems raise
+            raise PublicationError(
+                f"{self._address} does not take the checkpoint ({self._secret.reason(error)}): "
+                "check the address, `secret_file` and the network."
+            ) from None  # the cause may hold the credentials
+        return f"{self._address}/{name}"
+
+    def _send(self, folder: Path, name: str, checkpoint: StoredCheckpoint) -> None:
+        fs, root = self._open()
+        there = f"{root}/{name}"
+        if fs.exists(f"{there}/{MANIFEST}"):  # brought whole before
+            manifest = fs.cat_file(f"{there}/{MANIFEST}")
+        else:
+            manifest = (folder / MANIFEST).read_bytes()
+            fs.makedirs(there, exist_ok=True)
+            for file, entry in verify(folder, files=()).manifest.files.items():
+                _send_file(fs, folder / file, f"{there}/{file}", entry)
+            _write_whole(fs, f"{there}/{MANIFEST}", manifest)
+        digest = hashlib.sha256(manifest).hexdigest()
+        latest = {"step": checkpoint.manifest.step, "folder": name, "manifest_sha256": digest}
+        _write_whole(fs, f"{root}/{LATEST}", json.dumps(latest).encode() + b"\n")
+
+    def _open(self) -> tuple[Any, str]:
+        import fsspec  # with s3fs and the like, which take a while
+
+        options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
+        fs, root = fsspec.core.url_to_fs(self._address, **options)
+        return fs, root.rstrip("/")
+
+
+def published_name(checkpoint: StoredCheckpoint) -> str:
+    """The folder of this checkpoint and of no other of its step."""
+    return f"{checkpoint_name(checkpoint.manifest.step)}-{checkpoint.manifest_sha256[:12]}"
+
+
+def _send_file(fs: Any, source: Path, target: str, entry: FileEntry) -> None:
+    """Send one file, unless just this is there, and read back what arrived."""
+    if fs.exists(target) and fs.size(target) == entry.size_bytes and _sha256(fs, target) == entry.sha256:
+        return
+    fs.put_file(str(source), target)
+    if _is_local(fs):
+        sync(Path(target))
+    if _sha256(fs, target) != entry.sha256:
+        raise OSError(f"{source.name} did not arrive whole")
+
+
+def _sha256(fs: Any, path: str) -> str:
+    digest = hashlib.sha256()
+    with fs.open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write_whole(fs: Any, path: str, content: bytes) -> None:
+    """Write a small file that takes its name only when it is written, as every object of an object store does.
+
+    fsspec's own transactions move local files here from another disk, which is not done at once.
+    """
+    if not _is_local(fs):
+        fs.pipe_file(path, content)
+        return
+    aside = Path(f"{path}.writing")
+    aside.write_bytes(content)
+    sync(aside)
+    sync(aside.parent)  # the names of what was written before
+    aside.replace(path)
+
+
+def _is_local(fs: Any) -> bool:
+    return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+class HubPlace:
+    """One repository."""
+
+    def __init__(self, settings: PlaceSettings, secret: Secret, *, space: bool = False) -> None:
+        self._repository = settings.to.removeprefix(HUB).strip("/")
+        self._private = settings.private
+        self._secret = secret
+        self._kind = "space" if space else "model"
+
+    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        """Commit the exported folder of this checkpoint and return the commit's address.
+
+        The same folder again makes no second commit. Raises `PublicationError`.
+        """
+        from huggingface_hub import CommitOperationAdd, HfApi  # only where it is needed: it takes a while
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+
+        disable_progress_bars()
+        api = HfApi(token=self._secret.token or False)
+        try:
+            sdk = "docker" if self._kind == "space" else None
+            api.create_repo(self._repository, repo_type=self._kind, space_sdk=sdk, private=self._private, exist_ok=True)
+            head = api.repo_info(self._repository, repo_type=self._kind).sha
+            commit = api.create_commit(
+                self._repository,
+                [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())],
+                commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
+                repo_type=self._kind,
+                parent_commit=head,  # somebody else's commit meanwhile: try again on top of it
+            )
+        except Exception as error:  # noqa: BLE001 - whatever the client's layers raise
+            raise PublicationError(
+                f"{HUB}{self._repository} does not take the checkpoint ({self._secret.reason(error)}): "
+                "check the token, its rights and the network."
+            ) from None  # the cause may hold the request with its headers
+        return str(commit.commit_url)
+
+
+class Place(Protocol):
+    """Where checkpoints are published."""
+
+    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        """Bring this checkpoint's exported folder there, whole or not at all, and return where it can be fetched.
+
+        Again after whatever happened in between, it goes on. Raises `PublicationError`.
+        """
+
+
+def open_place(base: Path, settings: PlaceSettings) -> Place:
+    """The place with its secret, whose file is relative to `base`; raises `ConfigError`."""
+    secret = read_secret(base, settings)
+    return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)

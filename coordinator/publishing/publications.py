@@ -1,0 +1,121 @@
+"""What was published where: the publisher writes it, `coordinator status` and the API read it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from coordinator.ledger.presence import CheckpointRow, checkpoint_row
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Checkpoint, Publication
+
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class PublicationRow:
+    """How far one checkpoint has come at one place."""
+
+    place: str
+    manifest_sha256: str
+    step: int
+    location: str  # where it can be fetched; "": nowhere yet
+    attempts: int  # that failed
+    error: str  # of the last one
+    published_at: float | None  # Unix seconds
+    updated_at: float
+
+
+def publications(sessions: Sessions) -> list[PublicationRow]:
+    """All of them, in the order of steps and places."""
+    with sessions() as session:
+        found = session.scalars(select(Publication).order_by(Publication.step, Publication.place))
+        return [_row(each) for each in found]
+
+
+def newest_at(sessions: Sessions, places: Collection[str]) -> list[PublicationRow]:
+    """What happened last at each of these places, where anything has."""
+    rows = sorted(publications(sessions), key=lambda row: row.updated_at)
+    return list({row.place: row for row in rows if row.place in places}.values())
+
+
+def pending_publication(sessions: Sessions, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
+    """The newest checkpoint that may be published, unless this place has it, and what came of earlier attempts.
+
+    Older ones that were never published are passed over: a place is to hold the run's newest word, not an older one
+    after it.
+    """
+    with sessions() as session:
+        newest = session.scalar(select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc()))
+        if newest is None:
+            return None
+        row = session.get(Publication, (place, newest.manifest_sha256))
+        if row is not None and row.published_at is not None:
+            return None
+        return checkpoint_row(newest), None if row is None else _row(row)
+
+
+def record_published(sessions: Sessions, place: str, checkpoint: CheckpointRow, location: str, now: float) -> None:
+    """The place holds the whole checkpoint."""
+
+    def enter(session: Session) -> None:
+        row = _get_or_add(session, place, checkpoint)
+        row.location, row.error, row.published_at, row.updated_at = location, "", now, now
+
+    sessions.transact(enter)
+
+
+def record_failure(sessions: Sessions, place: str, checkpoint: CheckpointRow, error: str, now: float) -> int:
+    """An attempt came to nothing; returns how many have."""
+
+    def enter(session: Session) -> int:
+        row = _get_or_add(session, place, checkpoint)
+        row.attempts, row.error, row.updated_at = row.attempts + 1, error, now
+        return row.attempts
+
+    return sessions.transact(enter)
+
+
+def is_due(row: PublicationRow | None, now: float) -> bool:
+    """Whether to try (again): after each failure twice as late, an hour at most."""
+    if row is None or not row.attempts:
+        return True
+    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # a clock that was set back
+
+
+def pause_s(attempts: int) -> float:
+    """How long to wait after so many failed attempts."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 20))
+
+
+def _get_or_add(session: Session, place: str, checkpoint: CheckpointRow) -> Publication:
+    row = session.get(Publication, (place, checkpoint.manifest_sha256))
+    if row is None:
+        row = Publication(
+            place=place,
+            manifest_sha256=checkpoint.manifest_sha256,
+            step=checkpoint.step,
+            location="",
+            attempts=0,
+            error="",
+            updated_at=0.0,
+        )
+        session.add(row)
+    return row
+
+
+def _row(row: Publication) -> PublicationRow:
+    return PublicationRow(
+        row.place,
+        row.manifest_sha256,
+        row.step,
+        row.location,
+        row.attempts,
+        row.error,
+        row.published_at,
+        row.updated_at,
+    )

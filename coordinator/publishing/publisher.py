@@ -1,0 +1,135 @@
+"""The publisher: brings each checkpoint that may be published to the places that settings.yaml names.
+
+A process of its own beside the keeper, of low priority, so that neither the swarm nor the service waits for a network.
+It knows the checkpoints by database and disk, and imports neither torch nor hivemind: the exported folder is tried in a
+fresh process. `run_publisher` is its main function.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from auth.errors import ManyhandsError, StorageError
+from auth.files import make_private_directory
+from coordinator.checkpoints.export import exporting
+from coordinator.checkpoints.manifest import StoredCheckpoint, verify
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.presence import CheckpointRow
+from coordinator.publishing.card_facts import card_of_run
+from coordinator.publishing.places import open_place, published_name
+from coordinator.publishing.publications import is_due, pause_s, pending_publication, record_failure, record_published
+from coordinator.publishing.soundness import check_loads
+from coordinator.run.directory import RunDirectory
+from coordinator.run.publish_settings import PlaceSettings
+from coordinator.store.engine import Sessions, open_engine
+
+logger = logging.getLogger(__name__)
+POLL_S = 1.0
+
+
+@dataclass
+class Publisher:
+    """The publisher's parts; `run` is its loop."""
+
+    directory: RunDirectory
+    sessions: Sessions
+    clock: Callable[[], float] = time.time
+    sound: set[str] = field(default_factory=set)  # manifests of checkpoints that were loaded back and compared
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish checkpoints as they come until told to stop; then once more, for what the keeper has just left."""
+        while not stop.is_set():
+            if not self.publish_pending():
+                stop.wait(POLL_S)
+        self.publish_pending()
+
+    def publish_pending(self) -> bool:
+        """Publish the newest checkpoint wherever it is missing and due; whether anything was."""
+        done = [self._publish_to(place) for place in self.directory.settings.publications]
+        self._tidy()
+        return any(done)
+
+    def _publish_to(self, place: PlaceSettings) -> bool:
+        """Bring the newest checkpoint to one place, if it is due there; what fails is recorded, and tried later."""
+        pending = pending_publication(self.sessions, place.to)
+        if pending is None or not is_due(pending[1], self.clock()):
+            return False
+        checkpoint = pending[0]
+        try:
+            stored, folder = self._stage(checkpoint)
+            location = open_place(self.directory.path, place).publish(folder, stored)
+        except (ManyhandsError, OSError) as error:
+            attempts = record_failure(self.sessions, place.to, checkpoint, str(error), self.clock())
+            wait_s = pause_s(attempts)
+            logger.error("step %d is not published, again in %g s: %s", checkpoint.step, wait_s, error)
+            return False
+        record_published(self.sessions, place.to, checkpoint, location, self.clock())
+        logger.info("step %d is published: %s", checkpoint.step, location)
+        return True
+
+    def _stage(self, checkpoint: CheckpointRow) -> tuple[StoredCheckpoint, Path]:
+        """The checkpoint and its exported folder, which was loaded back before it took its name.
+
+        It is kept until all places have it, over restarts too, and made anew when its card would say something else:
+        who has asked meanwhile not to be named is not to stand in it.
+        """
+        stored = verify(self.directory.checkpoint_dir(checkpoint.step), files=())
+        if stored.manifest_sha256 != checkpoint.manifest_sha256:
+            raise StorageError(f"{stored.path.name}: another checkpoint of that step has taken its place.")
+        folder, card = self.directory.publishing_dir / published_name(stored), self._card(stored)
+        if not _holds(folder, card):
+            shutil.rmtree(folder, ignore_errors=True)
+            make_private_directory(folder.parent)
+            with exporting(stored, folder, card, link=True) as aside:
+                if stored.manifest_sha256 not in self.sound:
+                    check_loads(aside)
+                    self.sound.add(stored.manifest_sha256)
+        return stored, folder
+
+    def _card(self, stored: StoredCheckpoint) -> Mapping[str, str]:
+        config, settings = self.directory.config, self.directory.settings
+        ledger = Ledger(self.sessions, config, self.clock)
+        return card_of_run(self.sessions, ledger, config, stored, settings.model_license or "")
+
+    def _tidy(self) -> None:
+        """Remove staged folders that no place waits for any more, and what an export left that was killed."""
+        wanted = set()
+        for place in self.directory.settings.publications:
+            pending = pending_publication(self.sessions, place.to)
+            if pending is not None:
+                wanted.add(pending[0].manifest_sha256[:12])
+        if self.directory.publishing_dir.is_dir():
+            for path in self.directory.publishing_dir.iterdir():
+                if path.name.rpartition("-")[2] not in wanted:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _holds(folder: Path, card: Mapping[str, str]) -> bool:
+    """Whether it is a whole exported folder with just this card."""
+    try:
+        verify(folder)
+        return all((folder / name).read_text(encoding="utf-8") == text for name, text in card.items())
+    except (StorageError, OSError):
+        return False
+
+
+def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Publisher:
+    """The publisher of a run; raises `ConfigError` for a secret that is missing or not private."""
+    directory = RunDirectory.open(run_dir)
+    for place in directory.settings.publications:
+        open_place(directory.path, place)
+    return Publisher(directory, Sessions(open_engine(directory.database_url)), clock)
+
+
+def run_publisher(run_dir: Path) -> None:
+    """Main function of the publisher's process; ends on SIGTERM, after what it is just sending if that is soon."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    open_publisher(run_dir).run(stop)

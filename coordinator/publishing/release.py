@@ -1,0 +1,254 @@
+"""Makes a release: folders for the model, each task model and the demo, written aside and tried before they appear.
+
+Which checkpoint is released, by a rule that the model card states. Pure.
+
+The README.md of a fine-tuned task model: which model, which examples, which recipe, which scores. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from auth.errors import ConfigError
+from auth.files import new_directory
+from coordinator.checkpoints.export import exporting
+from coordinator.checkpoints.manifest import StoredCheckpoint, verify
+from coordinator.checkpoints.validations import ValidationRow, validations
+from coordinator.context.open_run import OpenRun
+from coordinator.evaluation.evaluations import OPERATOR, EvaluationRow, evaluations, record_evaluation
+from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.results import TaskResult, score_text
+from coordinator.evaluation.tasks.running import run_apart
+from coordinator.ledger.presence import CheckpointRow, checkpoints
+from coordinator.publishing.card_facts import card_of_run
+from coordinator.publishing.demo_space import Shown, write_demo
+from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, escaped, table
+from coordinator.publishing.soundness import check_loads
+from coordinator.run.directory import RunDirectory
+from peer.config.evaluation import Examples, Task
+
+HELD_OUT, NEWEST = "held-out-loss", "newest"
+
+
+def choose(
+    rule: str,
+    checkpoints: Sequence[CheckpointRow],
+    validations: Sequence[ValidationRow],
+    evaluations: Sequence[EvaluationRow],
+    tasks: Sequence[Task],
+) -> tuple[CheckpointRow, str]:
+    """The checkpoint and the sentence that says why, of those that are kept and may be published.
+
+    `rule` is `held-out-loss`, `newest`, a step's number, or a task's name. Raises `ConfigError` if it chooses none.
+    """
+    kept = [row for row in checkpoints if not row.withheld]
+    if not kept:
+        raise ConfigError("There is no checkpoint that may be published.")
+    if rule == NEWEST:
+        newest = max(kept, key=lambda row: row.step)
+        return newest, f"Released is the newest checkpoint, of step {newest.step}."
+    if rule.isdigit():
+        return _of_step(kept, int(rule))
+    if rule == HELD_OUT:
+        return _by_loss(kept, validations)
+    for task in tasks:
+        if task.name == rule:
+            return _by_task(kept, evaluations, task)
+    known = ", ".join([HELD_OUT, NEWEST, "a step's number", *(task.name for task in tasks)])
+    raise ConfigError(f"`--rule` ({rule!r:.60}) must be one of: {known}.")
+
+
+def _of_step(kept: Sequence[CheckpointRow], step: int) -> tuple[CheckpointRow, str]:
+    for row in kept:
+        if row.step == step:
+            return row, f"Released is the checkpoint of step {step}, by the operator's choice."
+    known = ", ".join(str(row.step) for row in kept)
+    raise ConfigError(f"There is no checkpoint of step {step} that may be published; there are those of: {known}.")
+
+
+def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]) -> tuple[CheckpointRow, str]:
+    """Of those only that were evaluated on the newest's samples: other losses cannot be compared."""
+    newest = validations[-1].set_sha256 if validations else ""
+    measured = {row.manifest_sha256: row.loss for row in validations if row.set_sha256 == newest}
+    found = [(loss, row) for row in kept if (loss := measured.get(row.manifest_sha256)) is not None]
+    if not found:
+        raise ConfigError(
+            "No checkpoint has a loss on held-out text: choose by another `--rule`, or wait for the validator."
+        )
+    loss, best = min(found, key=lambda pair: (pair[0], -pair[1].step))
+    return best, (
+        f"Released is the checkpoint with the lowest loss on held-out text ({loss:.4f}, step {best.step}), "
+        f"of {len(found)} that are kept."
+    )
+
+
+def _by_task(
+    kept: Sequence[CheckpointRow], evaluations: Sequence[EvaluationRow], task: Task
+) -> tuple[CheckpointRow, str]:
+    results = {
+        row.manifest_sha256: row.result
+        for row in evaluations
+        if row.result.task == task.name and row.result.task_sha256 == task.sha256
+    }
+    sign = 1.0 if task.higher_is_better else -1.0
+    found = [
+        (sign * mean, row, result)
+        for row in kept
+        if (result := results.get(row.manifest_sha256)) is not None and (mean := result.mean()) is not None
+    ]
+    if not found:
+        raise ConfigError(
+            f"No checkpoint that is kept has a score on the task `{task.name}`: let the evaluator run first."
+        )
+    _, best, result = max(found, key=lambda each: (each[0], each[1].step))
+    return best, (
+        f"Released is the checkpoint with the best mean {task.main_metric} on the task {task.name} "
+        f"({score_text(result)}, step {best.step}), of {len(found)} that are kept."
+    )
+
+
+def task_card(run_name: str, language: str, base_model: str, terms: str, task: Task, result: TaskResult) -> str:
+    """The whole text; `base_model`: where the released model is, `terms`: its licence as the hub names it."""
+    front = {"language": language.partition("-")[0], "library_name": "transformers"}
+    front |= {"license": terms} if terms else {}
+    front |= {"pipeline_tag": TASK_TYPES[task.kind], "base_model": base_model}
+    recipe = task.recipe
+    scores = [(escaped(name), score_text(result, name)) for name in result.metrics if result.values(name)]
+    facts = {
+        "epochs, patience": f"{recipe.epochs}, {recipe.patience}",
+        "batch size": recipe.batch_size,
+        "learning rate": f"{recipe.learning_rate:g}",
+        "longest text": f"{recipe.max_length} tokens",
+        "seeds": ", ".join(map(str, recipe.seeds)),
+    }
+    failed = "".join(f"\n\nSeed {seed.seed} did not converge: {escaped(seed.failure)}." for seed in result.failures)
+    sections = [
+        f"# {run_name}: {escaped(task.name)}",
+        f"`{base_model}`, fine-tuned. Of all seeds this is the model with the best score on the development set.",
+        f"## Examples\nTrained on {_shown_examples(task.train)}, judged on {result.examples:,} of "
+        f"{_shown_examples(task.test)}.",
+        f"## Scores\n{table(('metric', 'mean ± standard deviation of the seeds'), scores)}{failed}",
+        f"## Recipe\n{table(('what', 'value'), facts.items())}",
+    ]
+    head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
+    return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _shown_examples(examples: Examples | None) -> str:
+    """A file by its name only, as folders are the operator's own; its digest says which one."""
+    if examples is None:
+        return "nothing"
+    name = examples.path if examples.path.startswith("hub:") else examples.path.partition("?")[0].rpartition("/")[2]
+    digest = "" if examples.sha256 is None else f" (SHA-256 `{examples.sha256[:16]}`)"
+    return f"`{name.replace('`', '')}`{digest}"
+
+
+MODEL, DEMO = "model", "demo"
+
+RunPlan = Callable[[Plan], TaskResult | None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the operator asks for."""
+
+    rule: str
+    task_models: Sequence[str] = ()  # tasks for which a fine-tuned model is released, too
+    evaluate: bool = False  # all tasks that nobody has tried on this checkpoint
+    demo: bool = False
+    repository: str = ""  # where it will be on the hub; "": nowhere, the demo takes the folders
+
+
+@dataclass(frozen=True)
+class Released:
+    """What was made."""
+
+    stored: StoredCheckpoint
+    choice: str
+    loss: float  # of the probe, in plain transformers' hands
+    tasks: tuple[str, ...]  # those with a model of their own
+
+
+def make_release(
+    run: OpenRun, out: Path, wanted: Wanted, clock: Callable[[], float], run_plan: RunPlan = run_apart
+) -> Released:
+    """Choose, evaluate, export, try, fine-tune; `out` appears whole or not at all."""
+    config = run.directory.config
+    tasks = config.evaluation.tasks
+    wanted_models = [_find(tasks, name) for name in wanted.task_models]
+    row, choice = choose(
+        wanted.rule, checkpoints(run.sessions), validations(run.sessions), evaluations(run.sessions), tasks
+    )
+    stored = verify(run.directory.checkpoint_dir(row.step))
+    with new_directory(out) as folder:
+        tuned = _tune(run, folder, stored, wanted, wanted_models, clock, run_plan)
+        terms = run.directory.settings.model_license or ""
+        card = card_of_run(run.sessions, run.ledger, config, stored, terms, choice)
+        with exporting(stored, folder / MODEL, card) as exported:
+            loss = check_loads(exported).loss
+        base = wanted.repository or config.run.name
+        for task, result in tuned.items():
+            text = task_card(config.run.name, config.run.language, base, terms, task, result)
+            (folder / task.name / "README.md").write_text(text, encoding="utf-8")
+        if wanted.demo:
+            write_demo(folder / DEMO, config.run.name, terms, _shown(run.directory, wanted.repository, list(tuned)))
+    return Released(stored, choice, loss, tuple(task.name for task in tuned))
+
+
+def task_repository(repository: str, task: str) -> str:
+    """Where a task's model, or the demo, goes beside the model's own repository."""
+    return f"{repository}-{task}"
+
+
+def _tune(
+    run: OpenRun,
+    folder: Path,
+    stored: StoredCheckpoint,
+    wanted: Wanted,
+    models: Sequence[Task],
+    clock: Callable[[], float],
+    run_plan: RunPlan,
+) -> dict[Task, TaskResult]:
+    """Fine-tune the models that are wanted, and evaluate what is missing; the run's database keeps the results."""
+    known = {
+        (row.result.task, row.result.task_sha256)
+        for row in evaluations(run.sessions)
+        if row.manifest_sha256 == stored.manifest_sha256
+    }
+    base = run.directory.path
+    tuned = {}
+    for task in run.directory.config.evaluation.tasks:
+        is_model = task in models
+        if not is_model and (not wanted.evaluate or (task.name, task.sha256) in known):
+            continue
+        save_to = str(folder / task.name) if is_model else ""
+        result = run_plan(Plan(str(stored.path), task, str(base), str(base / "examples"), save_to=save_to))
+        assert result is not None  # nobody told it to stop
+        if is_model and not result.converged:
+            raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")
+        manifest = stored.manifest
+        record_evaluation(run.sessions, EvaluationRow(manifest.step, stored.manifest_sha256, OPERATOR, result, clock()))
+        if is_model:
+            tuned[task] = result
+    return tuned
+
+
+def _find(tasks: Sequence[Task], name: str) -> Task:
+    for task in tasks:
+        if task.name == name and task.is_trained and name not in {MODEL, DEMO}:
+            return task
+    known = ", ".join(task.name for task in tasks if task.is_trained) or "none"
+    raise ConfigError(f"The run file names no task {name!r:.60} that is fine-tuned; it names: {known}.")
+
+
+def _shown(directory: RunDirectory, repository: str, tasks: Sequence[Task]) -> dict[str, Shown]:
+    model = repository or f"../{MODEL}"
+    found = {directory.config.run.name: Shown(model, PIPELINES[directory.config.objective.name])}
+    for task in tasks:
+        where = task_repository(repository, task.name) if repository else f"../{task.name}"
+        found[task.name] = Shown(where, TASK_TYPES[task.kind])
+    return found

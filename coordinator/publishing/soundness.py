@@ -1,0 +1,97 @@
+"""Whether an exported folder computes what its manifest says, in plain transformers' hands: else nobody gets it.
+
+Runs a command that sees the folder it is given and no secret: no token or password of this process's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from auth.errors import UnsoundWeightsError
+from coordinator.checkpoints.manifest import verify
+
+TIMEOUT_S = 3600.0  # a large model on one busy core
+
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
+
+SHOWN_CHARACTERS = 300
+
+
+class EndedBadlyError(Exception):
+    """The command's last words, on one line."""
+
+
+def run_apart(command: Sequence[str]) -> str:
+    """What the command prints last, on one line; raises `EndedBadlyError` if it fails, or takes an hour."""
+    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        result = subprocess.run(  # noqa: S603  # what runs is named by our own code
+            command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EndedBadlyError(f"it was not done after {TIMEOUT_S:g} s") from error
+    if result.returncode:
+        raise EndedBadlyError(_last_line(result.stderr) or f"exit code {result.returncode}")
+    return _last_line(result.stdout)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return " ".join(lines[-1].split())[:SHOWN_CHARACTERS] if lines else ""
+
+
+SCRIPT = Path(__file__).with_name("loading_check.py")
+
+TOLERANCE = 1e-3  # relative, from 1 on: other kernels round differently
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What plain transformers makes of an exported folder."""
+
+    loss: float  # of the probe, as the manifest has it
+    token_loss: float  # without that of the sentences' order
+    vocabulary: int  # rows of the model's embedding
+    tokens: int  # that the tokenizer knows
+
+
+def check_loads(folder: Path) -> Computed:
+    """Load an exported folder, which was verified, in a fresh process and compute the losses of its probe.
+
+    Raises `UnsoundWeightsError` if it cannot be loaded or the loss is not the manifest's.
+    """
+    manifest = verify(folder, files=()).manifest
+    try:
+        found = Computed(**json.loads(run_apart([sys.executable, "-I", str(SCRIPT), str(folder)])))
+    except (EndedBadlyError, ValueError, TypeError) as error:
+        raise UnsoundWeightsError(
+            f"The checkpoint of step {manifest.step} cannot be loaded by plain transformers: {error}"
+        ) from error
+    complaint = difference(manifest.probe_loss, found)
+    if complaint:
+        raise UnsoundWeightsError(f"The checkpoint of step {manifest.step} is unsound: {complaint}.")
+    return found
+
+
+def difference(expected: float | None, found: Computed) -> str:
+    """Why what was loaded cannot be the checkpoint; empty if it can."""
+    if expected is None:
+        return "it has no finite loss to compare with"
+    if not is_same(expected, found.loss):
+        return f"loaded by plain transformers its loss is {found.loss:.4f}, and the manifest says {expected:.4f}"
+    if found.tokens > found.vocabulary:
+        return f"its tokenizer knows {found.tokens} tokens, and its model only {found.vocabulary}"
+    return ""
+
+
+def is_same(expected: float, found: float) -> bool:
+    """Whether two losses differ by no more than rounding."""
+    return math.isfinite(found) and abs(found - expected) <= TOLERANCE * max(1.0, abs(expected))

@@ -1,0 +1,4 @@
+"""A run on the operator's disk: directory, settings, secrets, keys, ports, logs, software.
+
+Everything above may import these modules.
+"""

@@ -1,0 +1,57 @@
+"""The authority's key on the operator's disk, and replacing it: the old key signs over to the new one.
+
+The statement lies beside the key before the key takes its name, which happens at once: whoever is killed in between
+leaves the old key and a statement of a key that nobody has, which is never read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from auth.errors import ConfigError, StorageError
+from auth.files import write_private
+from auth.keys import AuthorityKey
+from auth.tokens import MAX_CLOCK_SKEW_S, Handover, issue_handover, verify_handover
+
+KEY_FILE = "authority.key"
+NAME_CHARS = 16
+
+
+def load_authority(path: Path) -> AuthorityKey:
+    """The key at this path, with the handover that names it, if it has not been the authority from the beginning."""
+    key = AuthorityKey.load(path)
+    try:
+        return replace(key, handover=_statement_path(path.parent, key).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return key
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"Cannot read {_statement_path(path.parent, key)} ({error}).") from error
+
+
+def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
+    """From which key this one took over; raises `TokenError` for a statement that is none."""
+    return verify_handover(authority.handover, run) if authority.handover else None
+
+
+def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
+    """Replace the authority's key; what the old one has signed counts until its last token (`tokens_until`) is over.
+
+    Raises `ConfigError` while the key before it still counts: who knows that one only would not know the newest.
+    """
+    old = load_authority(keys_dir / KEY_FILE)
+    before = handover_to(old, run)
+    if before is not None and now < before.until:
+        raise ConfigError(
+            f"The key was replaced {(now - before.issued_at) / 3600:.1f} hours ago, and the one before it counts for "
+            f"{(before.until - now) / 3600:.1f} hours more: wait until then."
+        )
+    new = AuthorityKey.generate()
+    handover = Handover(run, now, old.public_bytes, new.public_bytes, tokens_until + MAX_CLOCK_SKEW_S)
+    write_private(_statement_path(keys_dir, new), issue_handover(replace(old, handover=""), handover).encode())
+    new.save(keys_dir / KEY_FILE)
+    return handover
+
+
+def _statement_path(keys_dir: Path, key: AuthorityKey) -> Path:
+    return keys_dir / f"handover-{key.public_bytes.hex()[:NAME_CHARS]}.jwt"

@@ -1,0 +1,146 @@
+"""A run's database: made once, with the run or by a restore, and opened by everything else.
+
+It belongs to one run: two that shared one would mix up their members, reports and checkpoints.
+
+A run is known by its name and its two keys. Each key may be replaced, one after the other: the run that has one of them
+is the same one, and is known by both from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.orm import Session
+
+from auth.errors import ConfigError, DatabaseError
+from coordinator.run.authority_key import KEY_FILE
+from coordinator.store.engine import Sessions, in_one_sentence, is_empty, migrate, open_engine
+from coordinator.store.service_models import DatabaseOwner
+
+if TYPE_CHECKING:
+    from coordinator.run.directory import RunDirectory  # which makes the database of a new run here
+
+_ROW = 1
+
+
+class Keys(NamedTuple):
+    """By what a run is known."""
+
+    run: str
+    certificate_sha256: str
+    authority_key: str
+
+
+def create_database(directory: RunDirectory) -> None:
+    """Make a new run's database, which is this run's from then on; raises `ConfigError` where it is another's."""
+    engine = open_engine(directory.database_url, create=True)
+    try:
+        require_unused(engine)
+        migrate(engine)
+        claim_database(Sessions(engine), directory)
+    finally:
+        engine.dispose()
+
+
+def require_unused(engine: Engine) -> None:
+    """Raise `ConfigError` for a database with a row in it: a new run's keys fit none of an old one's members."""
+    with in_one_sentence(), engine.connect() as connection:
+        used = not is_empty(connection)
+    if used:
+        raise ConfigError(
+            "The database that `database_url` names holds a run already: restore that run's directory from a backup, "
+            "or name an empty one (in a container: MANYHANDS_DATABASE_URL, or a new volume for the profile `postgres`)."
+        )
+
+
+@contextmanager
+def open_database(directory: RunDirectory) -> Iterator[Sessions]:
+    """The run's own database for the time of the block, brought to this version's tables; it is never made here.
+
+    Raises `DatabaseError` for one that is lost, `StorageError` for one that does not answer, `ConfigError` for another
+    run's. A failure of the database within the block becomes one sentence, too.
+    """
+    engine = open_engine(directory.database_url)
+    try:
+        with in_one_sentence():
+            require_database(engine, directory)
+            migrate(engine)
+            sessions = Sessions(engine)
+            claim_database(sessions, directory)
+            yield sessions
+    finally:
+        engine.dispose()
+
+
+def require_database(engine: Engine, directory: RunDirectory) -> None:
+    """Raise `DatabaseError` if there is no database of the run, or one without a past beside its checkpoints.
+
+    One with tables and no row is what `init` left until it had the run own its database; so no checkpoint is there.
+    """
+    named = "the one that `database_url` names"
+    if engine.dialect.name == "sqlite":
+        file = Path(named := str(engine.url.database))
+        if not file.exists():
+            raise _lost(directory, f"{file} is missing")
+        if file.stat().st_size == 0:  # SQLite would make a database of it
+            raise _lost(directory, f"{file} is empty")
+    with engine.connect() as connection:
+        if not _has_tables(connection):
+            raise _lost(directory, f"{named} is empty")
+        checkpoint = next(directory.checkpoints_dir.glob("step-*"), None)
+        if checkpoint is not None and is_empty(connection):
+            raise _lost(directory, f"{named} knows nothing, and {checkpoint.name} is there")
+
+
+def _has_tables(connection: Connection) -> bool:
+    return "members" in inspect(connection).get_table_names()
+
+
+def _lost(directory: RunDirectory, found: str) -> DatabaseError:
+    return DatabaseError(
+        f"The run in {directory.path} has lost its database ({found}): restore the run from a backup "
+        "(`manyhands coordinator restore`), or name the right database in settings.yaml; where nothing is to be kept, "
+        "make a new run in another directory (`manyhands coordinator init`)."
+    )
+
+
+def claim_database(sessions: Sessions, directory: RunDirectory) -> None:
+    """Have the database be this run's from now on; raises `ConfigError` where it is another's.
+
+    A copy of a run without its keys, which can admit nobody, is let alone.
+    """
+    if not all(path.exists() for path in (directory.tls_cert_path, directory.keys_dir / KEY_FILE)):
+        return
+    link = directory.join_link
+    keys = Keys(link.run, link.fingerprint, directory.authority.public_bytes.hex())
+    with sessions() as session:
+        if _owner(session) == keys:
+            return
+    sessions.transact(lambda session: _claim(session, keys, directory.path))
+
+
+def _owner(session: Session) -> Keys | None:
+    row = session.get(DatabaseOwner, _ROW)
+    return None if row is None else Keys(row.run, row.certificate_sha256, row.authority_key)
+
+
+def _claim(session: Session, keys: Keys, path: Path) -> None:
+    owner = _owner(session)
+    if owner is None:
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` would take over a row that came since that look
+        return
+    if not _is_same_run(owner, keys):
+        raise ConfigError(
+            f"The database of the run in {path} belongs to another run, `{owner.run}`: give each a database of its own "
+            "(`database_url` in settings.yaml). If it is the same run with new keys, replace them one after the other."
+        )
+    session.merge(DatabaseOwner(id=_ROW, **keys._asdict()))
+
+
+def _is_same_run(owner: Keys, keys: Keys) -> bool:
+    one_key_stayed = owner.certificate_sha256 == keys.certificate_sha256 or owner.authority_key == keys.authority_key
+    return owner.run == keys.run and one_key_stayed

@@ -1,0 +1,163 @@
+"""A run's directory: its configuration, settings, keys, database and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from auth.errors import ConfigError, StorageError
+from auth.files import WatchedFile, make_private_directory, new_directory, write_private
+from auth.join_link import Address, JoinLink
+from auth.keys import AuthorityKey, certificate_fingerprint, create_tls_certificate
+from coordinator.run.authority_key import load_authority
+from coordinator.run.database_owner import create_database
+from coordinator.run.settings import Settings
+from peer.config.run import RunConfig
+
+
+def _nothing_more(_directory: RunDirectory) -> None:
+    """The default of `create`'s `prepare`."""
+
+
+class RunDirectory:
+    """One run's files; values are read once, at first use."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        config: RunConfig,
+        settings: Settings,
+        prepare: Callable[[RunDirectory], None] = _nothing_more,
+    ) -> RunDirectory:
+        """Make a new run with new keys and a database of its own; refuses a path where something is already.
+
+        `prepare` adds what takes long or may fail, such as training the tokenizer. Everything is made in a directory
+        aside, which takes the run's name only when it is complete. The database comes last: a server's stays if the
+        run is not made after all.
+        """
+        with new_directory(path, 0o700, "choose another directory, or serve the run in it") as aside:
+            unfinished = cls(aside)
+            unfinished._fill(config, settings)
+            prepare(unfinished)
+            create_database(unfinished)
+        return cls(path.absolute())
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run; raises `ConfigError` where there is none."""
+        path = Path(path).absolute()
+        if not (path / "run.yaml").is_file():
+            raise ConfigError(f"{path} holds no run: make one with `manyhands coordinator init {path}`.")
+        return cls(path)
+
+    def _fill(self, config: RunConfig, settings: Settings) -> None:
+        for directory in (self.keys_dir, self.keeper_dir, self.tokenizer_dir, self.checkpoints_dir):
+            make_private_directory(directory)
+        write_private(self.path / "run.yaml", config.to_yaml().encode())
+        write_private(self.path / "settings.yaml", settings.to_yaml().encode())
+        AuthorityKey.generate().save(self.keys_dir / "authority.key")
+        create_tls_certificate(self.tls_key_path, self.tls_cert_path)
+
+    @property
+    def keys_dir(self) -> Path:
+        """The secrets."""
+        return self.path / "keys"
+
+    @property
+    def tls_key_path(self) -> Path:
+        """The TLS certificate's private key, PEM."""
+        return self.keys_dir / "tls.key"
+
+    @property
+    def tls_cert_path(self) -> Path:
+        """The TLS certificate, PEM."""
+        return self.keys_dir / "tls.crt"
+
+    @property
+    def tokenizer_dir(self) -> Path:
+        """The run's tokenizer, loadable with `AutoTokenizer`."""
+        return self.path / "tokenizer"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """One directory per checkpoint."""
+        return self.path / "checkpoints"
+
+    def checkpoint_dir(self, step: int) -> Path:
+        """Where the checkpoint of this step lies, if it is kept."""
+        return self.checkpoints_dir / checkpoint_name(step)
+
+    @property
+    def validation_dir(self) -> Path:
+        """The samples that checkpoints are evaluated on; the validator makes it."""
+        return self.path / "validation"
+
+    @property
+    def sinks_dir(self) -> Path:
+        """How far each sink is written, and what sinks keep on disk; the sinks' process makes it."""
+        return self.path / "sinks"
+
+    @property
+    def publishing_dir(self) -> Path:
+        """Exported checkpoints on their way to where they are published; the publisher makes it."""
+        return self.path / "publishing"
+
+    @property
+    def keeper_dir(self) -> Path:
+        """The keeper's credentials."""
+        return self.path / "keeper"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """What the run trains."""
+        return RunConfig.from_yaml(self.path / "run.yaml")
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Where the run is served."""
+        return Settings.from_yaml(self.path / "settings.yaml")
+
+    @property
+    def authority(self) -> AuthorityKey:
+        """The key that signs tokens and revocations, as it is now."""
+        key = self._authority_file.read()
+        if key is None:
+            raise StorageError(f"Cannot read the key {self._authority_file.path} (No such file or directory).")
+        return key
+
+    @cached_property
+    def _authority_file(self) -> WatchedFile[AuthorityKey]:
+        path = self.keys_dir / "authority.key"
+        return WatchedFile(path, lambda _: load_authority(path))
+
+    @property
+    def database_url(self) -> str:
+        """Where the ledger is."""
+        in_directory = URL.create("sqlite", database=str(self.path / "manyhands.db"))
+        return self.settings.database_url or in_directory.render_as_string()
+
+    @property
+    def join_link(self) -> JoinLink:
+        """What the operator hands to volunteers."""
+        try:
+            certificate = self.tls_cert_path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"Cannot read {self.tls_cert_path} ({error.strerror}).") from error
+        settings = self.settings
+        port, fallbacks = settings.control_port, settings.fallback_addresses
+        first, *others = dict.fromkeys(
+            (Address(settings.public_host, port), *(Address.parse(text, default_port=port) for text in fallbacks))
+        )
+        return JoinLink(*first, self.config.run.name, certificate_fingerprint(certificate), tuple(others))
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of a step's checkpoint."""
+    return f"step-{step:08d}"

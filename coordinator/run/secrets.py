@@ -1,0 +1,64 @@
+"""Secrets that an operator keeps in a file of the run's directory, named in settings.yaml.
+
+The run's secrets must be its operator's alone: looked at before anything is served, and by the doctor.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from auth.errors import ConfigError
+from coordinator.run.directory import RunDirectory
+
+
+def check_secrets(directory: RunDirectory) -> None:
+    """Raise `ConfigError` for the first file or folder that others may read, with the command that mends it."""
+    for complaint in exposed(directory):
+        raise ConfigError(complaint)
+
+
+def exposed(directory: RunDirectory) -> Iterator[str]:
+    """A sentence for each secret that is not its owner's alone, or not ours."""
+    folders = [folder for folder in (directory.keys_dir, directory.keeper_dir) if folder.is_dir()]
+    for folder in folders:
+        yield from _judge(folder, "700")
+        for path in sorted(folder.iterdir()):
+            if path.suffix != ".crt":  # which everybody is shown
+                yield from _judge(path, "600")
+    yield from _judge(directory.path / "settings.yaml", "600")  # it may hold the database's password
+    for path in sorted(directory.path.glob("manyhands.db*")):
+        if directory.path.stat().st_mode & stat.S_IXOTH:  # else nobody comes to it
+            yield from _judge(path, "600")
+
+
+def _judge(path: Path, mode: str) -> Iterator[str]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # gone since it was listed
+        return
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        found = stat.filemode(status.st_mode)
+        yield f"{path} can be read by others ({found}): run `chmod {mode} {shlex.quote(str(path))}`."
+    if os.geteuid() not in (0, status.st_uid):
+        yield f"{path} belongs to another user ({status.st_uid}): serve as that one, or give it to this one."
+
+
+MAX_SECRET_BYTES = 4096
+
+
+def read_secret(path: Path, setting: str) -> str:
+    """The file's text; raises `ConfigError`, which names the setting, where it is missing, empty or not private."""
+    key = f"`{setting}` ({path})"
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{key} can be read by others: `chmod 600` it.")
+        secret = path.read_bytes()[:MAX_SECRET_BYTES].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key} cannot be read ({getattr(error, 'strerror', 'not ASCII')}).") from error
+    if not secret:
+        raise ConfigError(f"{key} is empty.")
+    return secret

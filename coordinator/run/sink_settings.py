@@ -1,0 +1,73 @@
+"""`sinks` in settings.yaml: where the run's curves are written, too.
+
+They stand there and not in the run file, which every volunteer gets: where an operator keeps curves is nobody's
+business, and no volunteer's machine ever writes to them.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from auth.errors import ConfigError
+from auth.openid.provider import SafeUrl
+from peer.runtime.software import how_to_add
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class TensorBoardSettings(_Section):
+    """Event files on this machine's disk."""
+
+    directory: Annotated[str, Field(min_length=1, max_length=1024)] = "sinks/tensorboard"  # relative to the run's
+
+
+class WandbSettings(_Section):
+    """A project of Weights & Biases."""
+
+    project: Name
+    entity: Name | None = None  # a user or a team; None: the key's own
+    mode: Literal["online", "offline"] = "online"
+    base_url: SafeUrl | None = None  # of a server of one's own
+    api_key_file: SecretFile | None = None  # None: WANDB_API_KEY
+
+
+class TrackioSettings(_Section):
+    """A project of trackio: on this machine's disk, on a server of its own, or in a Space."""
+
+    project: Name
+    server_url: SafeUrl | None = None
+    space_id: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", max_length=200)] | None = None
+    token_file: SecretFile | None = None  # None: TRACKIO_WRITE_TOKEN, or HF_TOKEN for a Space
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> TrackioSettings:
+        if self.server_url is not None and self.space_id is not None:
+            raise ValueError("`server_url` and `space_id` exclude each other: give one, or none to write to this disk")
+        return self
+
+
+class Sinks(_Section):
+    """All sinks; none by default."""
+
+    tensorboard: TensorBoardSettings | None = None
+    wandb: WandbSettings | None = None
+    trackio: TrackioSettings | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are set."""
+        return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    def require_installed(self) -> None:
+        """Raise `ConfigError` for the first sink whose package is not there."""
+        for name in self.names:
+            if find_spec(name) is None:
+                raise ConfigError(f"`sinks.{name}` needs its package: {how_to_add(name)}.")

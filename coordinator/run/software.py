@@ -1,0 +1,111 @@
+"""The software that a run brings its volunteers: a wheel of exactly what runs here, told apart by its SHA-256.
+
+The installation itself is packed again, in the same bytes each time: so a checkout, a container's image and an ordinary
+installation go one way, without a builder or a network, and all replicas of an image offer the same file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from auth.errors import ConfigError
+from dashboards import NOTEBOOK
+from peer.runtime.software import CONSTRAINTS, DISTRIBUTION
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # as `only-include` in pyproject.toml
+CONSTRAINTS_NAME, NOTEBOOK_NAME = "constraints.txt", "join.ipynb"
+METADATA = ("METADATA", "WHEEL", "entry_points.txt")
+EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
+
+
+@dataclass(frozen=True)
+class Software:
+    """One version, packed."""
+
+    name: str  # of the wheel's file
+    version: str
+    wheel: bytes = field(repr=False)
+    constraints: bytes = field(repr=False)  # which the wheel holds, too
+
+    @cached_property
+    def sha256(self) -> str:
+        """The wheel's, 64 hex digits."""
+        return hashlib.sha256(self.wheel).hexdigest()
+
+    def address(self, web_address: str) -> str:
+        """Where the run's web port serves the wheel, with its digest, as pip and uv understand it."""
+        return f"{web_address}/software/{self.name}#sha256={self.sha256}"
+
+    def constraints_address(self, web_address: str) -> str:
+        """Where the exact versions are served, for who installs by other means than the wheel's own."""
+        return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
+
+
+@cache  # what runs here does not change
+def own_software() -> Software:
+    """The software of this very process; raises `ConfigError` where it is not installed."""
+    try:
+        installed = distribution(DISTRIBUTION)
+    except PackageNotFoundError as error:
+        raise ConfigError(
+            f"{ROOT} is not installed, so it cannot be handed to volunteers: pip install -c constraints.txt -e ."
+        ) from error
+    stem = f"{DISTRIBUTION.replace('-', '_')}-{installed.version}"
+    files = {**dict(_packages()), **dict(_metadata(installed, f"{stem}.dist-info"))}
+    wheel = pack(files, f"{stem}.dist-info/RECORD")
+    return Software(f"{stem}-py3-none-any.whl", installed.version, wheel, CONSTRAINTS.read_bytes())
+
+
+def pack(files: dict[str, bytes], record: str) -> bytes:
+    """A wheel of these files and their digests; uncompressed, for compressors differ and a digest must not."""
+    lines = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
+        for name, content in sorted(files.items())
+    ]
+    whole = {**dict(sorted(files.items())), record: "\n".join([*lines, f"{record},,", ""]).encode()}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in whole.items():
+            entry = zipfile.ZipInfo(name, EARLIEST)
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, content)
+    return packed.getvalue()
+
+
+def _packages() -> Iterator[tuple[str, bytes]]:
+    """Every file of ours; what an editor or Python leaves beside them in a checkout is not."""
+    for name in PACKED:
+        place = ROOT / name
+        for path in place.rglob("*") if place.is_dir() else (place,):
+            parts = path.relative_to(ROOT).parts
+            if path.is_file() and "__pycache__" not in parts and not any(part.startswith(".") for part in parts):
+                yield "/".join(parts), path.read_bytes()
+
+
+def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes]]:
+    """What installers need to know, as the build wrote it."""
+    for name in METADATA:
+        yield f"{folder}/{name}", (installed.read_text(name) or "").encode()
+    for path in installed.files or ():
+        if path.parts[:2] == (folder, "licenses"):
+            yield path.as_posix(), path.read_binary()
+
+
+def notebook_for(software: str, link: str) -> bytes:
+    """The volunteer's notebook, for this run: it asks neither for the software's address nor for the join link."""
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    known = {"SOFTWARE": software, "LINK": link}
+    for cell in notebook["cells"]:
+        for name, value in known.items():
+            cell["source"] = [line.replace(f'{name} = ""', f"{name} = {json.dumps(value)}") for line in cell["source"]]
+    return json.dumps(notebook, indent=1, ensure_ascii=False).encode()

@@ -1,0 +1,278 @@
+"""A whole run on this machine: coordinator and volunteers, each a process of its own with its own identity.
+
+The volunteers join by invite over TLS, exactly as strangers would; the demo itself only starts, watches and stops.
+
+The demo's processes: each is a `manyhands` command of its own, just as strangers would start it.
+
+They lead their own process groups, so that Ctrl-C reaches only the demo, which then ends them in the right order.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from auth.errors import StorageError, UnreachableError, WorkerError
+from auth.files import make_private_directory, write_private
+from coordinator.checkpoints.validations import validations
+from coordinator.context.open_run import OpenRun, create_run, make_settings
+from coordinator.ledger.presence import checkpoints, read_swarm_status
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import Listener, check_ports, free_ports, is_free
+from coordinator.run.settings import Settings
+from coordinator.service.demo_report import StepFollower, summarize
+from coordinator.service.supervisor import dashboard_url
+from peer.config.phases import phase_at
+from peer.config.run import RunConfig
+from peer.runtime.processes import die_with_parent, end_group
+
+END_POLL_S = 0.05
+
+TAIL_BYTES = 4096
+
+
+class CommandProcess:
+    """One running `manyhands` command; what it prints goes to a file."""
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        try:
+            with log_path.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603  # our own program, its arguments are ours
+                    [sys.executable, "-m", "manyhands", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=log_path.parent,  # nothing there that could be imported in our modules' place
+                    env={**os.environ, **(environment or {})},
+                    start_new_session=True,
+                    preexec_fn=partial(die_with_parent, os.getpid()),  # the demo has one thread only
+                )
+        except OSError as error:
+            raise StorageError(f"Cannot start {name} ({error.strerror}).") from error
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the command itself, which ends its own children in order."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End it at once with its whole group."""
+        if self._process.poll() is None:  # else its id may be another's by now
+            end_group(self._process.pid)
+            self._process.wait()
+
+    def last_words(self) -> str:
+        """The last line that it printed."""
+        try:
+            tail = self.log_path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[CommandProcess]:
+    """Ask all to stop, together, and wait; returns those that did not stop in time."""
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        process.ask_to_stop()
+    while any(process.exit_code() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(END_POLL_S)
+    return [process for process in processes if process.exit_code() is None]
+
+
+HOST = "127.0.0.1"  # nobody else's business
+
+WEB_PORT = 8080
+
+NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
+
+POLL_S = 0.25
+
+START_TIMEOUT_S = 180.0  # of a run that was killed: the keeper looks for survivors for a minute
+
+PEERS_GRACE_S = 11.0  # a peer leaves within ten seconds
+
+COORDINATOR_GRACE_S = 60.0  # a little more than the supervisor gives its parts
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """Which run, and where."""
+
+    directory: Path
+    config: RunConfig  # of a new run; one that is in the directory already keeps its own
+    web_port: int | None  # None: 8080 if it is free, else any
+
+
+def prepare_run(plan: DemoPlan) -> RunDirectory:
+    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are."""
+    if not (plan.directory / "run.yaml").is_file():
+        return create_run(plan.directory, plan.config, choose_settings(plan.web_port))
+    before = RunDirectory.open(plan.directory).settings
+    settings = choose_settings(plan.web_port, before.control_port, before.swarm_port)
+    write_private(plan.directory / "settings.yaml", settings.to_yaml().encode())
+    return RunDirectory.open(plan.directory)
+
+
+def choose_settings(web_port: int | None, *wished: int) -> Settings:
+    """Serve to this machine only; a web port that was asked for must be free, the others are found.
+
+    `wished`: the control plane's and the swarm's, if they are free.
+    """
+    control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
+    if web_port is not None:
+        check_ports([Listener(HOST, web_port, "the dashboard", "--port")])
+    else:
+        web_port = WEB_PORT if is_free(HOST, WEB_PORT) else any_port
+    if wished and all(port != web_port and is_free(HOST, port) for port in wished):
+        control_port, swarm_port = wished
+    return make_settings(
+        public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+    )
+
+
+def answers(url: str) -> bool:
+    """Whether a web server of ours is up."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310  # our own http address
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def member_names(count: int) -> list[str]:
+    """The volunteers' names."""
+    return [NAMES[number] if number < len(NAMES) else f"volunteer-{number + 1}" for number in range(count)]
+
+
+class Demo:
+    """One demo over an open run: start, follow, stop; `kill` leaves none of its processes in any case."""
+
+    def __init__(
+        self,
+        run: OpenRun,
+        tell: Callable[[str], None],
+        should_stop: Callable[[], bool],
+        start_command: Callable[..., CommandProcess] = CommandProcess,
+        dashboard_answers: Callable[[str], bool] = answers,
+    ) -> None:
+        self._run = run
+        self._tell = tell
+        self._should_stop = should_stop
+        self._start_command = start_command
+        self._dashboard_answers = dashboard_answers
+        self._logs = run.directory.path / "logs"
+        self._began = time.monotonic()
+        self._first_step = 0
+        self._follower = StepFollower()
+        self._coordinator: CommandProcess | None = None
+        self._peers: list[CommandProcess] = []
+
+    def start(self, peers: int) -> None:
+        """Start the coordinator; when it answers and the swarm's first node is there, the volunteers."""
+        make_private_directory(self._logs)
+        directory = self._run.directory
+        started_at = time.time()
+        serve = ["coordinator", "serve", str(directory.path)]
+        self._coordinator = self._start_command("the coordinator", serve, self._logs / "coordinator.log")
+        self._wait_for("the dashboard", lambda: self._dashboard_answers(dashboard_url(directory.settings) + "healthz"))
+        self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
+        self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
+        self._first_step = self._run.ledger.last_step()  # only now: the keeper may have returned to a checkpoint
+        if not self._should_stop():
+            self._peers = [self._start_peer(name) for name in member_names(peers)]
+            self._tell(f"{', '.join(peer.name for peer in self._peers)} join; their logs are in {self._logs}.")
+
+    def follow(self, steps: int | None) -> None:
+        """Tell each global step until so many are done or a stop is asked for; a peer may die, the run goes on."""
+        while not self._should_stop() and (steps is None or len(self._follower.told) < steps):
+            self._require_coordinator()
+            self._bury_dead_peers()
+            last = self._follower.last.step if self._follower.last is not None else self._first_step
+            rows = self._run.ledger.steps(after=last)
+            for line in self._follower.take(rows, len(self._peers), time.monotonic()):
+                self._tell(line)
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """The volunteers leave, then the keeper writes its last checkpoint; raises if somebody had to be killed."""
+        self._tell("Stopping: the volunteers leave, the keeper writes the last checkpoint, and it is evaluated.")
+        stuck = stop_in_order(self._peers, PEERS_GRACE_S)
+        for peer in stuck:
+            peer.kill()
+        if self._coordinator is not None:
+            stuck += stop_in_order([self._coordinator], COORDINATOR_GRACE_S)
+        if stuck:
+            names = ", ".join(process.name for process in stuck)
+            raise WorkerError(f"{names} did not stop in time and had to be killed; see {self._logs}.")
+
+    def kill(self) -> None:
+        """End at once whatever still runs."""
+        for process in [*self._peers, *([self._coordinator] if self._coordinator is not None else [])]:
+            process.kill()
+
+    def summary(self) -> dict[str, Any]:
+        """What came of it; see `summarize` for the keys."""
+        newest = checkpoints(self._run.sessions)[:1]
+        return summarize(
+            self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
+            self._run.ledger.contributions(),
+            [row for row in validations(self._run.sessions) if row.step > self._first_step],
+            phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
+            time.monotonic() - self._began,
+            self._run.directory.checkpoint_dir(newest[0].step) if newest else None,
+        )
+
+    def _start_peer(self, name: str) -> CommandProcess:
+        state_dir = self._run.directory.path / "peers" / name
+        known = state_dir.exists()  # it joined in an earlier demo, and its key is enough
+        code = "" if known else self._run.membership.invite(name)[0]
+        arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
+        arguments += ["--data-folder", "/", "--private-network"]  # the run file is this very person's
+        arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
+        # Never in its arguments, which everybody on the machine can read.
+        return self._start_command(
+            name, arguments, self._logs / f"{name}.log", {"MANYHANDS_INVITE": code} if code else {}
+        )
+
+    def _wait_for(self, what: str, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._should_stop() and not there():
+            self._require_coordinator()
+            if time.monotonic() > deadline:
+                raise UnreachableError(f"{what} did not come up within {START_TIMEOUT_S:g} s; see {self._logs}.")
+            time.sleep(POLL_S)
+
+    def _require_coordinator(self) -> None:
+        assert self._coordinator is not None
+        if self._coordinator.exit_code() is not None:
+            raise WorkerError(f"The coordinator ended by itself: {self._coordinator.last_words()}")
+
+    def _bury_dead_peers(self) -> None:
+        for peer in [peer for peer in self._peers if peer.exit_code() is not None]:
+            self._peers.remove(peer)
+            self._tell(f"{peer.name} is gone (exit code {peer.exit_code()}): {peer.last_words()}")
+            if not self._peers:
+                raise WorkerError(f"All volunteers are gone; see {self._logs}.")
+
+    def _keeper_wrote_since(self, then: float) -> bool:
+        status = read_swarm_status(self._run.sessions)
+        return status is not None and status.updated_at >= then

@@ -1,0 +1,248 @@
+"""`manyhands coordinator doctor`: the run's directory and its machine, stage by stage, whether it is served now or not.
+
+The stages have the form of the volunteer's doctor (`peer.doctor`): what was found, and what to do. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import ipaddress
+import shutil
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from cryptography import x509
+from sqlalchemy import ColumnElement, func, select, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from auth.errors import FingerprintError, ManyhandsError, UnfitError, UnreachableError
+from auth.join_link import JoinLink
+from coordinator.run.authority_key import handover_to
+from coordinator.run.database_owner import require_database
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import is_free
+from coordinator.run.secrets import exposed
+from coordinator.service.service import descriptors_needed, most_descriptors
+from coordinator.service.supervisor import chosen_parts, listeners
+from coordinator.store.engine import Sessions, open_engine, own_words, trouble
+from coordinator.store.models import Checkpoint, Session
+from peer.control.handshake import check_fingerprint, read_certificate
+from peer.doctor.display import Display
+from peer.doctor.stages import Conclusion, Finding, Outcome, Verdict, failed, ok, skipped, warning
+
+GIB = 1 << 30
+LEAST_DISK_BYTES = GIB
+NOTABLE_FUTURE_S = 60.0
+TIME_ERROR = 5  # what adjtimex(2) returns while nothing keeps the clock right
+Check = Callable[[RunDirectory, float], Outcome]
+
+
+def examine(directory: RunDirectory, display: Display, now: float) -> None:
+    """Show what each stage finds; raises `UnfitError` if one has failed."""
+    findings = []
+    for name, check in STAGES.items():
+        display.begin(name)
+        try:
+            outcome = check(directory, now)
+        except ManyhandsError as error:  # what the stage needs is broken: that is its finding
+            outcome = failed(str(error), "")
+        findings.append(Finding(name, outcome))
+        display.show(findings[-1])
+    broken = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
+    if broken:
+        words = f"{len(broken)} of {len(findings)} stages failed ({', '.join(broken)}): begin with the first."
+        display.conclude(Conclusion(False, words))
+        raise UnfitError(words)
+    display.conclude(Conclusion(True, "Nothing stands in the way of serving this run."))
+
+
+def check_configuration(directory: RunDirectory, _now: float) -> Outcome:
+    """Run file and settings can be read."""
+    settings = directory.settings
+    return ok(f"`{directory.config.run.name}` is served on {settings.bind_host}.", run=directory.config.run.name)
+
+
+def check_permissions(directory: RunDirectory, _now: float) -> Outcome:
+    """Secrets are their owner's alone."""
+    complaints = list(exposed(directory))
+    if complaints:
+        found, _, remedy = complaints[0].partition(": ")
+        return failed(f"{found}.", f"{remedy[:1].upper()}{remedy[1:]}", log=complaints[1:])
+    return ok("Keys and settings are their owner's alone.")
+
+
+def check_keys(directory: RunDirectory, now: float) -> Outcome:
+    """The authority's key is one; certificate and TLS key belong together and are valid today."""
+    rotated = _rotation(directory, now)
+    backup = "Restore `keys` from the backup; new ones would make another run of it."
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(directory.tls_cert_path, directory.tls_key_path)
+        certificate = x509.load_pem_x509_certificate(directory.tls_cert_path.read_bytes())
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+        return failed(f"Certificate and TLS key cannot be used together ({error}).", backup)
+    moment = datetime.fromtimestamp(now, timezone.utc)
+    if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
+        return failed("The certificate is not valid today.", "Set this machine's clock right.")
+    return ok(f"Authority key, TLS key and certificate are good.{rotated}", fingerprint=directory.join_link.fingerprint)
+
+
+def _rotation(directory: RunDirectory, now: float) -> str:
+    """Whether the authority's key has been replaced, and how long the old one still counts."""
+    handover = handover_to(directory.authority, directory.config.run.name)
+    if handover is None:
+        return ""
+    replaced = f" The authority's key was replaced {(now - handover.issued_at) / 3600:.1f} hours ago"
+    remaining_h = (handover.until - now) / 3600
+    return f"{replaced}; the old one counts for {remaining_h:.1f} hours more." if remaining_h > 0 else f"{replaced}."
+
+
+def check_database(directory: RunDirectory, _now: float) -> Outcome:
+    """It answers; a file of SQLite's is whole."""
+    engine = open_engine(directory.database_url)
+    try:
+        require_database(engine, directory)
+        with engine.connect() as connection:
+            sqlite = engine.dialect.name == "sqlite"
+            verdict = str(connection.scalar(text("PRAGMA quick_check(1)" if sqlite else "SELECT 'ok'")))
+    except DBAPIError as error:
+        return failed(f"{trouble(error) or own_words(error)}", "")
+    finally:
+        engine.dispose()
+    if verdict != "ok":
+        return failed(f"The database is damaged ({verdict:.200}).", "Restore it from the backup.")
+    return ok("The database answers.", kind=engine.dialect.name)
+
+
+def check_ports(directory: RunDirectory, _now: float) -> Outcome:
+    """All three are free, or this run is served on them now."""
+    needed = listeners(directory, chosen_parts(directory.config, service_only=False, keeper_only=False))
+    taken = [listener for listener in needed if not is_free(listener.host, listener.port)]
+    if not taken:
+        return ok("All three ports are free.", served=False)
+    names = ", ".join(f"{listener.port} ({listener.purpose})" for listener in taken)
+    if len(taken) == len(needed) and _is_this_run(directory, "127.0.0.1", directory.settings.bind_host):
+        return ok("This run is being served on its ports.", served=True)
+    return failed(f"Taken: {names}.", "Stop the programs that use them, or change the ports in settings.yaml.")
+
+
+def check_clock(directory: RunDirectory, now: float) -> Outcome:
+    """The clock has not gone back, and something keeps it right."""
+    newest = _newest(directory, func.max(Session.last_seen_at))
+    remedy = "Set this machine's clock, and let it be kept right (NTP): tokens live by it."
+    if newest - now > NOTABLE_FUTURE_S:
+        return failed(f"The database knows of a time {newest - now:.0f} s ahead of this clock.", remedy)
+    kept = _clock_is_kept()
+    if kept is None:
+        return skipped("This system does not tell whether its clock is kept right.")
+    return ok("The clock is kept right.") if kept else warning("Nothing keeps this machine's clock right.", remedy)
+
+
+def check_disk(directory: RunDirectory, _now: float) -> Outcome:
+    """Room for the next checkpoints."""
+    free = shutil.disk_usage(directory.path).free
+    needed = max(LEAST_DISK_BYTES, 2 * round(_newest(directory, func.max(Checkpoint.size_bytes))))
+    found = f"{free / GIB:.1f} GiB are free."
+    if free < needed:
+        return failed(found, f"Make room for {needed / GIB:.1f} GiB: two checkpoints, or 1 GiB.", free_bytes=free)
+    return ok(found, free_bytes=free)
+
+
+def check_descriptors(directory: RunDirectory, _now: float) -> Outcome:
+    """Open files for as many connections as the service takes."""
+    allowed, needed = most_descriptors(), descriptors_needed(directory.settings)
+    found = f"The service may open {allowed} files and connections."
+    if 0 <= allowed < needed:
+        return warning(found, f"Allow {needed} (`ulimit -Hn`), or a flood of connections shuts others out.")
+    return ok(found, allowed=allowed)
+
+
+def check_address(directory: RunDirectory, _now: float) -> Outcome:
+    """Volunteers can find the public address, and where the run is served, it answers there."""
+    host = directory.settings.public_host
+    try:
+        found = {
+            str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        }
+    except OSError as error:
+        return failed(f"`public_host` ({host}) cannot be resolved ({error}).", "Correct it, or its DNS entry.")
+    addresses = sorted(found)
+    places = [ipaddress.ip_address(address) for address in addresses]
+    remedy = "Set `public_host` in settings.yaml to what volunteers reach, and hand out the new link."
+    if all(place.is_loopback for place in places):
+        return warning(f"`public_host` ({host}) is this machine: nobody else can join.", remedy, addresses=addresses)
+    served = not is_free(directory.settings.bind_host, directory.settings.control_port)
+    if served and not _is_this_run(directory, host):
+        return failed(
+            f"This run does not answer at {host}.", "Open its ports in firewall and router.", addresses=addresses
+        )
+    for fallback in directory.join_link.others:
+        try:
+            socket.getaddrinfo(*fallback, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            return warning(
+                f"The join link's address {fallback} cannot be resolved ({error}).",
+                "Correct `fallback_addresses` in settings.yaml, or the DNS entry.",
+                addresses=addresses,
+            )
+    if all(place.is_private for place in places):
+        return warning(f"`public_host` ({host}) is reached from its own network only.", remedy, addresses=addresses)
+    return ok(f"`public_host` is {host}.", addresses=addresses, answers=served or None)
+
+
+STAGES: dict[str, Check] = {
+    "configuration": check_configuration,
+    "permissions": check_permissions,
+    "keys": check_keys,
+    "database": check_database,
+    "ports": check_ports,
+    "clock": check_clock,
+    "disk": check_disk,
+    "descriptors": check_descriptors,
+    "address": check_address,
+}
+
+
+def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
+    """Whether what answers on the control port shows this run's certificate, at any of these hosts."""
+    return any(_shows_certificate(link) for link in _links(directory, hosts))
+
+
+def _links(directory: RunDirectory, hosts: tuple[str, ...]) -> Iterator[JoinLink]:
+    link = directory.join_link
+    for host in hosts:
+        if host not in {"0.0.0.0", "::"}:  # noqa: S104  # to listen on, not to connect to
+            yield replace(link, host=host, others=())
+
+
+def _shows_certificate(link: JoinLink) -> bool:
+    try:
+        check_fingerprint(link, asyncio.run(read_certificate(link)))
+    except (FingerprintError, UnreachableError):
+        return False
+    return True
+
+
+def _newest(directory: RunDirectory, highest: ColumnElement[Any]) -> float:
+    """The highest value in the database; 0 where there is none, or no table yet."""
+    engine = open_engine(directory.database_url)
+    try:
+        with Sessions(engine)() as session:
+            return float(session.scalar(select(highest)) or 0)
+    except SQLAlchemyError:
+        return 0.0
+    finally:
+        engine.dispose()
+
+
+def _clock_is_kept() -> bool | None:
+    """What the Linux kernel says of NTP; None elsewhere, or where it may not be asked."""
+    try:
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed `timex` only asks
+    except (AttributeError, OSError):
+        return None
+    return None if state < 0 else state != TIME_ERROR

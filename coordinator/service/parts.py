@@ -1,0 +1,200 @@
+"""The coordinator's processes, service, keeper and those beside them, as the supervisor in `serve.py` has them.
+
+A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
+their parent when it is killed, so a part is always ended with its whole group.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from auth.errors import ManyhandsError
+from coordinator.run.directory import RunDirectory
+from coordinator.run.logs import LogStyle, log_the_unforeseen, log_to_stderr
+from coordinator.store.engine import in_one_sentence
+from peer.runtime.processes import die_with_parent, end_group, exit_now, has_ended, kill_forks_at_end, lead_own_group
+
+logger = logging.getLogger(__name__)
+_READY = "ready"
+FAILED = 1  # exit code after an error that only a developer can act on
+NICENESS = 10  # of the auxiliary ones: a tenth of what a trainer or the keeper gets, where they compete for a core
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process to keep running; `main` gets the run's directory, the parent's pid and whom to call when ready.
+
+    An auxiliary one is asked to stop when the others have ended, and the run goes on without it where it cannot run.
+    """
+
+    name: str
+    main: Callable[[Path, int, Callable[[], None]], None]
+    auxiliary: bool = False
+
+
+def _run_service(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    from coordinator.service.service import serve  # gRPC and the web: the supervisor itself stays light
+
+    serve(RunDirectory.open(directory), ready)
+
+
+def _run_keeper(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+    from coordinator.keeper.keeper import run_keeper  # torch and hivemind
+
+    ready()  # it says where the swarm stands through the database
+    run_keeper(str(directory), parent_pid)
+
+
+def _run_validator(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.checkpoints.validator import run_validator  # torch
+
+    ready()
+    run_validator(directory)
+
+
+def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.playground.answerer import run_answerer  # torch, when somebody asks
+
+    ready()
+    run_answerer(directory)
+
+
+def _run_herald(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.announcements.herald import run_herald
+
+    ready()
+    run_herald(directory)
+
+
+def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.tracking.process import run_sinks  # whatever the sinks' libraries bring
+
+    ready()
+    run_sinks(directory)
+
+
+def _run_publisher(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+    os.nice(NICENESS)
+    from coordinator.publishing.publisher import run_publisher
+
+    ready()
+    run_publisher(directory)
+
+
+SERVICE = Part("service", _run_service)
+KEEPER = Part("keeper", _run_keeper)
+VALIDATOR = Part("validator", _run_validator, auxiliary=True)
+ANSWERER = Part("answerer", _run_answerer, auxiliary=True)
+HERALD = Part("herald", _run_herald, auxiliary=True)
+SINKS = Part("sinks", _run_sinks, auxiliary=True)
+PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
+
+
+class PartProcess:
+    """One part's process; `start` may be called again after it died."""
+
+    def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # frozen
+        self.part = part
+        self._style = style
+        self.ready = False  # it said so since it was last started
+        self.error: ManyhandsError | None = None  # why it ended, in its own words
+        self._directory = directory
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._messages: Connection | None = None
+
+    def start(self) -> None:
+        """Spawn the process."""
+        context = multiprocessing.get_context("spawn")
+        self.ready, self.error = False, None
+        self._messages, theirs = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_part_main,
+            args=(self.part, self._directory, os.getpid(), theirs, self._style),
+            name=self.part.name,
+        )
+        with _interrupts_ignored():  # inherited: until it leads its own group, Ctrl-C would reach it
+            process.start()
+        theirs.close()
+        self._process = process
+
+    def read(self) -> None:
+        """Take in what the process has said."""
+        while self._messages is not None and self._messages.poll():
+            try:
+                message = self._messages.recv()
+            except EOFError:
+                self._messages.close()
+                self._messages = None
+            else:
+                self.ready = self.ready or message == _READY
+                self.error = message if isinstance(message, ManyhandsError) else self.error
+
+    def has_ended(self) -> bool:
+        """Whether the process itself has ended; others of its group may still live."""
+        return self._process is None or has_ended(_pid(self._process))
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the process, which ends its own children in order."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def end(self) -> int | None:
+        """Kill what is left of the process and its group; returns its exit code, None if it was not running."""
+        if self._process is None:
+            return None
+        end_group(_pid(self._process))  # before it is reaped: until then its id is nobody else's
+        self._process.kill()
+        self._process.join()
+        exit_code = self._process.exitcode
+        self._process.close()
+        self._process = None
+        self.read()
+        return exit_code
+
+
+def _pid(process: multiprocessing.process.BaseProcess) -> int:
+    assert process.pid is not None  # it was started
+    return process.pid
+
+
+def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection, style: LogStyle) -> None:
+    """Main function of a part's process; an error that a person can act on goes to the supervisor to tell.
+
+    After any error the process ends at once: hivemind's threads and processes would keep it for ever, and the
+    supervisor starts nothing again that has not ended. It ends what is left of the group.
+    """
+    lead_own_group()
+    die_with_parent(parent_pid)
+    kill_forks_at_end()
+    log_to_stderr(part.name, style)
+    log_the_unforeseen()
+    try:
+        with in_one_sentence():
+            part.main(directory, parent_pid, lambda: messages.send(_READY))
+    except ManyhandsError as error:
+        messages.send(error)
+        exit_now(error.exit_code)
+    except Exception:  # the process's outermost boundary; the log has the trace
+        logger.exception("the %s failed", part.name)
+        exit_now(FAILED)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,153 @@
+"""The service process: the control plane (gRPC) and the dashboard (HTTP) over one store, in one event loop.
+
+It never forks and imports neither torch nor hivemind; the keeper is a process of its own, met only in the database.
+
+Open files and connections: how many the service needs, and getting leave for them.
+
+Many systems let a process open 1024, which it may raise itself up to a hard limit.
+
+When Python looks for garbage in a process that holds thousands of sessions.
+
+A full collection walks over every object, and nothing else runs meanwhile: 0.4 s with 5000 sessions. What the dashboard
+reads each second would bring about one every two seconds, each of which finds next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from auth.errors import ManyhandsError
+from coordinator.context.changes import listening
+from coordinator.context.services import RunServices, open_run_services
+from coordinator.control.admission import DoorLimits
+from coordinator.control.server import ControlServer, TlsFiles
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
+from coordinator.web import WebState, create_app
+from coordinator.web.http.connection import ConnectionLimits
+from coordinator.web.http.server import WebServer
+from peer.config.trust import unpinned
+
+SPARE = 256  # the database, logs, files that are read
+
+
+def descriptors_needed(settings: Settings) -> int:
+    """For as many connections as the service takes."""
+    return DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
+
+
+def most_descriptors() -> int:
+    """The hard limit; -1: there is none."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def raise_limit(needed: int) -> None:
+    """Let this process open so many, or as many as it may."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    if 0 <= allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+FULL_EVERY_S = 60.0
+
+_NEVER = 2**31 - 1  # as the threshold of the oldest generation
+
+
+@asynccontextmanager
+async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
+    """In this block, full collections come at most so often; what lives when it begins is not walked over again.
+
+    The young generations are collected as ever, so that what soon becomes garbage goes soon.
+    """
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*thresholds[:2], _NEVER)
+    collecting = asyncio.create_task(_collect(every_s))
+    try:
+        yield
+    finally:
+        collecting.cancel()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+async def _collect(every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        gc.collect()
+
+
+logger = logging.getLogger(__name__)
+
+AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
+
+
+def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
+    """The web application over the service's own store."""
+    return create_app(WebState(directory, services))
+
+
+def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
+    """The process's main function: serve until SIGTERM or SIGINT; `ready` is called once both ports are open."""
+    raise_limit(descriptors_needed(directory.settings))
+    asyncio.run(_serve_until_signal(directory, ready))
+
+
+async def run_service(
+    directory: RunDirectory, ready: Callable[[], None], stop: asyncio.Event, make_app: AppFactory = dashboard
+) -> None:
+    """Serve until `stop` is set, then end in order: peers are told to come back, and their stays are closed."""
+    settings = directory.settings
+    tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
+    for warning in unpinned(directory.config):
+        logger.warning("%s", warning)
+    async with _opened(directory) as services:
+        limits = DoorLimits.of(settings)
+        control = await ControlServer.start(services, settings.bind_host, settings.control_port, tls, limits)
+        try:
+            app = make_app(directory, services)
+            web = await WebServer.start(app, settings.bind_host, settings.web_port, settings.trusted_proxies)
+            try:
+                ready()
+                await _until_either(stop, web.serving)
+            finally:
+                await web.stop()
+        finally:
+            await control.stop()
+    if not stop.is_set():
+        raise ManyhandsError("The dashboard ended by itself; the log says why.")
+
+
+@asynccontextmanager
+async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
+    """The run's store, and what other processes tell of it."""
+    with open_run_services(directory, time.time) as services:
+        async with listening(services.sessions.engine, services.bell):
+            yield services
+
+
+async def _serve_until_signal(directory: RunDirectory, ready: Callable[[], None]) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with rare_full_collections():
+        await run_service(directory, ready, stop)
+
+
+async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()

@@ -1,1 +1,0 @@
-"""Where a run's curves go beside its own dashboard: TensorBoard, Weights & Biases, trackio, by installed extra."""

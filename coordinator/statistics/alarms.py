@@ -1,0 +1,167 @@
+"""Whether the model still learns: what steps and evaluations say of it, and which alarms follow (pure).
+
+Each alarm names the step with which it began, so that an operator knows from where to go back. Only what belongs to
+the phase in force is looked at: where sequence length or batch change, so does the loss.
+
+The alarms that hold: one row of each kind, written by the keeper, shown by services; the audit log has all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Literal, get_args
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from coordinator.members.audit import add_entry
+from coordinator.store.checkpoint_models import RaisedAlarm
+from coordinator.store.engine import Sessions
+from coordinator.store.notify import Topic, tell
+
+ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
+
+DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.keeper.device_watch`'s
+
+SPLIT: DeviceKind = "swarm_split"
+
+STARTING: DeviceKind = "devices_starting"
+
+MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
+
+SMOOTHED = 5  # steps whose losses are averaged before they are compared
+
+UPDATE_RISE = 10.0  # times the median of the steps before: far above what warm-up brings from step to step
+
+UPDATES_KNOWN = 20  # before there is a median to compare with
+
+UPDATES_COMPARED = 100
+
+HELD_STEPS = 20  # so long an alarm about one step holds
+
+LEAST_PATIENCE = 200  # steps before a model must beat a unigram; or its warm-up, where that is longer
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One thing that is wrong."""
+
+    kind: ModelKind | DeviceKind
+    step: int  # with which it began
+    detail: str
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What is known of the phase in force."""
+
+    losses: Sequence[tuple[int, float | None]]  # of its settled steps, in order; None: not finite
+    updates: Sequence[tuple[int, float]] = ()  # norms of its steps' updates, in order
+    began: int = 0  # the phase's first step
+    held_out: tuple[int, float | None] | None = None  # the newest evaluation: its step, its loss for each token
+    unigram: float | None = None  # the loss of a unigram on the same tokens
+
+
+def alarms_of(vitals: Vitals, *, most_rise: float, warmup_steps: int) -> list[Alarm]:
+    """What is wrong now. `most_rise`: so many times the best recent loss is divergence."""
+    found = (
+        _not_finite(vitals),
+        _diverges(vitals, most_rise),
+        _leaps(vitals),
+        _learns_nothing(vitals, max(LEAST_PATIENCE, warmup_steps)),
+    )
+    return [alarm for alarm in found if alarm is not None]
+
+
+def _not_finite(vitals: Vitals) -> Alarm | None:
+    """The newest steps, without a gap."""
+    began = None
+    for step, loss in reversed(vitals.losses):
+        if loss is not None and math.isfinite(loss):
+            break
+        began = step
+    return None if began is None else Alarm("loss_not_finite", began, "the loss is not finite")
+
+
+def _diverges(vitals: Vitals, most_rise: float) -> Alarm | None:
+    """The smoothed loss of now against the best that it has been; begun when it first was so far above that."""
+    smoothed = list(_smoothed(vitals.losses))
+    if not smoothed:
+        return None
+    best_at = min(range(len(smoothed)), key=lambda index: smoothed[index][1])
+    best, (_, now) = smoothed[best_at][1], smoothed[-1]
+    if now <= most_rise * best:
+        return None
+    first = next(step for step, loss in smoothed[best_at:] if loss > most_rise * best)
+    return Alarm("loss_diverges", first, f"the loss is {now:.4g}, and was {best:.4g}")
+
+
+def _smoothed(losses: Sequence[tuple[int, float | None]]) -> Iterator[tuple[int, float]]:
+    finite = [(step, loss) for step, loss in losses if loss is not None and math.isfinite(loss)]
+    for end in range(SMOOTHED, len(finite) + 1):
+        yield finite[end - 1][0], fmean(loss for _, loss in finite[end - SMOOTHED : end])
+
+
+def _leaps(vitals: Vitals) -> Alarm | None:
+    """One of the last steps moved the parameters much further than those before it."""
+    updates = vitals.updates
+    for index in range(max(UPDATES_KNOWN, len(updates) - HELD_STEPS), len(updates)):
+        step, norm = updates[index]
+        usual = median(norm for _, norm in updates[max(0, index - UPDATES_COMPARED) : index])
+        if not norm <= UPDATE_RISE * usual:  # not finite, too
+            return Alarm("update_norm", step, f"the step moved the parameters by {norm:.3g}, usual is {usual:.3g}")
+    return None
+
+
+def _learns_nothing(vitals: Vitals, patience_steps: int) -> Alarm | None:
+    """The newest evaluated checkpoint guesses no better than by how frequent each token is."""
+    if vitals.held_out is None or vitals.unigram is None:
+        return None
+    step, loss = vitals.held_out
+    if step < vitals.began + patience_steps or loss is None or loss < vitals.unigram:
+        return None
+    detail = f"the loss on held-out text is {loss:.4g}, that of guessing by frequency alone {vitals.unigram:.4g}"
+    return Alarm("no_better_than_unigram", step, detail)
+
+
+ACTOR = "run:keeper"
+
+
+@dataclass(frozen=True)
+class AlarmRow:
+    """An alarm that holds."""
+
+    kind: str
+    step: int
+    detail: str
+    raised_at: float  # Unix seconds
+
+
+def raised_alarms(sessions: Sessions) -> list[AlarmRow]:
+    """Those that hold now, the oldest first."""
+    with sessions() as session:
+        rows = session.scalars(select(RaisedAlarm).order_by(RaisedAlarm.raised_at, RaisedAlarm.kind))
+        return [AlarmRow(row.kind, row.step, row.detail, row.raised_at) for row in rows]
+
+
+def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
+    """Make the table say what was found of these kinds; returns what was not there, which goes into the audit log."""
+    rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
+    there = {row.kind: row for row in rows}
+    kinds = {alarm.kind for alarm in found}
+    for kind in there.keys() - kinds:
+        add_entry(session, ACTOR, "alarm-over", kind, f"since step {there[kind].step}", now)
+        session.delete(there[kind])
+    new = [alarm for alarm in found if alarm.kind not in there]
+    for alarm in new:
+        add_entry(session, ACTOR, "alarm", alarm.kind, f"step {alarm.step}: {alarm.detail}", now)
+        session.add(RaisedAlarm(kind=alarm.kind, step=alarm.step, detail=alarm.detail, raised_at=now))
+    for alarm in found:
+        if alarm.kind in there:
+            there[alarm.kind].detail = alarm.detail
+    if new or there.keys() - kinds:
+        tell(session, Topic.PROGRESS)
+    return new

@@ -1,0 +1,94 @@
+"""The picture that chats and forums show beside a link to the run (Open Graph): a PNG of its curve and numbers.
+
+Drawn by Pillow with the font that it brings, so it needs nothing of the system. That font has Latin letters only: the
+picture holds the run's name and numbers, which are always Latin, and no other words of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+
+from PIL import Image, ImageDraw, ImageFont
+
+from coordinator.statistics.curve import Point, decimate
+
+WIDTH, HEIGHT = 1200, 630  # what all who show such pictures ask for
+MARGIN = 64
+SCALE = 2  # drawn larger and reduced, for smooth lines
+CURVE_TOP, CURVE_BOTTOM = 250, 560
+MAX_POINTS = 250
+BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff", "#243140"
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What the picture tells."""
+
+    run: str
+    loss: Sequence[Point]  # global step, loss
+    step: int
+    samples: int
+    members: int
+
+
+def draw_card(facts: CardFacts) -> bytes:
+    """The PNG, 1200 x 630."""
+    image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    _text(draw, (MARGIN, 56), "manyhands", 30, MUTED)
+    _text(draw, (MARGIN, 96), facts.run, 68, TEXT)
+    _text(draw, (MARGIN, 186), _summary(facts), 32, MUTED)
+    if facts.loss:
+        _curve(draw, decimate(facts.loss, MAX_POINTS))
+    else:
+        _text(draw, (MARGIN, (CURVE_TOP + CURVE_BOTTOM) // 2), "Waiting for the first global step", 36, MUTED)
+    _text(draw, (MARGIN, 580), "Trained together by volunteers, on whatever hardware they have", 24, MUTED)
+    out = BytesIO()
+    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def _summary(facts: CardFacts) -> str:
+    people = f"{facts.members:,} member" + ("" if facts.members == 1 else "s")
+    parts = [f"step {facts.step:,}", f"{large(facts.samples)} samples", people]
+    if facts.loss:
+        parts.insert(0, f"loss {facts.loss[-1][1]:.3f}")
+    return "   ·   ".join(parts)
+
+
+def large(number: int) -> str:
+    """12,300 or 4.1 million."""
+    for size, word in ((10**9, "billion"), (10**6, "million")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number:,}"
+
+
+def _text(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, size: int, color: str) -> None:
+    room = (WIDTH - 2 * MARGIN) * SCALE
+    length = draw.textlength(text, font=ImageFont.load_default(size * SCALE))
+    font = ImageFont.load_default(size * SCALE * min(1.0, room / max(1.0, length)))
+    draw.text((place[0] * SCALE, place[1] * SCALE), text, fill=color, font=font)
+
+
+def _curve(draw: ImageDraw.ImageDraw, points: Sequence[Point]) -> None:
+    steps, losses = [x for x, _ in points], [y for _, y in points]
+    width, height = WIDTH - 2 * MARGIN, CURVE_BOTTOM - CURVE_TOP
+    left, top = min(steps), max(losses)
+    spread_x, spread_y = max(steps) - left or 1.0, top - min(losses) or 1.0
+
+    def place(point: Point) -> tuple[float, float]:
+        x = MARGIN + (point[0] - left) / spread_x * width
+        y = CURVE_TOP + (top - point[1]) / spread_y * height
+        return x * SCALE, y * SCALE
+
+    for tick in range(4):
+        y = (CURVE_TOP + height * tick / 3) * SCALE
+        draw.line([(MARGIN * SCALE, y), ((WIDTH - MARGIN) * SCALE, y)], fill=GRID, width=SCALE)
+    places = [place(point) for point in points]
+    draw.line(places, fill=LINE, width=3 * SCALE, joint="curve")
+    x, y = places[-1]
+    radius = 7 * SCALE
+    draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=LINE)

@@ -1,0 +1,235 @@
+"""The loss curve for readers without JavaScript, and before the charts have loaded: a small SVG drawn by the server.
+
+Inside a page its style is the page's (`dashboards/web/style.css`) and follows light and dark; alone it brings one.
+
+Which points of a long curve to draw, so that its shape stays: largest triangle three buckets (Steinarsson 2013).
+
+Milestones on the server's drawing: their words, and which of them share a mark. Pure.
+
+The script that draws the chart does the same (`dashboards/web/milestone_marks.js`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import chain
+from types import MappingProxyType
+
+from coordinator.statistics.milestones import Kind, Milestone
+
+
+def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
+    """The places of at most `most` points, first and last among them; all, where there are no more or `most` < 3.
+
+    Of each bucket of neighbours that point stays which makes the largest triangle with the one kept before it and the
+    mean of the next bucket.
+    """
+    count = len(xs)
+    if count <= most or most < 3:
+        return list(range(count))
+    kept = [0]
+    width = (count - 2) / (most - 2)
+    for bucket in range(most - 2):
+        start, end = 1 + int(bucket * width), 1 + int((bucket + 1) * width)
+        after = min(count, 1 + int((bucket + 2) * width))
+        mean_x, mean_y = sum(xs[end:after]) / (after - end), sum(ys[end:after]) / (after - end)
+        last_x, last_y = xs[kept[-1]], ys[kept[-1]]
+        across, down = last_x - mean_x, mean_y - last_y
+        areas = [
+            abs(across * (y - last_y) - (last_x - x) * down) for x, y in zip(xs[start:end], ys[start:end], strict=True)
+        ]
+        kept.append(start + areas.index(max(areas)))
+    return [*kept, count - 1]
+
+
+Told = tuple[int, str]  # the step, and what was reached there
+
+
+@dataclass(frozen=True)
+class MilestoneTexts:
+    """What each kind is called; `{n}` is its value."""
+
+    first_step: str = "The first global step"
+    samples: str = "{n} samples"
+    devices: str = "Record: {n} devices in one step"
+    loss: str = "Record: loss on held-out text below {n}"
+
+    def of(self, milestone: Milestone) -> Told:
+        """One of them in words."""
+        texts = {
+            Kind.FIRST_STEP: self.first_step,
+            Kind.SAMPLES: self.samples,
+            Kind.DEVICES: self.devices,
+            Kind.LOSS: self.loss,
+        }
+        return milestone.step, texts[milestone.kind].format(n=f"{milestone.value:,.15g}")
+
+
+def groups(told: Sequence[Told], least_steps: float) -> list[list[Told]]:
+    """Those at most so many steps after the first of a group are in it; `told` is in the order of steps."""
+    found: list[list[Told]] = []
+    for each in told:
+        if found and each[0] - found[-1][0][0] <= least_steps:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+Point = tuple[float, float]
+
+WIDTH, HEIGHT = 720, 280
+
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
+
+MAX_POINTS = 400
+
+TICKS = 5
+
+STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
+    ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
+    ".curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
+    ".milestone,.milestone-name{fill:#17744a}"
+)
+
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
+
+STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
+
+APART = 14  # pixels between two milestones, of which closer ones share a mark
+
+NO_PHASES: Mapping[int, str] = MappingProxyType({})
+
+
+def decimate(points: Sequence[Point], most: int) -> list[Point]:
+    """At most `most` points that keep the curve's shape."""
+    return [points[place] for place in kept_places([x for x, _ in points], [y for _, y in points], most)]
+
+
+@dataclass(frozen=True)
+class CurveTexts:
+    """The words of the drawing."""
+
+    training: str = "training"
+    held_out: str = "held-out text"
+    step: str = "step {step}"
+    phase: str = "phase {number}"
+    milestone: str = "milestone"
+    waiting: str = "Waiting for the first global step."
+    milestones: MilestoneTexts = field(default_factory=MilestoneTexts)
+
+
+ENGLISH = CurveTexts()
+
+
+@dataclass(frozen=True)
+class _Area:
+    """Where a point of the curve stands in the drawing."""
+
+    low_x: float
+    high_x: float
+    low_y: float
+    high_y: float
+
+    @classmethod
+    def around(cls, points: Sequence[Point]) -> _Area:
+        steps = [x for x, _ in points]
+        return cls(min(steps), max(*steps, min(steps) + 1), *_range([y for _, y in points]))
+
+    def x(self, step: float) -> str:
+        return f"{LEFT + (step - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT):.1f}"
+
+    def y(self, loss: float) -> str:
+        return f"{TOP + (self.high_y - loss) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+
+def draw_curve(
+    points: Sequence[Point],
+    title: str,
+    boundaries: Mapping[int, str] = NO_PHASES,
+    held_out: Sequence[Sequence[Point]] = (),
+    texts: CurveTexts = ENGLISH,
+    alone: bool = True,
+    milestones: Sequence[Told] = (),
+) -> str:
+    """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name.
+
+    The loss on held-out text, one line for each set of samples, is drawn beside the training's; `milestones`, in the
+    order of steps, are stars above the axis.
+    """
+    drawn = decimate(points, MAX_POINTS)
+    lines = [decimate(line, MAX_POINTS) for line in held_out if line]
+    if not drawn and not lines:
+        waiting = f'<text x="50%" y="50%" text-anchor="middle">{escape(texts.waiting)}</text>'
+        return _frame(title, waiting, alone)
+    area = _Area.around([*drawn, *chain.from_iterable(lines)])
+    reached = [each for each in milestones if area.low_x <= each[0] <= area.high_x]
+    parts = [*_axes(area, texts), *_phases(area, boundaries)]
+    if drawn:
+        parts += _line(area, drawn, "curve", dots=len(drawn) == 1)
+    for line in lines:
+        parts += _line(area, line, "held-out", dots=True)
+    parts += _milestones(area, reached, texts)
+    names = {"curve": texts.training, "held-out": texts.held_out} if lines else {}
+    parts += _legend(names | ({"milestone": f"★ {texts.milestone}"} if reached else {}))
+    return _frame(title, "".join(parts), alone)
+
+
+def _axes(area: _Area, texts: CurveTexts) -> Iterator[str]:
+    for tick in range(TICKS):
+        value = area.low_y + (area.high_y - area.low_y) * tick / (TICKS - 1)
+        y = area.y(value)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.2f}</text>'
+    yield f'<text x="{LEFT}" y="{HEIGHT - 10}">{area.low_x:g}</text>'
+    last = escape(texts.step.format(step=f"{area.high_x:g}"))
+    yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">{last}</text>'
+
+
+def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
+    for step, name in boundaries.items():
+        if area.low_x <= step < area.high_x:
+            x = area.x(step + 0.5)  # between the old phase's last step and the new one's first
+            yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
+
+
+def _milestones(area: _Area, milestones: Sequence[Told], texts: CurveTexts) -> Iterator[str]:
+    """A star for each group of them, whose tooltip tells all."""
+    for group in groups(milestones, APART * (area.high_x - area.low_x) / (WIDTH - LEFT - RIGHT)):
+        words = "\n".join(f"{text} · {texts.step.format(step=f'{step:,}')}" for step, text in group)
+        place = f"translate({area.x(group[0][0])} {HEIGHT - BOTTOM - 8})"
+        yield f'<path class="milestone" d="{STAR}" transform="{place}"><title>{escape(words)}</title></path>'
+
+
+def _legend(names: Mapping[str, str]) -> Iterator[str]:
+    spans = [f'<tspan class="{kind}-name" dx="12">{escape(name)}</tspan>' for kind, name in names.items()]
+    if spans:
+        yield f'<text x="50%" y="{HEIGHT - 10}" text-anchor="middle">{"".join(spans)}</text>'
+
+
+def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Iterator[str]:
+    places = [(area.x(step), area.y(loss)) for step, loss in points]
+    yield f'<polyline class="{name}" points="{" ".join(f"{x},{y}" for x, y in places)}"/>'
+    if dots:
+        yield from (f'<circle class="{name}-dot" cx="{x}" cy="{y}" r="3"/>' for x, y in places)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    margin = max(0.05 * (high - low), 0.01 * abs(high), 1e-3)
+    return low - margin, math.fsum((high, margin))
+
+
+def _frame(title: str, content: str, alone: bool) -> str:
+    style = f"<style>{STYLE}</style>" if alone else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="loss-curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
+        f"<title>{escape(title)}</title>{style}{content}</svg>"
+    )

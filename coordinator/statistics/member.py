@@ -1,0 +1,131 @@
+"""What a member's own page tells: what came of every sample, day by day, and which steps they are in.
+
+Which parts of the curve somebody contributed to: steps, drawn together into few enough ranges. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select
+
+from coordinator.store.engine import Sessions
+from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
+
+Range = tuple[int, int]  # the first and the last step, both of them contributed to
+
+
+def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
+    """Consecutive steps as ranges; where these are more than `most`, the narrowest gaps are left out of sight."""
+    ranges: list[Range] = []
+    for step in steps:  # in ascending order; one may come twice
+        if ranges and step <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(step, ranges[-1][1]))
+        else:
+            ranges.append((step, step))
+    return _joined(ranges, most)
+
+
+def _joined(ranges: list[Range], most: int) -> list[Range]:
+    if len(ranges) <= most:
+        return ranges
+    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # the widest first
+    begins = sorted([0, *gaps[: most - 1]])
+    return [
+        (ranges[begin][0], ranges[end - 1][1]) for begin, end in zip(begins, [*begins[1:], len(ranges)], strict=True)
+    ]
+
+
+UNCONFIRMED = "unconfirmed"  # claimed, and receipts say otherwise
+
+RETURNED = "returned"  # in steps that a return to a checkpoint has undone
+
+MOST_DAYS = 3660
+
+MOST_RANGES = 400
+
+
+@dataclass
+class DayFacts:
+    """One UTC day of one member, over all devices."""
+
+    samples: int = 0  # that count
+    pending_samples: int = 0  # that may yet count
+    elapsed_s: float = 0.0
+    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples; causes: peer.lost_causes and the two above
+
+
+@dataclass(frozen=True)
+class LossFacts:
+    """What one cause took, of all days."""
+
+    cause: str
+    samples: int
+    times: int | None  # None: nobody counts them for this cause
+    last_day: int
+    last_step: int | None
+
+
+@dataclass(frozen=True)
+class StepsFacts:
+    """Which part of the curve is theirs."""
+
+    steps: int  # with samples of this member that count
+    first: int | None
+    last: int | None
+    ranges: tuple[Range, ...]
+
+
+def days_of(sessions: Sessions, number: int) -> Mapping[int, DayFacts]:
+    """By day, in order, the newest `MOST_DAYS`; empty for who is nobody."""
+    mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
+    shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
+    lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)
+    found: defaultdict[int, DayFacts] = defaultdict(DayFacts)
+    with sessions() as session:
+        for share in session.scalars(shares):
+            day = found[share.day]
+            day.samples += share.counted
+            day.pending_samples += share.pending
+            day.elapsed_s += share.elapsed_s
+            denied = share.claimed - share.counted - share.pending
+            day.lost.update({UNCONFIRMED: denied, RETURNED: share.undone})
+        for loss in session.scalars(lost):
+            found[loss.day].lost[loss.cause] += loss.samples
+    return {day: found[day] for day in sorted(found)[-MOST_DAYS:]}
+
+
+def losses_of(sessions: Sessions, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
+    """What each cause took, the most first; `days` as `days_of` gave them."""
+    query = (
+        select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
+        .join(Device, Device.id == LostSamples.device_id)
+        .where(Device.member_id == number)
+        .group_by(LostSamples.cause)
+    )
+    with sessions() as session:
+        told = {cause: (int(times), step) for cause, times, step in session.execute(query)}
+    samples: Counter[str] = sum((day.lost for day in days.values()), Counter[str]())
+    found = []
+    for cause, lost in samples.most_common():
+        times, step = told.get(cause, (None, None))
+        last_day = max(day for day, facts in days.items() if facts.lost[cause])
+        found.append(LossFacts(cause, lost, times, last_day, step))
+    return found
+
+
+def steps_of(sessions: Sessions, number: int) -> StepsFacts:
+    """The steps that this member's samples are in."""
+    query = (
+        select(Report.step)
+        .join(Device, Device.id == Report.device_id)
+        .where(Device.member_id == number, Report.superseded.is_(False), Report.counted > 0)
+        .distinct()
+        .order_by(Report.step)
+    )
+    with sessions() as session:
+        steps = session.scalars(query).all()
+    ranges = tuple(step_ranges(steps, MOST_RANGES))
+    return StepsFacts(len(steps), steps[0] if steps else None, steps[-1] if steps else None, ranges)

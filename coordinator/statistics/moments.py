@@ -1,0 +1,252 @@
+"""The time machine's memory: for each global step who was there, which groups averaged, what failed, and the loss.
+
+It is all in the ledger and the sessions; here it is read for a stretch of steps at once, as compact as a page needs it,
+under the names that the public may know.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session as Connection
+
+from coordinator.members.names import display_names
+from coordinator.store.engine import Sessions
+from coordinator.store.models import KEEPER_ROLE, Device, Era, Member, Refusal, Report, Session, Step
+
+CHUNK_STEPS = 100  # read at once, and a file of the archive
+SHARED_REFUSALS = ("join", "report", "suspicion")  # the kinds that belong to a run's story
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one device did for a step; `device` is an index into the chunk's list."""
+
+    device: int
+    samples: int  # that count
+    group_size: int  # devices that averaged together, the keeper among them
+    group_samples: int | None  # that they averaged; None where it could not see that
+    averaging_s: float
+    lost_samples: int
+    lost_reason: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Devices that averaged with each other."""
+
+    size: int  # with the keeper and those who only average
+    samples: int | None
+    averaging_s: float  # the longest that one of them took
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Samples of a device that came to nothing, and why."""
+
+    device: int
+    samples: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A global step."""
+
+    step: int
+    era: int
+    completed_at: float  # Unix seconds
+    loss: float | None
+    samples: int
+    target_batch_size: int
+    shares: tuple[tuple[int, int], ...]  # device, samples; the most first
+    groups: tuple[Group, ...]  # the largest first
+    lost: tuple[Loss, ...]
+    refused: dict[str, int]  # since the step before, by kind
+    online: tuple[int, ...]  # devices that were connected, or took part while the coordinator was away
+    undone: int  # how many devices had taken this step before a return to a checkpoint undid it
+    returned: bool  # the run returned to the checkpoint of this step
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """Whose a device is, and what it says it is."""
+
+    number: int
+    member: str
+    hardware: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A stretch of the run: the steps `first` to `last`, as far as they were taken."""
+
+    first: int
+    last: int
+    devices: tuple[DeviceFacts, ...]
+    moments: tuple[Moment, ...]
+
+
+def chunk_of(step: int) -> int:
+    """The number of the chunk, from 0, in which a step (from 1) lies."""
+    return (step - 1) // CHUNK_STEPS
+
+
+def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
+    """Who averaged with whom, by what each says of its group. Pure.
+
+    Groups of one size are told apart by their samples; who could not see those belongs to the first of that size.
+    """
+    found: dict[tuple[int, int | None], list[Share]] = defaultdict(list)
+    blind: list[Share] = []
+    for share in shares:
+        if share.group_size < 1:
+            continue
+        if share.group_samples is None:
+            blind.append(share)
+        else:
+            found[share.group_size, share.group_samples].append(share)
+    for share in blind:
+        same = [key for key in found if key[0] == share.group_size]
+        found[same[0] if same else (share.group_size, None)].append(share)
+    groups = [
+        Group(size, samples, max(each.averaging_s for each in members), tuple(each.device for each in members))
+        for (size, samples), members in found.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.size, -(group.samples or 0))))
+
+
+def read_chunk(sessions: Sessions, number: int) -> Chunk:
+    """The chunk of this number, from 0; beyond the run's end it has no moments."""
+    first, last = number * CHUNK_STEPS + 1, (number + 1) * CHUNK_STEPS
+    shown = display_names(sessions)
+    with sessions() as session:
+        steps = session.scalars(select(Step).where(Step.step.between(first, last)).order_by(Step.step)).all()
+        if not steps:
+            return Chunk(first, last, (), ())
+        began_at = session.scalar(
+            select(Step.completed_at).where(Step.step < first).order_by(Step.step.desc()).limit(1)
+        )
+        before = began_at if began_at is not None else steps[0].completed_at
+        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # devices' clocks differ a little
+        book = _DeviceBook(session)
+        shares, undone = _shares(session, first, last, book)
+        online = _online(session, times[1:], book)
+        refused = _refused(session, times)
+        returns = set(session.scalars(select(Era.after_step).where(Era.after_step.between(first, last))))
+        moments = tuple(
+            Moment(
+                step=row.step,
+                era=row.era,
+                completed_at=row.completed_at,
+                loss=row.loss_sum / row.loss_samples if row.loss_samples else None,
+                samples=row.samples,
+                target_batch_size=row.target_batch_size,
+                shares=_given(shares[row.step]),
+                groups=groups_of(shares[row.step]),
+                lost=_lost(shares[row.step]),
+                refused=refused[index],
+                online=tuple(sorted(online[index] | {share.device for share in shares[row.step]})),
+                undone=undone[row.step],
+                returned=row.step in returns,
+            )
+            for index, row in enumerate(steps)
+        )
+        return Chunk(first, last, book.devices(shown), moments)
+
+
+def _given(shares: Sequence[Share]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(((each.device, each.samples) for each in shares), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _lost(shares: Sequence[Share]) -> tuple[Loss, ...]:
+    return tuple(Loss(each.device, each.lost_samples, each.lost_reason) for each in shares if each.lost_samples)
+
+
+class _DeviceBook:
+    """Numbers the devices that a chunk speaks of, from 0, in the order in which it first does; the keeper is none."""
+
+    def __init__(self, session: Connection) -> None:
+        self._session = session
+        self._keepers = set(session.scalars(select(Device.id).where(Device.role == KEEPER_ROLE)))
+        self._indexes: dict[str, int] = {}
+
+    def __contains__(self, device_id: str) -> bool:
+        return device_id not in self._keepers
+
+    def index(self, device_id: str) -> int:
+        """The device's place in the chunk's list."""
+        return self._indexes.setdefault(device_id, len(self._indexes))
+
+    def devices(self, shown: dict[str, str]) -> tuple[DeviceFacts, ...]:
+        """The chunk's list; `shown`: members' names as the public may know them."""
+        stays = select(Session.hardware).where(Session.device_id == Device.id)
+        newest = stays.order_by(Session.started_at.desc()).limit(1).scalar_subquery()
+        query = select(Device.id, Device.number, Member.name, newest).join(Device.member)
+        rows = self._session.execute(query.where(Device.id.in_(list(self._indexes))))
+        facts = {device: DeviceFacts(number, shown.get(name, name), said or "") for device, number, name, said in rows}
+        return tuple(facts[device] for device in self._indexes)
+
+
+def _shares(
+    session: Connection, first: int, last: int, book: _DeviceBook
+) -> tuple[dict[int, list[Share]], Counter[int]]:
+    """By step: what each device did for it, and how many had done so before it was undone."""
+    query = (
+        select(
+            Report.step,
+            Report.superseded,
+            Report.device_id,
+            func.coalesce(Report.counted, Report.samples),
+            Report.group_size,
+            Report.group_samples,
+            Report.averaging_s,
+            Report.lost_samples,
+            Report.lost_reason,
+        )
+        .where(Report.step.between(first, last))
+        .order_by(Report.id)
+    )
+    shares: dict[int, list[Share]] = defaultdict(list)
+    undone: Counter[int] = Counter()
+    rows: Iterable[Any] = session.execute(query)
+    for step, superseded, device, *rest in rows:
+        if superseded:
+            undone[step] += 1
+        elif device in book:
+            shares[step].append(Share(book.index(device), *rest))
+    return shares, undone
+
+
+def _online(session: Connection, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
+    """For each of these rising times the devices that had a session."""
+    until = func.coalesce(Session.ended_at, Session.last_seen_at)
+    stays = select(Session.device_id, Session.started_at, until).where(
+        Session.started_at <= times[-1], Session.last_seen_at >= times[0]
+    )
+    present: list[set[int]] = [set() for _ in times]
+    for device, started_at, ended_at in session.execute(stays.order_by(Session.started_at)):
+        if device in book:
+            for index in range(bisect_left(times, started_at), len(times)):
+                if times[index] > ended_at:
+                    break
+                present[index].add(book.index(device))
+    return present
+
+
+def _refused(session: Connection, times: Sequence[float]) -> list[dict[str, int]]:
+    """What was refused between each two of these rising times, by kind."""
+    query = select(Refusal.at, Refusal.kind).where(
+        Refusal.at > times[0], Refusal.at <= times[-1], Refusal.kind.in_(SHARED_REFUSALS)
+    )
+    found: list[Counter[str]] = [Counter() for _ in times[1:]]
+    for at, kind in session.execute(query):
+        found[bisect_left(times, at, lo=1) - 1][kind] += 1
+    return [dict(each) for each in found]

@@ -1,0 +1,277 @@
+"""Everybody who takes part, with their devices and what these gave in a span of days: for bubbles and the leaderboard.
+
+A member is known to the public by a number and by the name that it may see (`coordinator.members.names`). A device
+belongs to the kind of hardware that it said it was in its newest stay.
+
+Which class of hardware a device is in, from what it says of itself: so that like is compared with like. Pure.
+
+Who was here when: the sessions of a span of time, for the timeline.
+
+How many days in a row somebody gave something. Pure: days are whole numbers, since 1970-01-01 (UTC).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy.orm import Session
+
+from coordinator.ledger.presence import ONLINE_S, is_online
+from coordinator.ledger.shares import DAY_S, day_of
+from coordinator.members.names import display_names
+from coordinator.store.engine import Sessions
+from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Member, Session as Stay
+
+
+class HardwareClass(str, Enum):
+    """The values are part of the public API."""
+
+    TPU = "tpu"
+    LARGE_GPU = "large-gpu"  # what data centres compute with
+    GPU = "gpu"  # all others, those of free notebooks among them
+    APPLE = "apple"
+    CPU = "cpu"
+    UNKNOWN = "unknown"
+
+
+_LARGE = re.compile(r"\b(a100|a800|h100|h200|h800|gh200|b100|b200|gb200|v100|l40s?|a40|a30|a6000|mi[123]\d\d)\b")
+
+_PATTERNS = (
+    (HardwareClass.TPU, re.compile(r"\btpu\b")),
+    (HardwareClass.APPLE, re.compile(r"\b(mps|apple)\b")),
+    (HardwareClass.GPU, re.compile(r"\b(cuda|gpu|nvidia|tesla|rocm)\b")),
+    (HardwareClass.CPU, re.compile(r"\bcpu\b")),
+)
+
+
+def class_of(hardware: str) -> HardwareClass:
+    """The kind of a device that describes itself so, e.g. `cuda:0 (Tesla T4)`."""
+    words = hardware.lower()
+    kind = next((kind for kind, pattern in _PATTERNS if pattern.search(words)), HardwareClass.UNKNOWN)
+    return HardwareClass.LARGE_GPU if kind is HardwareClass.GPU and _LARGE.search(words) else kind
+
+
+MOST_STAYS = 5000
+
+
+@dataclass(frozen=True)
+class StayRow:
+    """One connected stay of a device; times in Unix seconds."""
+
+    member_number: int
+    device_number: int
+    kind: HardwareClass
+    began_at: float
+    ended_at: float  # or when it was last heard of
+    is_online: bool
+
+
+def stays(
+    sessions: Sessions, since: float, until: float, now: float, member_number: int | None = None, most: int = MOST_STAYS
+) -> list[StayRow]:
+    """The newest ones that overlap this span, in the order of their beginnings; the keeper's are left out."""
+    query = (
+        select(Stay, Device.member_id, Device.number)
+        .join(Device, Device.id == Stay.device_id)
+        .where(Device.role != KEEPER_ROLE, Stay.last_seen_at >= since, Stay.started_at <= until)
+        .order_by(Stay.started_at.desc(), Stay.id)
+        .limit(most)
+    )
+    if member_number is not None:
+        query = query.where(Device.member_id == member_number)
+    with sessions() as session:
+        found = [_row(stay, number, device, now) for stay, number, device in session.execute(query)]
+    return found[::-1]
+
+
+def newest_hardware(sessions: Sessions) -> dict[str, str]:
+    """Device's id -> what it said of itself in its newest stay."""
+    newest = select(Stay.device_id, func.max(Stay.last_seen_at).label("at")).group_by(Stay.device_id).subquery()
+    query = select(Stay.device_id, Stay.hardware).join(
+        newest, (Stay.device_id == newest.c.device_id) & (Stay.last_seen_at == newest.c.at)
+    )
+    with sessions() as session:
+        return dict(session.execute(query).all())
+
+
+def _row(stay: Stay, member_number: int, device_number: int, now: float) -> StayRow:
+    is_online = stay.ended_at is None and stay.last_seen_at > now - ONLINE_S
+    ended_at = stay.last_seen_at if stay.ended_at is None else stay.ended_at
+    return StayRow(member_number, device_number, class_of(stay.hardware), stay.started_at, ended_at, is_online)
+
+
+@dataclass(frozen=True)
+class Streaks:
+    """In days."""
+
+    current: int  # up to today, or to yesterday while today has nothing yet
+    longest: int
+    active: int  # all days with something
+
+
+def streaks(days: Iterable[int], today: int) -> Streaks:
+    """What these days, in any order, come to."""
+    given = sorted(set(days))
+    longest = length = 0
+    lengths: dict[int, int] = {}  # the day -> how long the streak is with it
+    for day in given:
+        length = length + 1 if day - 1 in lengths else 1
+        lengths[day] = length
+        longest = max(longest, length)
+    return Streaks(lengths.get(today, lengths.get(today - 1, 0)), longest, len(given))
+
+
+class Window(str, Enum):
+    """The days that a leaderboard is about, all of them UTC days, today included; the values are public."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    ALL = "all"
+
+    def first_day(self, now: float) -> int:
+        """The first of them, as days since 1970-01-01."""
+        days = {Window.DAY: 1, Window.WEEK: 7, Window.MONTH: 30}
+        return day_of(now) - days[self] + 1 if self in days else -(2**31)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What came from somewhere in a span of days."""
+
+    samples: int = 0  # as receipts confirm
+    pending_samples: int = 0
+    elapsed_s: float = 0.0  # spent training
+    averaged_bytes: int = 0
+    days: frozenset[int] = frozenset()  # with samples, or with bytes averaged for others
+
+    def __add__(self, other: Given) -> Given:
+        return Given(
+            self.samples + other.samples,
+            self.pending_samples + other.pending_samples,
+            self.elapsed_s + other.elapsed_s,
+            self.averaged_bytes + other.averaged_bytes,
+            self.days | other.days,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """One machine."""
+
+    number: int
+    kind: HardwareClass
+    role: str
+    joined_at: float  # Unix seconds
+    given: Given
+    online: bool
+    state: str  # what it does, if it is online
+    samples_per_second: float  # likewise
+    last_seen_at: float | None
+    shut_out: bool  # revoked, or in quarantine
+
+
+@dataclass(frozen=True)
+class Person:
+    """One member."""
+
+    number: int
+    name: str  # that the public may see
+    devices: tuple[DeviceFacts, ...]
+
+    def given(self, kind: HardwareClass | None = None) -> Given:
+        """By all devices, or by those of one kind."""
+        return sum((each.given for each in self.devices if kind in (None, each.kind)), Given())
+
+    @property
+    def last_seen_at(self) -> float | None:
+        """Of the device that was seen last."""
+        return max((each.last_seen_at for each in self.devices if each.last_seen_at is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One row of the leaderboard."""
+
+    rank: int  # from 1; equals share one
+    person: Person
+    given: Given
+
+
+def people(sessions: Sessions, now: float, window: Window = Window.ALL, number: int | None = None) -> list[Person]:
+    """Every member with a device, or the one of this number, in the order of their numbers; without the keeper."""
+    shown, hardware = display_names(sessions), newest_hardware(sessions)
+    condition = Device.role != KEEPER_ROLE
+    if number is not None:
+        condition = and_(condition, Device.member_id == number)
+    present = select(Stay).where(is_online(now)).order_by(Stay.started_at)
+    seen = select(Stay.device_id, func.max(Stay.last_seen_at)).group_by(Stay.device_id)
+    with sessions() as session:
+        given = _given(_shares(session, window.first_day(now), condition))
+        here = {stay.device_id: stay for stay in session.scalars(present)}
+        seen_at: dict[str, float] = dict(session.execute(seen).all())
+        rows = session.execute(select(Device, Member.name).join(Device.member).where(condition).order_by(Device.number))
+        devices: dict[tuple[int, str], list[DeviceFacts]] = defaultdict(list)
+        for device, name in rows:
+            facts = _facts(device, hardware.get(device.id, ""), given[device.id], here.get(device.id), seen_at)
+            devices[device.member_id, shown.get(name, name)].append(facts)
+    return [Person(number, name, tuple(facts)) for (number, name), facts in sorted(devices.items())]
+
+
+def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[Place]:
+    """Who gave anything, the most first; bytes averaged for others decide between equals and rank who trains not."""
+    rows = [(person.given(kind), person) for person in everybody]
+    given = [(each, person) for each, person in rows if each.samples or each.averaged_bytes or each.pending_samples]
+    ordered = sorted(given, key=lambda row: (-row[0].samples, -row[0].averaged_bytes, row[1].number))
+    return _ranked(ordered)
+
+
+def _ranked(ordered: Sequence[tuple[Given, Person]]) -> list[Place]:
+    places: list[Place] = []
+    for position, (given, person) in enumerate(ordered, start=1):
+        ties = places and _score(places[-1].given) == _score(given)
+        places.append(Place(places[-1].rank if ties else position, person, given))
+    return places
+
+
+def _score(given: Given) -> tuple[int, int]:
+    return given.samples, given.averaged_bytes
+
+
+def _shares(session: Session, first_day: int, condition: ColumnElement[bool]) -> Iterable[DailyShare]:
+    since = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(DailyShare.day >= first_day)
+    return session.scalars(since.where(condition))
+
+
+def _given(shares: Iterable[DailyShare]) -> defaultdict[str, Given]:
+    """By device."""
+    found: defaultdict[str, Given] = defaultdict(Given)
+    for share in shares:
+        day = frozenset({share.day} if share.counted or share.averaged_bytes else ())
+        found[share.device_id] += Given(share.counted, share.pending, share.elapsed_s, share.averaged_bytes, day)
+    return found
+
+
+def _facts(device: Device, hardware: str, given: Given, stay: Stay | None, seen_at: dict[str, float]) -> DeviceFacts:
+    return DeviceFacts(
+        number=device.number,
+        kind=class_of(hardware),
+        role=device.role,
+        joined_at=device.created_at,
+        given=given,
+        online=stay is not None,
+        state="" if stay is None else stay.state,
+        samples_per_second=0.0 if stay is None else stay.samples_per_second,
+        last_seen_at=seen_at.get(device.id),
+        shut_out=device.revoked_at is not None or device.quarantined_at is not None,
+    )
+
+
+def midnight(day: int) -> float:
+    """When this UTC day begins, in Unix seconds."""
+    return float(day * DAY_S)

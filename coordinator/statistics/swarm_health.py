@@ -1,0 +1,88 @@
+"""How well the newest global steps went: what was averaged in, how long that took, which samples were lost to what.
+
+What the metrics need beside the run's course: the keeper's rounds and peers, its token, and who is suspected.
+
+The keeper writes its part when it has changed, the service reads all of it with each snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from coordinator.ledger.ledger import StepRow
+from coordinator.store.engine import Sessions
+from coordinator.store.models import KEEPER_ROLE, Device, Report, Suspicion
+from coordinator.store.service_models import SwarmFigures
+from peer.reporting.metrics import Census, RoundTally
+
+_ROW = 1
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the store says at a moment."""
+
+    rounds: RoundTally | None = None  # None before the keeper's first word
+    census: Census = ()
+    keeper_token_until: float | None = None  # Unix seconds
+    quarantined: int = 0  # devices
+    suspicions: Mapping[str, int] = field(default_factory=dict)  # words by kind, within the window
+
+
+def write_figures(sessions: Sessions, rounds: RoundTally, census: Census) -> None:
+    """The keeper's counts, in place of its last ones."""
+    with sessions.begin() as session:
+        session.merge(
+            SwarmFigures(
+                id=_ROW,
+                rounds_failed=rounds.failed,
+                rounds_by_duration=json.dumps(rounds.by_duration),
+                rounds_seconds=rounds.seconds,
+                census=json.dumps(census),
+            )
+        )
+
+
+def read_figures(sessions: Sessions, since: float) -> Figures:
+    """All of it; suspicions are those said after `since` (Unix seconds)."""
+    words = select(Suspicion.kind, func.count()).where(Suspicion.at > since).group_by(Suspicion.kind)
+    cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
+    with sessions() as session:
+        row = session.get(SwarmFigures, _ROW)
+        counts = () if row is None else tuple(json.loads(row.rounds_by_duration))
+        return Figures(
+            rounds=None if row is None else RoundTally(row.rounds_failed, counts, row.rounds_seconds),
+            census=() if row is None else tuple((role, direct, n) for role, direct, n in json.loads(row.census)),
+            keeper_token_until=session.scalar(select(func.max(Device.token_until)).where(Device.role == KEEPER_ROLE)),
+            quarantined=session.scalar(cut_off) or 0,
+            suspicions=dict(session.execute(words).all()),
+        )
+
+
+@dataclass(frozen=True)
+class RoundHealth:
+    """Of some steps, the newest of which reports are in."""
+
+    steps: int = 0
+    batch_share: float | None = None  # samples averaged in over the target batches; None before there is a step
+    averaging_s: float | None = None  # that averaging took, the mean over all reports
+    lost_samples: Mapping[str, int] = field(default_factory=dict)  # by the peers' own reason
+
+
+def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
+    """The health of these steps."""
+    if not settled:
+        return RoundHealth()
+    within = Report.step.between(settled[0].step, settled[-1].step) & Report.superseded.is_(False)
+    lost = select(Report.lost_reason, func.sum(Report.lost_samples)).where(within, Report.lost_samples > 0)
+    return RoundHealth(
+        steps=len(settled),
+        batch_share=sum(row.samples for row in settled) / sum(max(1, row.target_batch_size) for row in settled),
+        averaging_s=session.scalar(select(func.avg(Report.averaging_s)).where(within, Report.averaging_s > 0)),
+        lost_samples={reason: int(samples) for reason, samples in session.execute(lost.group_by(Report.lost_reason))},
+    )

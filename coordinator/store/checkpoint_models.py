@@ -1,0 +1,89 @@
+"""The tables of what was published where, and of who is not to be named there.
+
+The tables of what tells whether the model still learns, and of the alarms that are raised by it.
+
+The tables of what downstream tasks said of checkpoints, and of who may report it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Float, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from coordinator.store.base import Base
+
+
+class UpdateNorm(Base):
+    """How far one global step moved the parameters, as the keeper saw it."""
+
+    __tablename__ = "update_norms"
+
+    step: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    norm: Mapped[float] = mapped_column(Float)
+
+
+class UnigramBaseline(Base):
+    """What knowing no more than how frequent each token is would lose on a validation set."""
+
+    __tablename__ = "unigram_baselines"
+
+    set_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    loss: Mapped[float] = mapped_column(Float)  # nats a predicted token
+
+
+class RaisedAlarm(Base):
+    """An alarm that holds now, one of its kind."""
+
+    __tablename__ = "alarms"
+
+    kind: Mapped[str] = mapped_column(String(32), primary_key=True)
+    step: Mapped[int] = mapped_column(Integer)  # with which it began
+    detail: Mapped[str] = mapped_column(Text)
+    raised_at: Mapped[float] = mapped_column(Float)
+
+
+class Evaluation(Base):
+    """One task on one checkpoint; see `coordinator.evaluation.evaluations`."""
+
+    __tablename__ = "evaluations"
+
+    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # which checkpoint
+    task: Mapped[str] = mapped_column(String(40), primary_key=True)
+    step: Mapped[int] = mapped_column(Integer)
+    evaluator: Mapped[str] = mapped_column(String(40))  # who reported it
+    task_sha256: Mapped[str] = mapped_column(String(64))  # data and recipe: what can be compared
+    result: Mapped[str] = mapped_column(Text)  # JSON, as `coordinator.evaluation.tasks.results` writes it
+    evaluated_at: Mapped[float] = mapped_column(Float)
+
+
+class AllowedEvaluator(Base):
+    """An evaluator on another machine, by its key: whatever this signs is taken."""
+
+    __tablename__ = "evaluators"
+
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    public_key: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)  # Ed25519, raw
+    added_at: Mapped[float] = mapped_column(Float)
+
+
+class Publication(Base):
+    """How far one checkpoint has come at one place; see `coordinator.publishing.publications`."""
+
+    __tablename__ = "publications"
+
+    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # the address in settings.yaml
+    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # which checkpoint
+    step: Mapped[int] = mapped_column(Integer)
+    location: Mapped[str] = mapped_column(Text, default="")  # where it can be fetched; "": nowhere yet
+    attempts: Mapped[int] = mapped_column(Integer, default=0)  # that failed
+    error: Mapped[str] = mapped_column(Text, default="")  # of the last one
+    published_at: Mapped[float | None] = mapped_column(Float)
+    updated_at: Mapped[float] = mapped_column(Float)
+
+
+class UnnamedMember(Base):
+    """Who asked not to be named in the model card."""
+
+    __tablename__ = "unnamed_members"
+
+    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True)

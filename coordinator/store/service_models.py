@@ -1,0 +1,95 @@
+"""The table of what the keeper counts of its rounds and peers, for the metrics.
+
+Whose database this is.
+
+The tables behind the public page: what visitors ask the model, and which milestones were told where.
+
+What replicas of the service must know of each other's doings, beside the run's own tables; all short-lived.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Float, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from coordinator.store.base import Base
+
+
+class DatabaseOwner(Base):
+    """The one run whose rows these are, by its name and both of its keys; see `coordinator.run.database_owner`."""
+
+    __tablename__ = "database_owner"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run: Mapped[str] = mapped_column(String(64))
+    certificate_sha256: Mapped[str] = mapped_column(String(64))  # as in the join link
+    authority_key: Mapped[str] = mapped_column(String(64))  # public, hexadecimal
+
+
+class Question(Base):
+    """A sentence for one checkpoint, and what that made of it; kept for a day (`coordinator.playground.questions`)."""
+
+    __tablename__ = "questions"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)  # SHA-256 of checkpoint and sentence
+    manifest_sha256: Mapped[str] = mapped_column(String(64))
+    step: Mapped[int] = mapped_column(BigInteger)
+    text: Mapped[str] = mapped_column(Text)
+    asked_at: Mapped[float] = mapped_column(Float, index=True)
+    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": none yet, or none at all
+    reason: Mapped[str] = mapped_column(Text, default="")  # why there is none
+    answered_at: Mapped[float | None] = mapped_column(Float)
+
+
+class Notice(Base):
+    """How far the word of one milestone has come at one webhook; see `coordinator.announcements.deliveries`."""
+
+    __tablename__ = "notices"
+
+    milestone: Mapped[str] = mapped_column(String(64), primary_key=True)  # such as samples:1000000
+    webhook: Mapped[str] = mapped_column(String(64), primary_key=True)  # such as discord:1a2b3c4d
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    begun_at: Mapped[float | None] = mapped_column(Float)  # of an attempt whose outcome is not known
+    next_at: Mapped[float] = mapped_column(Float, default=0.0)  # not tried before
+    ended: Mapped[str] = mapped_column(String(16), default="")  # coordinator.notices.Outcome; "": to be tried again
+    error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
+
+
+class SpentNonce(Base):
+    """A nonce that was redeemed, until it would have expired anyway; see `coordinator.control.nonces`."""
+
+    __tablename__ = "spent_nonces"
+
+    nonce: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)
+    expires_at: Mapped[float] = mapped_column(Float, index=True)
+
+
+class RelayOffer(Base):
+    """Where the device of an open session relays for others; see `coordinator.control.relays`."""
+
+    __tablename__ = "relay_offers"
+
+    session_id: Mapped[str] = mapped_column(String(32), ForeignKey("sessions.id"), primary_key=True)
+    address: Mapped[str] = mapped_column(Text)
+
+
+class LoginTry(Base):
+    """An administrator's password that was tried within the last minute; see `coordinator.members.administrators`."""
+
+    __tablename__ = "login_tries"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_sha256: Mapped[bytes] = mapped_column(LargeBinary(32), index=True)
+    at: Mapped[float] = mapped_column(Float, index=True)
+
+
+class SwarmFigures(Base):
+    """The keeper's counts since it started, one row; see `coordinator.statistics.swarm_health`."""
+
+    __tablename__ = "swarm_figures"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    rounds_failed: Mapped[int] = mapped_column(Integer)
+    rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: those that succeeded, by `BOUNDS_S`
+    rounds_seconds: Mapped[float] = mapped_column(Float)  # that those took
+    census: Mapped[str] = mapped_column(Text)  # JSON list of [role, reachable, peers]

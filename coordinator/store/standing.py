@@ -1,0 +1,46 @@
+"""Standing of members and devices: removed, in quarantine, or active."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from auth.errors import QuarantinedError, RevokedError
+from coordinator.store.models import Device, Member, Revocation
+
+
+def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
+    """What a member or a device is told that was shut out or quarantined; None for others."""
+    if member.revoked_at is not None:
+        return RevokedError(
+            f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."
+        )
+    if device is None or (device.revoked_at is None and device.quarantined_at is None):
+        return None
+    because = _because(newest_reason(session, device.id))
+    if device.revoked_at is None:
+        return QuarantinedError(
+            f"This device of {member.name} is in quarantine{because}: ask the run's operator to lift that, then run "
+            "the same command again."
+        )
+    return RevokedError(
+        f"This device of {member.name} was removed from this run by its operator{because}. "
+        "Another device may join by a new invite code or login."
+    )
+
+
+def require_active(session: Session, member: Member, device: Device | None = None) -> None:
+    """Raise `RevokedError` for who was shut out, `QuarantinedError` for who is for now."""
+    error = revocation_of(session, member, device)
+    if error is not None:
+        raise error
+
+
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def newest_reason(session: Session, device_id: str) -> str:
+    """Why a device stands on the list; empty where nobody said."""
+    changes = select(Revocation.reason).where(Revocation.device_id == device_id)
+    return session.scalar(changes.order_by(Revocation.id.desc()).limit(1)) or ""

@@ -1,0 +1,121 @@
+"""How fast something may happen: a token bucket.
+
+Who calls without an account: the address behind a connection, how often one address may ask, and how much at once.
+
+An address is all that is known of a stranger. Whoever has an IPv6 network has 2^64 addresses of it, so there the
+network counts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from auth.errors import RequestError
+
+
+class Pace:
+    """Allows `burst` events at once and `per_second` in the long run."""
+
+    def __init__(self, per_second: float, burst: float, now: float) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._level, self._at = burst, now
+
+    def take(self, now: float) -> float:
+        """Count one event and return how many seconds it came too early: 0.0 where it is within the pace."""
+        self._refill(now)
+        self._level -= 1.0
+        return max(0.0, -self._level / self._per_second)
+
+    def allows(self, now: float) -> bool:
+        """Count one event if it is within the pace, and say whether it was."""
+        self._refill(now)
+        if self._level < 1.0:
+            return False
+        self._level -= 1.0
+        return True
+
+    def _refill(self, now: float) -> None:
+        self._level = min(self._burst, self._level + max(0.0, now - self._at) * self._per_second)
+        self._at = now
+
+
+CAPACITY = 4096  # addresses remembered; the one that has asked least recently is forgotten first
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def caller_address(peer: str) -> Address:
+    """The IP address in gRPC's name of a connection (`ipv4:192.0.2.1:50000`, `ipv6:%5B2001:db8::1%5D:50000`)."""
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError as error:
+        raise RequestError("The request came over no internet connection.") from error
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def network_of(address: Address) -> str:
+    """What counts as one caller: an IPv4 address, or an IPv6 network of 64 bits."""
+    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+
+
+def http_caller(client: object) -> str:
+    """What counts as one caller of an ASGI scope's `client`, an (address, port) or None."""
+    host = str(client[0]) if isinstance(client, tuple | list) and client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:  # a proxy's word, or a socket without addresses
+        return host[:64]
+    return network_of(getattr(address, "ipv4_mapped", None) or address)
+
+
+class CallerPlaces:
+    """Lets so many in at once, all together and of one caller; used from one event loop."""
+
+    def __init__(self, total: int, per_caller: int) -> None:
+        self._total, self._per_caller = total, per_caller
+        self._taken: Counter[str] = Counter()
+
+    def enter(self, caller: str, *, counted: bool = True) -> bool:
+        """Take a place, to be given back by `leave`; whether there was one. `counted`: as one of the caller's, too."""
+        if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
+            return False
+        self._taken[caller] += 1
+        return True
+
+    def leave(self, caller: str) -> None:
+        """Give a place back."""
+        self._taken[caller] -= 1
+        if not self._taken[caller]:
+            del self._taken[caller]  # a caller who is gone costs no memory
+
+    def __len__(self) -> int:
+        return self._taken.total()
+
+
+class CallerPace:
+    """Lets each caller ask so many times a minute; used from one event loop."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
+        self._per_minute, self._clock, self._capacity = per_minute, clock, capacity
+        self._paces: dict[str, Pace] = {}  # the one who asked least recently first
+
+    def admit(self, address: Address) -> None:
+        """Count a request; raises `RequestError` for one too many."""
+        if not self.allows(network_of(address)):
+            raise RequestError(f"The coordinator answers this {self._per_minute} times a minute: wait a little.")
+
+    def allows(self, caller: str) -> bool:
+        """Count a request, and say whether it is within the pace."""
+        now = self._clock()
+        pace = self._paces.pop(caller, None) or Pace(self._per_minute / 60, self._per_minute, now)
+        self._paces[caller] = pace
+        if len(self._paces) > self._capacity:
+            del self._paces[next(iter(self._paces))]
+        return pace.allows(now)
+
+    def __len__(self) -> int:
+        return len(self._paces)

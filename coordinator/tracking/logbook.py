@@ -1,0 +1,53 @@
+"""How far a sink is written, on disk: what is about to be written stands there before it is.
+
+Whatever instant the process is killed at, the next one knows which points may have been written, and the sink, if it
+can be asked, how many were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from auth.errors import StorageError
+from auth.files import write_private
+from coordinator.tracking.points import Position
+
+
+class Logbook:
+    """A sink's file; raises `StorageError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, position: Position, ahead: Sequence[Position]) -> None:
+        """What leads to the positions `ahead`, one after the other, is about to be written."""
+        text = json.dumps({"position": asdict(position), "ahead": [asdict(each) for each in ahead]})
+        write_private(self._path, text.encode())
+
+    def settle(self, position: Position) -> None:
+        """All up to here is written."""
+        self.begin(position, ())
+
+    def recover(self, held: int | None) -> Position:
+        """Where to go on, if the sink holds so many rows; None: it cannot tell, and nothing is written twice.
+
+        A sink that holds nothing (its folder was removed) is written anew.
+        """
+        if held == 0:
+            return Position()
+        position, ahead = self._read()
+        if held is None:
+            return ahead[-1] if ahead else position
+        return max([each for each in ahead if each.rows <= held], key=lambda each: each.rows, default=position)
+
+    def _read(self) -> tuple[Position, list[Position]]:
+        try:
+            found = json.loads(self._path.read_bytes())
+            return Position(**found["position"]), [Position(**each) for each in found["ahead"]]
+        except FileNotFoundError:
+            return Position(), []
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"Cannot read {self._path}: remove it to have the sink written anew.") from error

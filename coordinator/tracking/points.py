@@ -1,0 +1,95 @@
+"""What is written of a run, in which order, and how far that is; pure but for the reading of the store.
+
+Each global step and each evaluation is a point, written once. Points are numbered as they are written (rows), and the
+position after each is known beforehand; so a sink that says how many rows it holds says where to go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+
+from coordinator.checkpoints.validations import ValidationRow, validations
+from coordinator.store.engine import Sessions
+from coordinator.store.eras import current_era
+from coordinator.store.models import Era, Step
+
+MOST_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row of a sink."""
+
+    step: int
+    at: float  # Unix seconds
+    values: Mapping[str, float]  # all finite
+    evaluated: bool = False  # an evaluation; else a global step
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a sink is written."""
+
+    rows: int = 0
+    era: int = 0
+    step: int = 0  # the last global step
+    validated_at: float = 0.0  # the last evaluation, Unix seconds
+
+    def after(self, point: Point) -> Position:
+        """The position once this point is written."""
+        if point.evaluated:
+            return replace(self, rows=self.rows + 1, validated_at=point.at)
+        return replace(self, rows=self.rows + 1, step=point.step)
+
+    def rewound(self, era: int, undone_after: Iterable[int]) -> Position:
+        """The position in this era, where the run has returned to checkpoints after these steps meanwhile."""
+        return replace(self, era=era, step=min([self.step, *undone_after]))
+
+
+def in_current_era(sessions: Sessions, position: Position) -> Position:
+    """The position after returns to checkpoints that the sink does not know of yet."""
+    with sessions() as session:
+        era = current_era(session)
+        undone = session.scalars(select(Era.after_step).where(Era.era > position.era)).all()
+    return position.rewound(era, undone)
+
+
+def next_points(sessions: Sessions, position: Position, settled_before: float) -> list[Point]:
+    """The next points in order: steps that were completed before that time, then evaluations."""
+    settled = Step.completed_at <= settled_before
+    following = select(Step).where(Step.step > position.step, settled).order_by(Step.step).limit(MOST_AT_ONCE)
+    with sessions() as session:
+        steps = [step_point(row) for row in session.scalars(following)]
+    news = [row for row in validations(sessions) if row.evaluated_at > position.validated_at]
+    return steps + [evaluation_point(row) for row in sorted(news, key=lambda row: row.evaluated_at)[:MOST_AT_ONCE]]
+
+
+def step_point(row: Step) -> Point:
+    """A global step."""
+    values = {
+        "train/loss": row.loss_sum / row.loss_samples if row.loss_samples else None,
+        "train/samples": row.samples,
+        "train/devices": row.devices,
+        "train/batch_share": row.samples / max(1, row.target_batch_size),
+        "train/era": row.era,
+    }
+    return Point(row.step, row.completed_at, _finite(values))
+
+
+def evaluation_point(row: ValidationRow) -> Point:
+    """What held-out text says of a checkpoint."""
+    values = {
+        "validation/loss": row.loss,
+        "validation/perplexity": row.perplexity,
+        "validation/accuracy": row.accuracy,
+        "validation/sop_accuracy": row.sop_accuracy,
+    }
+    return Point(row.step, row.evaluated_at, _finite(values), evaluated=True)
+
+
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}

@@ -1,0 +1,117 @@
+"""Logging in to administer the run: who may, how often one may try, and whose request this is.
+
+A request that changes something must come from our own page (`Origin`) and bring the login's second token along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import time
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
+
+from fastapi import HTTPException, Request, Response
+
+from coordinator.members.administrators import LIFETIME_S, Administrators, Login, LoginTries
+from coordinator.throttling.rate_limits import CallerPace, http_caller
+
+logger = logging.getLogger(__name__)
+TRIES_PER_MINUTE = 10  # of one address, and of one account
+HASHED_AT_ONCE = 2  # each takes 64 MiB while it is compared
+COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
+MAX_FIELDS = 16
+
+
+class LoginNeededError(Exception):
+    """Nobody is logged in: a page sends the browser to the form, the API says 401."""
+
+
+@dataclass
+class LoginDesk:
+    """Takes logins, at a pace; used from one event loop."""
+
+    administrators: Administrators
+    by_account: LoginTries
+    by_address: CallerPace = field(default_factory=lambda: CallerPace(TRIES_PER_MINUTE, time.monotonic))
+    hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HASHED_AT_ONCE))
+
+    async def log_in(self, request: Request, name: str, password: str) -> str | None:
+        """A new login's token, None for a wrong name or password; raises 429 for too many tries."""
+        within = self.by_address.allows(http_caller(request.client))
+        if not (within and await asyncio.to_thread(self.by_account.allows, name[:64])):
+            raise HTTPException(429, "Too many logins were tried: wait a minute.", {"Retry-After": "60"})
+        async with self.hashing:
+            token = await asyncio.to_thread(self.administrators.log_in, name, password)
+        if token is None:
+            logger.warning("A login failed")  # whose, the log does not say: what is typed may be a password
+        return token
+
+
+def require_privacy(request: Request) -> None:
+    """Passwords and cookies go over HTTPS, or stay on this machine."""
+    if request.url.scheme != "https" and not _is_loopback(request):
+        raise HTTPException(403, "Administer this run over HTTPS, or from the coordinator's own machine.")
+
+
+def _is_loopback(request: Request) -> bool:
+    try:
+        return ipaddress.ip_address(request.client.host if request.client else "").is_loopback
+    except ValueError:
+        return False
+
+
+def require_own_origin(request: Request) -> None:
+    """Raise 403 unless the browser says that one of our own pages sends this."""
+    if request.headers.get("origin") != f"{request.url.scheme}://{request.headers.get('host', '')}":
+        raise HTTPException(403, "This request came from another page.")
+
+
+def require_csrf(login: Login, token: str) -> None:
+    """Raise 403 unless the request brings its login's second token along."""
+    if not hmac.compare_digest(login.csrf_token.encode(), token.encode()):
+        raise HTTPException(403, "This form is of another login: load the page again.")
+
+
+async def current_login(request: Request) -> Login:
+    """A dependency: whose request this is; raises `LoginNeededError`."""
+    require_privacy(request)
+    token = token_of(request)
+    desk: LoginDesk = request.app.state.login_desk
+    login = await asyncio.to_thread(desk.administrators.login_of, token) if token else None
+    if login is None:
+        raise LoginNeededError
+    return login
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """A form's fields; raises 400 for what is no form."""
+    try:
+        return dict(parse_qsl((await request.body()).decode(), max_num_fields=MAX_FIELDS, keep_blank_values=True))
+    except ValueError as error:
+        raise HTTPException(400, "The request is no form.") from error
+
+
+def token_of(request: Request) -> str:
+    """The login's token that the browser brings, if any."""
+    return request.cookies.get(_cookie_name(request), "")[:128]
+
+
+def set_cookie(request: Request, response: Response, token: str) -> None:
+    """Hand the login to the browser: to no script, to no other site, and over HTTPS only where it came so."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        _cookie_name(request), token, max_age=int(LIFETIME_S), path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+def clear_cookie(request: Request, response: Response) -> None:
+    """Take it back."""
+    secure = request.url.scheme == "https"
+    response.delete_cookie(_cookie_name(request), path="/", secure=secure, httponly=True, samesite="strict")
+
+
+def _cookie_name(request: Request) -> str:
+    return SECURE_COOKIE if request.url.scheme == "https" else COOKIE

@@ -1,0 +1,238 @@
+"""The administrators' pages: drawn by the server, without a script; what people wrote is escaped by the templates."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from auth.errors import ConfigError
+from coordinator.members.administrators import Login
+from coordinator.members.invites import ROLE_RANKS
+from coordinator.members.join_page import Invitation
+from coordinator.web.admin.administration import Administration
+from coordinator.web.admin.login import (
+    LoginDesk,
+    clear_cookie,
+    current_login,
+    read_form,
+    require_csrf,
+    require_own_origin,
+    require_privacy,
+    set_cookie,
+    token_of,
+)
+from dashboards import ADMIN
+from peer.runtime.console import format_age
+
+router = APIRouter(prefix="/admin", include_in_schema=False)
+templates = Environment(loader=FileSystemLoader(ADMIN), autoescape=True, undefined=StrictUndefined)
+templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
+Who = Annotated[Login, Depends(current_login)]
+
+
+async def posted_form(request: Request, login: Who) -> dict[str, str]:
+    """The fields of a form that this login's own page has sent."""
+    require_own_origin(request)
+    form = await read_form(request)
+    require_csrf(login, form.get("csrf", ""))
+    return form
+
+
+Form = Annotated[dict[str, str], Depends(posted_form)]
+
+
+def administration(request: Request, login: Login) -> Administration:
+    """The run, for this administrator."""
+    services = request.app.state.services
+    return Administration(services.sessions, services.membership, f"web:{login.name}", services.clock)
+
+
+@router.get("/login")
+async def login_form(request: Request) -> Response:
+    """The form."""
+    require_privacy(request)
+    return draw(request, "login.html", None)
+
+
+@router.post("/login")
+async def log_in(request: Request) -> Response:
+    """Check name and password."""
+    require_privacy(request)
+    require_own_origin(request)
+    form = await read_form(request)
+    desk: LoginDesk = request.app.state.login_desk
+    token = await desk.log_in(request, form.get("name", ""), form.get("password", ""))
+    if token is None:
+        return draw(request, "login.html", None, 403, error="The name or the password is wrong.")
+    answer = _to_members()
+    set_cookie(request, answer, token)
+    return answer
+
+
+@router.post("/logout")
+async def log_out(request: Request, _form: Form) -> Response:
+    """End the login, here and on the server."""
+    desk: LoginDesk = request.app.state.login_desk
+    await asyncio.to_thread(desk.administrators.log_out, token_of(request))
+    answer = RedirectResponse("/admin/login", 303)
+    clear_cookie(request, answer)
+    return answer
+
+
+@router.get("")
+async def members(request: Request, login: Who) -> Response:
+    """All members, and what can be done to them."""
+    return await _members(request, login)
+
+
+@router.post("/invite")
+async def invite(request: Request, login: Who, form: Form) -> Response:
+    """Make a code and show it, this once."""
+    name, role = form.get("name", ""), form.get("role", "")
+    try:
+        run = administration(request, login)
+        code = await asyncio.to_thread(run.invite, name, role, number(form.get("days", "")))
+    except ConfigError as error:
+        return await _members(request, login, 400, error=str(error))
+    services = request.app.state.services
+    link, software = request.app.state.join_link, services.software_address
+    invitation = Invitation.of(code, role, link, services.web_address, software)
+    return await _members(request, login, invited=name, invitation=invitation)
+
+
+@router.post("/revoke")
+async def revoke(request: Request, login: Who, form: Form) -> Response:
+    """Shut a member out."""
+    return await _act(request, login, "revoke", form, "name", "reason")
+
+
+@router.post("/revoke-device")
+async def revoke_device(request: Request, login: Who, form: Form) -> Response:
+    """Shut one device of a member out."""
+    return await _act_on_device(request, login, "revoke_device", form)
+
+
+@router.get("/quarantine")
+async def quarantines(request: Request, login: Who) -> Response:
+    """Which devices are cut off for now, and by whose words."""
+    return await _quarantines(request, login)
+
+
+@router.post("/quarantine")
+async def quarantine(request: Request, login: Who, form: Form) -> Response:
+    """Cut one device of a member off until that is lifted."""
+    return await _act_on_device(request, login, "quarantine", form)
+
+
+@router.post("/lift")
+async def lift(request: Request, login: Who, form: Form) -> Response:
+    """Lift the quarantine of a device."""
+    try:
+        await asyncio.to_thread(administration(request, login).lift, form.get("name", ""), form.get("device", ""))
+    except ConfigError as error:
+        return await _quarantines(request, login, 400, error=str(error))
+    return RedirectResponse("/admin/quarantine", 303)
+
+
+@router.post("/display-name")
+async def display_name(request: Request, login: Who, form: Form) -> Response:
+    """Show a member under another name."""
+    return await _act(request, login, "show_as", form, "name", "display_name")
+
+
+@router.post("/hide-name")
+async def hide_name(request: Request, login: Who, form: Form) -> Response:
+    """Show the public a number instead of a name, or end that."""
+    try:
+        run, hidden = administration(request, login), form.get("hidden", "") == "yes"
+        await asyncio.to_thread(run.hide_name, form.get("name", ""), hidden)
+    except ConfigError as error:
+        return await _members(request, login, 400, error=str(error))
+    return _to_members()
+
+
+@router.post("/erase")
+async def erase(request: Request, login: Who, form: Form) -> Response:
+    """Forget a member."""
+    return await _act(request, login, "erase", form, "name", "confirmation")
+
+
+@router.get("/devices")
+async def devices(request: Request, login: Who, member: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """The members' machines, or one member's."""
+    return await _devices(request, login, member)
+
+
+@router.get("/refusals")
+async def refusals(request: Request, login: Who) -> Response:
+    """What was refused."""
+    rows = await asyncio.to_thread(administration(request, login).refusals)
+    facts = [(row.at, (row.kind, row.code, row.reason)) for row in rows]
+    return draw(request, "rows.html", login, title="Refusals", rows=facts)
+
+
+@router.get("/audit")
+async def audit(request: Request, login: Who) -> Response:
+    """Who did what."""
+    rows = await asyncio.to_thread(administration(request, login).audit)
+    facts = [(row.at, (row.actor, row.act, row.subject, row.detail)) for row in rows]
+    return draw(request, "rows.html", login, title="Audit log", rows=facts)
+
+
+def number(text: str) -> float:
+    """A form's number; raises 400."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise HTTPException(400, "The days must be a number.") from error
+
+
+async def _act(request: Request, login: Login, act: str, form: dict[str, str], *names: str) -> Response:
+    action = getattr(administration(request, login), act)
+    try:
+        await asyncio.to_thread(action, *(form.get(name, "") for name in names))
+    except ConfigError as error:
+        return await _members(request, login, 400, error=str(error))
+    return _to_members()
+
+
+async def _act_on_device(request: Request, login: Login, act: str, form: dict[str, str]) -> Response:
+    name, device, reason = (form.get(field, "") for field in ("name", "device", "reason"))
+    action = getattr(administration(request, login), act)
+    try:
+        await asyncio.to_thread(action, name, device, reason)
+    except ConfigError as error:
+        return await _devices(request, login, name, 400, error=str(error))
+    return RedirectResponse(f"/admin/devices?{urlencode({'member': name})}", 303)
+
+
+async def _quarantines(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
+    found = await asyncio.to_thread(administration(request, login).quarantines)
+    return draw(request, "quarantine.html", login, status, quarantines=found, **values)
+
+
+async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
+    found = await asyncio.to_thread(administration(request, login).members)
+    values = {"invited": "", "invitation": None} | values
+    return draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
+
+
+async def _devices(request: Request, login: Login, member: str, status: int = 200, **values: Any) -> Response:
+    found = await asyncio.to_thread(administration(request, login).devices, member)
+    return draw(request, "devices.html", login, status, devices=found, member=member, **values)
+
+
+def draw(request: Request, template: str, login: Login | None, status: int = 200, **values: Any) -> Response:
+    """A page from its template."""
+    known = {"run": request.app.state.config.run.name, "login": login, "here": request.url.path, "error": ""}
+    return HTMLResponse(templates.get_template(template).render(known | values), status)
+
+
+def _to_members() -> Response:
+    return RedirectResponse("/admin", 303)

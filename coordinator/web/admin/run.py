@@ -1,0 +1,139 @@
+"""The administrators' page of checkpoints: which there are, and going back to one of them.
+
+The administrators' page that steers the live run, and the same acts as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from auth.errors import ConfigError
+from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.steering import Act, Steersman, announcements, read_helm
+from coordinator.members.administrators import Login
+from coordinator.web.admin.api import own_request
+from coordinator.web.admin.members import Form, Who, administration, draw
+from coordinator.web.state.live import LiveSnapshot
+
+steering_router = APIRouter(tags=["administration"])
+
+SHOWN_ANNOUNCEMENTS = 20
+
+Count = Annotated[int, Field(ge=0, le=2**40)]
+
+
+class SteeringRequest(BaseModel):
+    """One act, with what it needs: a step to stop with, what to change from which step, a text to announce."""
+
+    model_config = ConfigDict(extra="forbid")
+    act: Act
+    step: Count | None = None
+    learning_rate_scale: float | None = None
+    target_batch_size: Count | None = None
+    checkpoint_every: Count | None = None
+    text: Annotated[str, Field(max_length=1000)] = ""
+
+    def take(self, steersman: Steersman) -> str:
+        """Do it; returns what follows. Raises `ConfigError`."""
+        if self.act == "pause":
+            return steersman.pause()
+        if self.act == "resume":
+            return steersman.resume()
+        if self.act == "stop":
+            return steersman.stop_at(self.step)
+        if self.act == "announce":
+            return steersman.announce(self.text)
+        return steersman.change(
+            self.step,
+            learning_rate_scale=self.learning_rate_scale,
+            target_batch_size=self.target_batch_size,
+            checkpoint_every=self.checkpoint_every,
+        )
+
+
+@steering_router.get("/admin/steering", include_in_schema=False)
+async def steering(request: Request, login: Who) -> Response:
+    """What holds, what is to come, and the forms."""
+    return await _steering(request, login)
+
+
+@steering_router.post("/admin/steer", include_in_schema=False)
+async def steer(request: Request, login: Who, form: Form) -> Response:
+    """One act from a form; fields that are left empty say nothing."""
+    fields = {name: value for name, value in form.items() if name in SteeringRequest.model_fields and value}
+    try:
+        act = SteeringRequest.model_validate(fields)
+    except ValueError:
+        return await _steering(request, login, 400, error="Steps and samples are whole numbers, the scale a number.")
+    try:
+        await _steer(request, login, act.take)
+    except ConfigError as error:
+        return await _steering(request, login, 400, error=str(error))
+    return RedirectResponse("/admin/steering", 303)
+
+
+@steering_router.post("/api/admin/v1/steer", dependencies=[Depends(own_request)])
+async def steer_by_api(request: Request, login: Who, body: SteeringRequest) -> dict[str, str]:
+    """Steer the live run."""
+    return {"done": await _steer(request, login, body.take)}
+
+
+async def _steer(request: Request, login: Login, act: Callable[[Steersman], str]) -> str:
+    return await asyncio.to_thread(administration(request, login).steer, request.app.state.config, act)
+
+
+async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
+    sessions = request.app.state.sessions
+    helm, said = await asyncio.to_thread(lambda: (read_helm(sessions), announcements(sessions)))
+    newest = said[::-1][:SHOWN_ANNOUNCEMENTS]
+    return draw(request, "steering.html", login, status, helm=helm, announcements=newest, **values)
+
+
+router = APIRouter(prefix="/admin", include_in_schema=False)
+
+SUSPECT = "suspect-"  # a field for each device that is to be cut off, followed by its id
+
+Step = Annotated[int, Query(ge=0, le=2**40)]
+
+
+@router.get("/checkpoints")
+async def checkpoints(request: Request, login: Who, step: Step | None = None) -> Response:
+    """All checkpoints; with a step, who has contributed since, and the form to go back to it."""
+    return await _checkpoints(request, login, step)
+
+
+@router.post("/rewind")
+async def rewind(request: Request, login: Who, form: Form) -> Response:
+    """Undo all steps after a checkpoint's, which must be typed again."""
+    step = form.get("step", "")
+    suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
+    try:
+        if not step.isdecimal() or step != form.get("confirmation"):
+            raise ConfigError("To go back to a checkpoint, type its step again.")
+        run, state = administration(request, login), request.app.state
+        await asyncio.to_thread(run.rewind, state.checkpoints_dir, state.services.ledger, int(step), suspects)
+    except ConfigError as error:
+        return await _checkpoints(request, login, None, 400, error=str(error))
+    return RedirectResponse("/admin/checkpoints", 303)
+
+
+async def _checkpoints(request: Request, login: Login, step: int | None, status: int = 200, **values: Any) -> Response:
+    live: LiveSnapshot = request.app.state.live
+    rows: list[CheckpointRow] = list(live.current.checkpoints)
+    losses = {row.step: row.facts["loss"] for row in live.current.validations}
+    run = administration(request, login)
+    since = [] if step is None else await asyncio.to_thread(run.contributors_since, step)
+    found = {
+        "alarms": live.current.alarms,
+        "checkpoints": rows,
+        "losses": losses,
+        "chosen": step,
+        "contributors": since,
+    }
+    return draw(request, "checkpoints.html", login, status, **found, **values)

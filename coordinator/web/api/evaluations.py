@@ -1,0 +1,132 @@
+"""The public API of evaluations: each task's curve over checkpoints; and where evaluators elsewhere report to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from auth.errors import RequestError
+from coordinator.context.services import RunServices
+from coordinator.evaluation.evaluations import EvaluationRow, curves, evaluator_of, record_evaluation
+from coordinator.evaluation.reports import Report, SignedReport
+from coordinator.evaluation.tasks.results import ProbeResult
+from coordinator.web.api.run import cached, live_of
+from coordinator.web.state.snapshot import Snapshot
+from peer.config.evaluation import Task
+
+MAX_CLOCK_AHEAD_S = 300.0
+router = APIRouter(prefix="/api/v1", tags=["run"])
+
+
+class Measure(BaseModel):
+    """One measure over the seeds that count."""
+
+    mean: float | None
+    std: float | None
+
+
+class Point(BaseModel):
+    """A task on the checkpoint of a step; times in Unix seconds."""
+
+    step: int
+    manifest_sha256: str
+    mean: float | None  # of the task's metric, over the seeds that count
+    std: float | None
+    seeds: int
+    failed_seeds: int
+    values: list[float]  # of each seed that counts
+    metrics: dict[str, Measure]
+    examples: int
+    evaluator: str
+    evaluated_at: float
+    elapsed_s: float
+
+
+class ReferenceLine(BaseModel):
+    """An earlier model's score."""
+
+    name: str
+    value: float
+
+
+class TaskCurve(BaseModel):
+    """A task of the run file, with its points in the order of their steps."""
+
+    name: str
+    kind: str
+    metric: str
+    higher_is_better: bool
+    task_sha256: str
+    references: list[ReferenceLine]
+    points: list[Point]
+    probes: list[ProbeResult]  # of the newest point
+    config: Task
+
+
+class Evaluations(BaseModel):
+    """All tasks of the run."""
+
+    era: int
+    tasks: list[TaskCurve]
+
+
+class Taken(BaseModel):
+    """What a report was about."""
+
+    evaluator: str
+    step: int
+    task: str
+
+
+def evaluations_of(snapshot: Snapshot, tasks: Sequence[Task]) -> Evaluations:
+    """The answer to how the run's checkpoints do on its tasks."""
+    return Evaluations(era=snapshot.era, tasks=[TaskCurve(**each) for each in curves(tasks, snapshot.evaluations)])
+
+
+@router.get("/evaluations", response_model=Evaluations)
+async def evaluations(request: Request) -> Response:
+    """Each task of the run with its points, in the order of their steps, and its reference lines."""
+    snapshot, tasks = live_of(request).current, request.app.state.config.evaluation.tasks
+    return await cached(request, "evaluations", snapshot.taken_at, partial(evaluations_of, snapshot, tasks))
+
+
+@router.post("/evaluations")
+async def report(request: Request, signed: SignedReport) -> Taken:
+    """Take an evaluator's report: 401 for a signature that is none, 403 for a key that the operator did not allow.
+
+    404 for a checkpoint that the run does not know (it may have been undone), 409 for a task that is not the run's.
+    """
+    services: RunServices = request.app.state.services
+    try:
+        opened = signed.opened()
+    except RequestError as error:
+        raise HTTPException(401, str(error)) from error
+    name = await asyncio.to_thread(evaluator_of, services.sessions, bytes.fromhex(signed.key))
+    if name is None:
+        raise HTTPException(
+            403,
+            f"The operator must allow this evaluator: `manyhands coordinator evaluators DIR add NAME {signed.key}`.",
+        )
+    _check(services, opened)
+    row = EvaluationRow(opened.step, opened.manifest_sha256, name, opened.result, opened.evaluated_at)
+    if not await asyncio.to_thread(record_evaluation, services.sessions, row):
+        raise HTTPException(
+            404, f"The run knows no such checkpoint of step {opened.step}: it may have been removed or undone."
+        )
+    return Taken(evaluator=name, step=opened.step, task=opened.result.task)
+
+
+def _check(services: RunServices, report: Report) -> None:
+    """Raise `HTTPException` for what is not about this run's tasks, or is from a clock that would always win."""
+    if report.run != services.config.run.name:
+        raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")
+    known = {task.name: task.sha256 for task in services.config.evaluation.tasks}
+    if known.get(report.result.task) != report.result.task_sha256:
+        raise HTTPException(409, f"The run has no task {report.result.task} with these examples and this recipe.")
+    if report.evaluated_at > services.clock() + MAX_CLOCK_AHEAD_S:
+        raise HTTPException(409, "The report is from the future: set the evaluator's clock.")

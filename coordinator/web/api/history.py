@@ -1,0 +1,187 @@
+"""The whole history for download, for researchers; a few at once, as making it takes a while.
+
+The run's history for everybody: what happened at each step, in stretches of a hundred, and its milestones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import IO, Annotated, Literal
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from coordinator.context.services import RunServices
+from coordinator.ledger.contributions import LATE_STEPS
+from coordinator.statistics.history import TableName, csv_lines, write_parquet
+from coordinator.statistics.milestones import milestones
+from coordinator.statistics.moments import CHUNK_STEPS, Chunk, read_chunk
+from coordinator.throttling.rate_limits import CallerPlaces, http_caller
+from coordinator.web.api.run import cached, live_of
+from coordinator.web.http.answers import AnswerCache, answer
+from coordinator.web.state.snapshot import Snapshot
+
+MAX_CHUNK = 2**31 // CHUNK_STEPS
+
+SETTLED_S = 60  # so old may be what is told of steps that are long over: late receipts and other names still change it
+
+KEPT_CHUNKS = 32  # in memory, a quarter of a megabyte each where forty devices train
+
+moments_router = APIRouter(prefix="/api/v1", tags=["history"])
+
+
+class DeviceName(BaseModel):
+    """Whose a device is, and what it says it is; `number` tells a member's devices apart."""
+
+    number: int
+    member: str
+    hardware: str
+
+
+class AveragingGroup(BaseModel):
+    """Devices that averaged with each other: `size` counts the keeper and those who only average, too."""
+
+    size: int
+    samples: int | None
+    averaging_s: float
+    devices: list[int]
+
+
+class LostSamples(BaseModel):
+    """Samples that came to nothing."""
+
+    device: int
+    samples: int
+    reason: str
+
+
+class MomentFacts(BaseModel):
+    """A global step; devices are places in the stretch's list."""
+
+    step: int
+    era: int
+    completed_at: float
+    loss: float | None
+    samples: int
+    target_batch_size: int
+    shares: list[tuple[int, int]]  # device, samples that count; the most first
+    groups: list[AveragingGroup]
+    lost: list[LostSamples]
+    refused: dict[str, int]  # since the step before, by kind
+    online: list[int]
+    undone: int  # devices that had taken this step before a return to a checkpoint undid it
+    returned: bool  # the run returned to the checkpoint of this step
+
+
+class Moments(BaseModel):
+    """A stretch of the run: what there is of the steps `first` to `last`."""
+
+    first: int
+    last: int
+    steps_per_chunk: int
+    devices: list[DeviceName]
+    moments: list[MomentFacts]
+
+
+class MilestoneFacts(BaseModel):
+    """What was reached, in its kind's unit: steps, samples, devices, nats."""
+
+    kind: Literal["first-step", "samples", "devices", "loss"]
+    value: float
+    step: int
+    at: float
+
+
+class Milestones(BaseModel):
+    """All of them, in the order of steps."""
+
+    era: int
+    milestones: list[MilestoneFacts]
+
+
+@moments_router.get("/moments/{chunk}", response_model=Moments)
+async def moments(request: Request, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
+    """Who was online, which groups averaged, what failed and the loss, at the 100 global steps from 100 * chunk + 1."""
+    services: RunServices = request.app.state.services
+    snapshot = live_of(request).current
+    last = snapshot.steps[-1].step if snapshot.steps else 0
+    is_over = (chunk + 1) * CHUNK_STEPS < last - LATE_STEPS
+    version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
+    answers: AnswerCache = request.app.state.moments
+    return answer(request, await answers.get(chunk, version, lambda: moments_of(read_chunk(services.sessions, chunk))))
+
+
+@moments_router.get("/milestones", response_model=Milestones)
+async def all_milestones(request: Request) -> Response:
+    """What was reached: the first step, powers of ten of samples, records of devices and of loss."""
+    snapshot = live_of(request).current
+    return await cached(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
+
+
+def moments_of(chunk: Chunk) -> Moments:
+    """A stretch as it is sent."""
+    return Moments(**asdict(chunk), steps_per_chunk=CHUNK_STEPS)
+
+
+def milestones_of(snapshot: Snapshot) -> Milestones:
+    """All milestones as they are sent."""
+    found = milestones(snapshot.steps, snapshot.validations)
+    facts = [MilestoneFacts(kind=each.kind.value, value=each.value, step=each.step, at=each.at) for each in found]
+    return Milestones(era=snapshot.era, milestones=facts)
+
+
+EXPORTS, EXPORTS_PER_CALLER = 2, 1
+
+PIECE_BYTES = 64 * 1024
+
+PARQUET = "application/vnd.apache.parquet"
+
+router = APIRouter(prefix="/api/v1", tags=["run"])
+
+Format = Literal["csv", "parquet"]
+
+File = {"description": "The table.", "content": {"text/csv": {}, PARQUET: {}}}
+
+
+async def export_place(request: Request) -> AsyncIterator[None]:
+    """A dependency: a place among those who download, given back when the answer is sent."""
+    places: CallerPlaces = request.app.state.exports
+    caller = http_caller(request.client)
+    if not places.enter(caller):
+        raise HTTPException(503, "Others are downloading the history: try again in a minute.", {"Retry-After": "60"})
+    try:
+        yield
+    finally:
+        places.leave(caller)
+
+
+@router.get(
+    "/history/{table}.{format}",
+    response_class=StreamingResponse,
+    responses={200: File},
+    dependencies=[Depends(export_place)],
+)
+def history(
+    request: Request,
+    table: Annotated[TableName, Path()],
+    format: Annotated[Format, Path()],  # noqa: A002
+) -> StreamingResponse:
+    """A table of the whole history: `steps`, `contributions` (of devices to steps), `sessions`, `validations`."""
+    sessions, run = request.app.state.sessions, request.app.state.config.run.name
+    headers = {"Content-Disposition": f'attachment; filename="{run}-{table}.{format}"', "Cache-Control": "no-cache"}
+    if format == "csv":
+        return StreamingResponse(csv_lines(sessions, table), media_type="text/csv; charset=utf-8", headers=headers)
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by whoever sends it
+    write_parquet(sessions, table, file)
+    return StreamingResponse(_pieces(file), media_type=PARQUET, headers=headers)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        file.seek(0)
+        while piece := file.read(PIECE_BYTES):
+            yield piece

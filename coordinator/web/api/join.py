@@ -1,0 +1,137 @@
+"""The public API about taking part: how, what it uses, and what an invite code is worth to who has it."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from statistics import median
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator.context.services import RunServices
+from coordinator.members.join_page import MAX_CODE_CHARS, InviteState, invite_facts, notebooks_of
+from coordinator.run.software import NOTEBOOK_NAME
+from coordinator.web.api.run import cached, live_of
+from coordinator.web.http.answers import encode
+from coordinator.web.state.snapshot import Snapshot
+from peer.runtime.software import install_commands
+
+MEASURED_STEPS = 20
+router = APIRouter(prefix="/api/v1", tags=["people"])
+
+
+class NotebookLinks(BaseModel):
+    """Addresses that open the run's notebook."""
+
+    colab: str
+    kaggle: str
+
+
+class SoftwareLinks(BaseModel):
+    """The software that the run brings: addresses that end in `#sha256=` and the digest of what is there."""
+
+    version: str
+    wheel: str
+    constraints: str
+    install: list[str]  # commands that fetch the wheel, check it, and install it in a folder of its own
+    notebook: str  # the notebook's address; it asks neither for the software nor for the join link
+
+
+class LoginLink(BaseModel):
+    """With whom one may log in instead of bringing an invite."""
+
+    name: str
+    title: str
+
+
+class Needs(BaseModel):
+    """What taking part uses of a machine; null: not known before the first checkpoint or step."""
+
+    state_bytes: int | None  # of the model and its optimizer: in memory, and to download at joining
+    step_s: float | None  # how long the newest global steps took, the median
+    sequence_length: int  # tokens of one sample
+    target_batch_size: int  # samples of one global step
+
+
+class Joining(BaseModel):
+    """How to take part in this very run."""
+
+    run: str
+    join_link: str
+    command: str
+    software: SoftwareLinks
+    notebooks: NotebookLinks | None
+    logins: list[LoginLink]
+    needs: Needs
+
+
+class InviteCode(BaseModel):
+    """A code, which stands in no address and so in no log."""
+
+    model_config = ConfigDict(extra="forbid")
+    code: Annotated[str, Field(min_length=1, max_length=MAX_CODE_CHARS)]
+
+
+class InviteAnswer(BaseModel):
+    """What it is worth; the rest is empty where nobody knows it."""
+
+    state: InviteState
+    member: str
+    command: str
+    expires_at: float | None
+
+
+@router.get("/joining", response_model=Joining)
+async def joining(request: Request) -> Response:
+    """What to do, and what it uses."""
+    snapshot = live_of(request).current
+    return await cached(request, "joining", snapshot.taken_at, lambda: joining_of(request.app.state, snapshot))
+
+
+@router.post("/invite", response_model=InviteAnswer)
+async def invite(request: Request, body: InviteCode) -> Response:
+    """Whether this code still admits somebody, and whom."""
+    services = request.app.state.services
+    found = await asyncio.to_thread(invite_facts, services.sessions, body.code, services.clock())
+    said = InviteAnswer(state=found.state, member=found.member, command=found.command, expires_at=found.expires_at)
+    return Response(encode(said).content, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def joining_of(state: Any, snapshot: Snapshot) -> Joining:
+    """See `joining`; `state` is the application's."""
+    services, link = state.services, state.join_link
+    config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
+    notebooks = notebooks_of(state.notebook_url)
+    return Joining(
+        run=config.run.name,
+        join_link=link,
+        command=f"manyhands join '{link}'",
+        software=software_links(services),
+        notebooks=None if notebooks is None else NotebookLinks(colab=notebooks.colab, kaggle=notebooks.kaggle),
+        logins=[LoginLink(name=name, title=title) for name, title in services.logins.titles.items()],
+        needs=Needs(
+            state_bytes=None if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes,
+            step_s=step_seconds([row.completed_at for row in snapshot.steps[-MEASURED_STEPS:]]),
+            sequence_length=config.data.sequence_length,
+            target_batch_size=config.averaging.target_batch_size,
+        ),
+    )
+
+
+def software_links(services: RunServices) -> SoftwareLinks:
+    """Where the run's software is."""
+    return SoftwareLinks(
+        version=services.software.version,
+        wheel=services.software_address,
+        constraints=services.software.constraints_address(services.web_address),
+        install=list(install_commands(services.software_address)),
+        notebook=f"{services.web_address}/software/{NOTEBOOK_NAME}",
+    )
+
+
+def step_seconds(completed_at: list[float]) -> float | None:
+    """The median time between global steps; None before there are two."""
+    gaps = [after - before for before, after in pairwise(sorted(completed_at))]
+    return round(median(gaps), 1) if gaps else None

@@ -1,0 +1,168 @@
+"""Visitors try the model: a sentence goes into the queue, its answer is asked for by its name until it is there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator.context.services import RunServices
+from coordinator.ledger.presence import CheckpointRow
+from coordinator.playground.questions import (
+    MAX_BLANKS,
+    MAX_CHARACTERS,
+    PATIENCE_S,
+    QuestionRow,
+    QueueFullError,
+    ask,
+    clean_sentence,
+    find_question,
+)
+from coordinator.throttling.rate_limits import CallerPace, http_caller
+from coordinator.web.api.run import cached, live_of
+from coordinator.web.state.snapshot import Snapshot
+from peer.config.run import RunConfig
+
+ASKS_PER_MINUTE = 30  # of one address: a sentence put to a handful of checkpoints, again and again
+WAIT = {"Retry-After": "10"}
+MAX_PAGE_CHECKPOINTS = 12  # that one sentence may be compared over
+router = APIRouter(prefix="/api/v1/trials", tags=["model"])
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sentence(_Body):
+    """What a visitor asks: one checkpoint, or the newest that is published."""
+
+    text: Annotated[str, Field(max_length=4 * MAX_CHARACTERS)]
+    step: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+
+
+class Guess(_Body):
+    """A token and how likely the model holds it, between 0 and 1."""
+
+    token: str
+    probability: float
+
+
+class Asked(_Body):
+    """How far a sentence is; `blanks` has the likeliest tokens for each blank, or for what follows, once answered."""
+
+    id: str
+    step: int
+    manifest_sha256: str
+    state: Literal["waiting", "answered", "failed"]
+    text: str
+    blanks: list[list[Guess]]
+    reason: str
+    ahead: int
+
+
+class Trial(_Body):
+    """Whether the model can be tried, and how."""
+
+    on: bool
+    kind: Literal["blanks", "continuation"]
+    language: str
+    max_characters: int
+    max_blanks: int
+    steps: list[int]  # of checkpoints that can be asked, in order
+
+
+async def admit_asking(request: Request) -> None:
+    """Count what an address asks; raises `HTTPException`."""
+    pace: CallerPace = request.app.state.ask_pace
+    if not pace.allows(http_caller(request.client)):
+        raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
+
+
+@router.get("", response_model=Trial)
+async def trial(request: Request) -> Response:
+    """Whether the model can be tried, and which checkpoints can be asked."""
+    snapshot = live_of(request).current
+    return await cached(request, "trials", snapshot.taken_at, partial(trial_of, request.app.state.config, snapshot))
+
+
+def trial_of(config: RunConfig, snapshot: Snapshot) -> Trial:
+    """See `trial`."""
+    steps = [row.step for row in _published(snapshot)]
+    return Trial(
+        on=config.dashboard.try_it and bool(steps),
+        kind="blanks" if _is_masked(config) else "continuation",
+        language=config.run.language,
+        max_characters=MAX_CHARACTERS,
+        max_blanks=MAX_BLANKS,
+        steps=spread(sorted(steps), MAX_PAGE_CHECKPOINTS),
+    )
+
+
+@router.post(
+    "",
+    status_code=202,
+    responses={200: {"model": Asked, "description": "The answer was known."}},
+    dependencies=[Depends(admit_asking)],
+)
+def ask_model(request: Request, sentence: Sentence, response: Response) -> Asked:
+    """Put a sentence to a published checkpoint: 202 while it waits, 200 with the answer if that is known."""
+    services: RunServices = request.app.state.services
+    if not services.config.dashboard.try_it:
+        raise HTTPException(404, "This run's model answers no visitors.")
+    text = clean_sentence(sentence.text, masked=_is_masked(services.config))
+    checkpoint = _wanted(live_of(request).current, sentence.step)
+    try:
+        row = ask(services.sessions, checkpoint, text, services.clock())
+    except QueueFullError as error:
+        raise HTTPException(429, str(error), {"Retry-After": f"{PATIENCE_S:.0f}"}) from error
+    response.status_code = 202 if row.answered_at is None else 200
+    return _asked(row)
+
+
+@router.get("/{identity}")
+def answer(request: Request, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> Asked:
+    """How far a sentence is."""
+    services: RunServices = request.app.state.services
+    row = find_question(services.sessions, identity, services.clock())
+    if row is None:
+        raise HTTPException(404, "This sentence waits no more: ask again.")
+    return _asked(row)
+
+
+def spread(steps: list[int], most: int) -> list[int]:
+    """At most so many of these, evenly over all, the first and the last among them."""
+    if len(steps) <= most:
+        return steps
+    return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
+
+
+def _published(snapshot: Snapshot) -> list[CheckpointRow]:
+    return [row for row in snapshot.checkpoints if not row.withheld]
+
+
+def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
+    found = [row for row in _published(snapshot) if step is None or row.step == step]
+    if not found:
+        named = "yet" if step is None else f"of step {step}"
+        raise HTTPException(404, f"There is no published checkpoint {named}.")
+    return found[0]  # the newest comes first
+
+
+def _is_masked(config: RunConfig) -> bool:
+    return config.objective.name.startswith("mlm")
+
+
+def _asked(row: QuestionRow) -> Asked:
+    failed = bool(row.reason)
+    return Asked(
+        id=row.id,
+        step=row.step,
+        manifest_sha256=row.manifest_sha256,
+        state="failed" if failed else "waiting" if row.answered_at is None else "answered",
+        text=row.text,
+        blanks=[[Guess(token=each.token, probability=each.probability) for each in blank] for blank in row.answer],
+        reason=row.reason,
+        ahead=row.ahead,
+    )

@@ -1,0 +1,244 @@
+"""A run's dashboard as a folder of plain files, which any web host serves for ever: the same pages, without a service.
+
+The web application itself is asked, in this process and over no network, for each page and each answer that the pages
+ask for; what it says is written down. Of one moment: the run may go on meanwhile.
+
+What the pages' scripts ask the API for, with the same parameters: what an archive must have an answer to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import shutil
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import httpx2
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from auth.errors import ConfigError, StorageError
+from auth.files import new_directory
+from coordinator.checkpoints.manifest import FileEntry
+from coordinator.context.services import RunServices, open_run_services
+from coordinator.ledger.shares import DAY_S
+from coordinator.run.directory import RunDirectory
+from coordinator.statistics.moments import chunk_of
+from coordinator.statistics.people import HardwareClass, Window, people
+from coordinator.store.engine import Sessions
+from coordinator.web import WebState, create_app
+from coordinator.web.api.sharing import embed_page
+from coordinator.web.pages.frozen import Archive, Parameters, answer_name
+from coordinator.web.pages.translations import choose_language
+from coordinator.web.pages.views import VIEWS
+from dashboards import catalogs, page_files, page_version
+
+Question = tuple[str, Parameters]
+
+ANSWERS: Sequence[Question] = (
+    ("overview", {}),
+    ("curve", {"points": 600}),
+    ("curve", {"points": 800}),
+    *(("curve", {"points": 1000, "smoothing": smoothing}) for smoothing in (0, 20, 100, 500)),
+    ("checkpoints", {}),
+    ("validations", {}),
+    ("evaluations", {}),
+    ("publications", {}),
+    ("milestones", {}),
+    ("trials", {}),
+)
+
+TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # the choices in participants.html
+
+
+def questions(sessions: Sessions, last_step: int, at: float) -> Iterator[Question]:
+    """All of them, of this moment (Unix seconds), to be taken one by one; `last_step`: 0 before the first.
+
+    Members come last, so that whoever an earlier answer names has a page, also who joined while it was written.
+    """
+    yield from ANSWERS
+    yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
+    yield from _timelines(at)
+    yield from _leaderboards()
+    yield from ((f"participants/{person.number}", {}) for person in people(sessions, at))
+
+
+def _timelines(at: float) -> Iterator[Question]:
+    until = math.ceil(at / 60) * 60  # as participants.js has it
+    for days in TIMELINE_DAYS:
+        yield "stays", {"since": max(0, until - days * DAY_S), "until": until}
+
+
+def _leaderboards() -> Iterator[Question]:
+    yield "participants", {}
+    for window, kind in product(Window, (None, *HardwareClass)):
+        yield "participants", {"window": window.value} | ({} if kind is None else {"kind": kind.value})
+
+
+MANIFEST = "archive.json"
+
+FORMAT_VERSION = 1
+
+FILES = (
+    *("curve.svg", "card.png", "plotly.min.js", "openapi.json"),
+    *(f"api/v1/history/{table}.csv" for table in ("steps", "sessions", "validations")),
+    *(f"api/v1/history/{table}.parquet" for table in ("steps", "contributions", "sessions", "validations")),
+)
+
+
+class ArchiveManifest(BaseModel):
+    """What an archive holds, and of which run: archive.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format_version: int
+    run: str
+    fingerprint: str  # of the run's certificate: another run may have the same name
+    step: int
+    taken_at: float  # Unix seconds
+    files: dict[str, FileEntry]
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together, the manifest aside."""
+        return sum(file.size_bytes for file in self.files.values())
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted: where the archive will be served ("": not known), and whether it replaces an earlier one."""
+
+    out: Path
+    address: str = ""
+    overwrite: bool = False
+
+
+def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveManifest:
+    """Write the run's archive; raises `ConfigError` for a folder that is taken, `StorageError`.
+
+    With `overwrite` an earlier archive of the same run goes when the new one is complete, and nothing else does.
+    """
+    earlier = _earlier(directory, wish)
+    target = wish.out.absolute()
+    aside = target.with_name(f".{target.name}.archive") if earlier else target
+    if earlier:
+        shutil.rmtree(aside, ignore_errors=True)  # what another attempt left
+    with open_run_services(directory, lambda: now) as services, new_directory(aside) as folder:
+        manifest = asyncio.run(_fill(folder, directory, _without_trials(services), wish.address, now))
+        _open_to_all(folder)
+    if earlier:
+        _replace(target, aside)
+    return manifest
+
+
+async def _fill(
+    folder: Path, directory: RunDirectory, services: RunServices, address: str, now: float
+) -> ArchiveManifest:
+    language = choose_language(services.config.run.language.split("-")[0].lower(), "")
+    archive = Archive(now, address.rstrip("/"), language)
+    app = create_app(WebState(directory, services, archive))
+    async with app.router.lifespan_context(app):
+        files = {name: _write(folder / name, content) async for name, content in _contents(app, archive)}
+        step = _last_step(app)
+    manifest = ArchiveManifest(
+        format_version=FORMAT_VERSION,
+        run=services.config.run.name,
+        fingerprint=directory.join_link.fingerprint,
+        step=step,
+        taken_at=now,
+        files=files,
+    )
+    _write(folder / MANIFEST, manifest.model_dump_json(indent=2).encode())
+    return manifest
+
+
+async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, bytes]]:
+    """Every file of the archive: its path and what it holds."""
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://archive") as client:
+        for view in (view for view in VIEWS if view.in_archive):
+            for language in catalogs():
+                content = await _ask(client, f"/{view.path}", {"lang": language})
+                yield archive.page_name(view.name, language), content
+        for name in FILES:
+            yield name, await _ask(client, f"/{name}", {})
+        for name in page_files():
+            path = f"static/{page_version()}/{name}"
+            yield path, await _ask(client, f"/{path}", {})
+        async for name, content in _answers(client, questions(app.state.sessions, _last_step(app), archive.at)):
+            yield f"api/v1/{name}", content
+    run, snapshot = app.state.config.run.name, app.state.live.current
+    page = embed_page(run, snapshot, archive.address or "../..", "auto", "../../curve.svg")
+    yield "embed/loss/index.html", page.encode()
+
+
+def _last_step(app: FastAPI) -> int:
+    steps = app.state.live.current.steps
+    return steps[-1].step if steps else 0
+
+
+async def _answers(client: httpx2.AsyncClient, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
+    """With `next` in an answer, the page after it as well."""
+    for path, parameters in asked_for:
+        asked: Parameters | None = parameters
+        while asked is not None:
+            response = await client.get(f"/api/v1/{path}", params=dict(asked))
+            yield answer_name(path, asked), _content(response)
+            following = response.json().get("next")
+            asked = None if following is None else {**parameters, "cursor": following}
+
+
+async def _ask(client: httpx2.AsyncClient, path: str, parameters: Parameters) -> bytes:
+    return _content(await client.get(path, params=dict(parameters)))
+
+
+def _content(response: httpx2.Response) -> bytes:
+    if response.status_code != 200:
+        raise StorageError(f"The page's {response.url.path} cannot be archived: {response.text[:200]}")
+    return bytes(response.content)
+
+
+def _write(path: Path, content: bytes) -> FileEntry:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o644)
+    return FileEntry(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _open_to_all(folder: Path) -> None:
+    """A web host's user reads it, whatever this one's mask is."""
+    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        path.chmod(0o755)
+
+
+def _without_trials(services: RunServices) -> RunServices:
+    """Nobody answers visitors of an archive."""
+    dashboard = services.config.dashboard.model_copy(update={"try_it": False})
+    return replace(services, config=services.config.model_copy(update={"dashboard": dashboard}))
+
+
+def _earlier(directory: RunDirectory, wish: Wish) -> bool:
+    """Whether there is an archive to replace; raises `ConfigError` for one of another run."""
+    path = wish.out / MANIFEST
+    if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
+        return False
+    try:
+        found = ArchiveManifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{wish.out} holds no archive that could be replaced: choose another directory.") from error
+    if found.fingerprint != directory.join_link.fingerprint:
+        raise ConfigError(f"{wish.out} is the archive of another run, `{found.run}`: choose another directory.")
+    return True
+
+
+def _replace(target: Path, new: Path) -> None:
+    """For an instant there is neither; a host that serves it then says so once."""
+    gone = target.with_name(f".{target.name}.replaced")
+    shutil.rmtree(gone, ignore_errors=True)
+    target.rename(gone)
+    new.rename(target)
+    shutil.rmtree(gone)

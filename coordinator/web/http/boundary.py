@@ -1,0 +1,143 @@
+"""The boundary of an HTTP request: how often an address may ask, how much it may send, and what it hears of a failure.
+
+Whatever fails inside becomes an answer of one sentence; the log has the rest, and no client ever sees a stack trace.
+
+What a request of a wrong shape hears: where and why, and nothing of what it said, which may be a secret.
+
+In ASCII, because what came need not be Unicode that can be sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+from fastapi import Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from auth.errors import ConfigError, ManyhandsError, RequestError
+from coordinator.store.engine import trouble
+from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, http_caller
+
+NAMES = ("type", "loc", "msg")
+
+
+async def refuse_shape(_request: Request, error: Exception) -> Response:
+    """As FastAPI answers (422), without the input."""
+    assert isinstance(error, RequestValidationError)
+    detail = [{name: found[name] for name in NAMES} for found in error.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+
+logger = logging.getLogger(__name__)
+
+REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
+
+MAX_BODY_BYTES = 64 * 1024
+
+PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
+
+STREAMS, STREAMS_PER_CALLER = 768, 32  # of events, open for as long as a page is
+
+RETRY_AFTER_S = 10
+
+
+class Boundary:
+    """ASGI middleware around the whole application; used from one event loop."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        requests_per_minute: int = REQUESTS_PER_MINUTE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._pace = CallerPace(requests_per_minute, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await _send_in_pieces(message, send)
+
+        try:
+            self._check_pace(scope)
+            await self._app(scope, _bounded(scope, receive), send_noting)
+        except Exception as error:  # the boundary of a request: answered and logged here
+            answer = _answer(error)
+            if not started:
+                await answer(scope, receive, send)
+            elif answer.status_code >= 500:
+                raise
+
+    def _check_pace(self, scope: Scope) -> None:
+        if not self._pace.allows(http_caller(scope.get("client"))):
+            raise HTTPException(429, "Too many requests from this address: wait a little.")
+
+
+async def _send_in_pieces(message: Message, send: Send) -> None:
+    """A large body waits here, where all its readers may share it, and not once for each connection in its buffer."""
+    body = message.get("body", b"")
+    last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+    for start in range(0, last, PIECE_BYTES):
+        await send({"type": message["type"], "body": body[start : start + PIECE_BYTES], "more_body": True})
+    await send({**message, "body": body[last:]} if last else message)
+
+
+def _bounded(scope: Scope, receive: Receive) -> Receive:
+    """The same stream of a request's body, which ends with 413 where it is too long."""
+    left = MAX_BODY_BYTES
+
+    async def receive_bounded() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise HTTPException(413, f"A request may carry {MAX_BODY_BYTES} bytes.")
+        return message
+
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    if any(not value.isdigit() or int(value) > MAX_BODY_BYTES for value in lengths):
+        raise HTTPException(413, f"A request may carry {MAX_BODY_BYTES} bytes.")
+    return receive_bounded
+
+
+def _answer(error: Exception) -> JSONResponse:
+    """One sentence, in the form of FastAPI's own refusals."""
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, str(error.detail)
+    elif isinstance(error, ConfigError | RequestError):
+        status, text = 400, str(error)
+    elif isinstance(error, SQLAlchemyError | ManyhandsError):
+        logger.error("A request failed: %s", trouble(error) or error)
+        status, text = 503, "The coordinator cannot answer this now; its log says why."
+    else:
+        logger.error("A request failed", exc_info=error)
+        status, text = 500, "The coordinator failed at this request; its log says why."
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in {429, 503} else None
+    return JSONResponse({"detail": text}, status, headers)
+
+
+async def stream_place(request: Request) -> AsyncIterator[None]:
+    """A dependency of what streams for ever: a place among all open streams, given back when the stream has ended."""
+    places: CallerPlaces = request.app.state.streams
+    caller = http_caller(request.client)
+    if not places.enter(caller):
+        raise HTTPException(503, "Too many streams are open: try again in a minute.", {"Retry-After": "60"})
+    try:
+        yield
+    finally:
+        places.leave(caller)

@@ -1,0 +1,105 @@
+"""The login page, for providers without a device flow: compare the code, go to the provider, come back.
+
+Someone could send their own code to a person who is logged in at the provider already, and have that person's account
+admit their machine. So nothing happens before the person has seen the code and followed the page's link; the link works
+in the browser that the page was shown in only, and so does the way back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+from html import escape
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from auth.errors import LoginDeniedError, LoginExpiredError, ManyhandsError, ProviderError
+from auth.openid.flows import Returned
+from coordinator.members.logins import Logins
+
+logger = logging.getLogger(__name__)
+COOKIE = "manyhands-login"
+COOKIE_S = 900
+NEVER_KEPT = {"Cache-Control": "no-store"}
+router = APIRouter(prefix="/login", include_in_schema=False)
+UserCode = Annotated[str, Path(pattern=r"^[A-Za-z]{4}-[A-Za-z]{4}$")]
+_Text = Annotated[str, Query(max_length=4096)]
+
+
+def ticket_for(browser: str, user_code: str) -> str:
+    """What the page's link carries: only the page that was shown to this browser for this code can have it."""
+    return hmac.new(browser.encode(), user_code.upper().encode(), hashlib.sha256).hexdigest()
+
+
+@router.get("/callback")
+async def callback(
+    request: Request, state: _Text = "", code: _Text = "", error: _Text = "", iss: _Text = ""
+) -> Response:
+    """Where the provider sends the browser back to."""
+    logins: Logins = request.app.state.logins
+    browser = request.cookies.get(COOKIE, "")
+    try:
+        page = await logins.take_back(Returned(state, code, error, iss), browser)
+    except ManyhandsError as refused:
+        return _refusal(request, refused)
+    said = f"You are logged in with {page.party.title}. Go back to your terminal; you may close this page."
+    return _page(request, "Logged in", said)
+
+
+@router.get("/{user_code}")
+async def confirm(request: Request, user_code: UserCode) -> Response:
+    """Show the code, so that the person can tell whether it is their own terminal's."""
+    logins: Logins = request.app.state.logins
+    try:
+        page = logins.page(user_code)
+    except ManyhandsError as refused:
+        return _refusal(request, refused)
+    browser = secrets.token_urlsafe(32)
+    link = f"/login/{page.user_code}/go?ticket={ticket_for(browser, page.user_code)}"
+    answer = _page(
+        request,
+        "Is this the code in your terminal?",
+        "Go on only if you have just started manyhands yourself, and it shows exactly this code. Somebody who sent you "
+        "here would get your place in the run.",
+        f'<p class="code"><strong>{escape(page.user_code)}</strong></p>'
+        f'<p><a href="{escape(link)}">Yes, log in with {escape(page.party.title)}</a></p>',
+    )
+    secure = request.app.state.web_address.startswith("https:")
+    answer.set_cookie(COOKIE, browser, max_age=COOKIE_S, path="/login", secure=secure, httponly=True, samesite="lax")
+    return answer
+
+
+@router.get("/{user_code}/go")
+async def go(request: Request, user_code: UserCode, ticket: _Text = "") -> Response:
+    """Send the browser to the provider."""
+    logins: Logins = request.app.state.logins
+    browser = request.cookies.get(COOKIE, "")
+    try:
+        page = logins.page(user_code)
+        if not browser or not hmac.compare_digest(ticket.encode(), ticket_for(browser, user_code).encode()):
+            raise LoginExpiredError("Open the address that your terminal shows, in this browser, with cookies allowed.")
+        return RedirectResponse(await logins.send_off(page, browser), 303, NEVER_KEPT)
+    except ManyhandsError as refused:
+        return _refusal(request, refused)
+
+
+def _refusal(request: Request, error: ManyhandsError) -> HTMLResponse:
+    logger.info("A login page ended: %s", error)
+    status = {LoginDeniedError: 403, LoginExpiredError: 404, ProviderError: 502}.get(type(error), 400)
+    return _page(request, "Not logged in", str(error), status=status)
+
+
+def _page(request: Request, heading: str, text: str, more: str = "", status: int = 200) -> HTMLResponse:
+    run = escape(request.app.state.config.run.name)
+    html = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(heading)} - {run}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="robots" content="noindex"><link rel="stylesheet" href="/static/style.css"></head>'
+        f"<body><main><h1>{escape(heading)}</h1><p>The run: <bdi>{run}</bdi></p>{more}<p>{escape(text)}</p></main>"
+        "</body></html>"
+    )
+    return HTMLResponse(html, status, NEVER_KEPT)

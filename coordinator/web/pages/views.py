@@ -1,0 +1,172 @@
+"""The public pages: one for each view, drawn by the server in the reader's language with the numbers of the moment.
+
+A view is an entry of `VIEWS`, a template, an ES module and a style of the same name, and its texts in each language
+(docs/architecture.md says how to add one). What a person could have written is escaped by the templates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Cookie, HTTPException, Query, Request, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from coordinator.web.api.join import joining_of
+from coordinator.web.api.people import participants_of
+from coordinator.web.http.answers import FOR_EVER, REVALIDATE, AnswerCache, Encoded, answer, encode
+from coordinator.web.pages.frozen import Archive
+from coordinator.web.pages.headers import ARCHIVE_POLICY
+from coordinator.web.pages.translations import Texts, choose_language, texts_of
+from coordinator.web.pages.values import history_values, model_values, overview_values
+from coordinator.web.state.live import LiveSnapshot
+from dashboards import WEB, catalogs, content_type, page_files, page_version
+
+LANGUAGE_COOKIE = "manyhands-language"
+SHOWN_PARTICIPANTS = 25  # before the script asks for all
+A_YEAR_S = 365 * 86_400
+VARY = "Accept-Language, Cookie"
+router = APIRouter(include_in_schema=False)
+templates = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+templates.filters["number"] = lambda value: f"{value:,}"  # a script writes it as the reader's language does
+Language = Annotated[str | None, Query(max_length=16)]
+Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
+
+
+def no_values(_state: Any, _texts: Texts) -> dict[str, Any]:
+    """The values of a view whose template needs none."""
+    return {}
+
+
+def participants_values(state: Any, _texts: Texts) -> dict[str, Any]:
+    """`board`, the beginning of the leaderboard, as the API gives it."""
+    return {"board": participants_of(state, limit=SHOWN_PARTICIPANTS).participants}
+
+
+def join_values(state: Any, _texts: Texts) -> dict[str, Any]:
+    """`joining`, as the API gives it."""
+    return {"joining": joining_of(state, state.live.current)}
+
+
+@dataclass(frozen=True)
+class View:
+    """One page."""
+
+    name: str  # of its template, module and style
+    path: str  # below the root, and without a slash in it, so that relative links hold on every page
+    in_navigation: bool = True
+    values: Callable[[Any, Texts], Mapping[str, Any]] = no_values  # what its template needs of the application's state
+    in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
+
+
+OVERVIEW = View("overview", "", values=overview_values, in_archive=True)
+MODEL = View("model", "model", values=model_values, in_archive=True)
+HISTORY = View("history", "history", values=history_values, in_archive=True)
+PARTICIPANTS = View("participants", "participants", values=participants_values, in_archive=True)
+MEMBER = View("member", "member", in_navigation=False, in_archive=True)
+JOIN = View("join", "join", values=join_values)
+VIEWS = (OVERVIEW, PARTICIPANTS, MEMBER, MODEL, HISTORY, JOIN)
+
+
+def draw_page(view: View, language: str, state: Any) -> bytes:
+    """A page as HTML; `state` is the application's."""
+    texts = texts_of(language)
+    values = {
+        "view": view,
+        "views": [each for each in VIEWS if each.in_archive or not state.archive],
+        "t": texts,
+        "languages": {name: catalog["name"] for name, catalog in catalogs().items()},
+        "version": page_version(),
+        "files": f"static/{page_version()}/",
+        "archive": state.archive,
+        "archive_policy": ARCHIVE_POLICY,
+        "site": state.archive.address if state.archive else state.web_address,
+        "link": partial(page_link, state.archive, language),
+        "pages": {each.name: page_link(state.archive, language, each) for each in VIEWS},
+        "language_link": partial(language_link, state.archive, view),
+        "run": state.config.run,
+        "taken_at": state.live.current.taken_at,
+    }
+    return templates.get_template(f"{view.name}.html").render(**values, **view.values(state, texts)).encode()
+
+
+def page_link(archive: Archive | None, language: str, view: View) -> str:
+    """From any page to another."""
+    return archive.page_name(view.name, language) if archive else view.path or "./"
+
+
+def language_link(archive: Archive | None, view: View, language: str) -> str:
+    """From a page to itself in another language."""
+    return archive.page_name(view.name, language) if archive else f"?lang={language}"
+
+
+async def page(view: View, request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """A view, in the language that was asked for, chosen before, or that the browser likes."""
+    language = choose_language(lang or chosen, request.headers.get("accept-language", ""))
+    state = request.app.state
+    live: LiveSnapshot = state.live
+    answers: AnswerCache = state.answers
+    make = partial(draw_page, view, language, state)
+    encoded = await answers.get(("page", view.name, language), live.current.version, make, "text/html; charset=utf-8")
+    response = answer(request, encoded, REVALIDATE, VARY)
+    if lang == language:
+        secure = request.url.scheme == "https"
+        response.set_cookie(LANGUAGE_COOKIE, language, A_YEAR_S, secure=secure, httponly=True, samesite="lax")
+    return response
+
+
+@router.get("/")
+async def overview(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """Where the run stands."""
+    return await page(OVERVIEW, request, lang, chosen)
+
+
+@router.get("/model")
+async def model(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """What has been trained so far, to be tried and taken along."""
+    return await page(MODEL, request, lang, chosen)
+
+
+@router.get("/history")
+async def history(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """The time machine: what happened at each step."""
+    return await page(HISTORY, request, lang, chosen)
+
+
+@router.get("/participants")
+async def participants(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """Who takes part."""
+    return await page(PARTICIPANTS, request, lang, chosen)
+
+
+@router.get("/member")
+async def member(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """One of them, whom the address names by `?number=`."""
+    return await page(MEMBER, request, lang, chosen)
+
+
+@router.get("/join")
+async def join(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
+    """How to take part; behind an invite link, with the person's own command."""
+    return await page(JOIN, request, lang, chosen)
+
+
+@cache
+def page_file(name: str) -> Encoded | None:
+    """A file of the pages, by its path below `dashboards/web`."""
+    file = page_files().get(name)
+    return None if file is None else encode(file.read_bytes(), content_type(name))
+
+
+@router.get("/static/{name:path}")
+def static_file(request: Request, name: str) -> Response:
+    """The pages' styles, modules and texts; below the version in their address, they may be kept for ever."""
+    version, _, rest = name.partition("/")
+    is_versioned = re.fullmatch(r"[0-9a-f]{12}", version) is not None
+    found = page_file(rest if is_versioned else name)
+    if found is None:
+        raise HTTPException(404, "There is no such file.")
+    return answer(request, found, FOR_EVER if version == page_version() else REVALIDATE)

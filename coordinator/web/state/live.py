@@ -1,0 +1,84 @@
+"""The newest snapshot: one background task replaces it, everybody else only reads it.
+
+It does so about once a second, and sooner where the database tells it that the keeper or a replica has news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from coordinator.context.changes import Ear
+from coordinator.store.engine import trouble
+from coordinator.web.state.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+REFRESH_S = 1.0
+
+
+class LiveSnapshot:
+    """Holds the newest snapshot and wakes those who wait for the next."""
+
+    def __init__(self, take: Callable[[Snapshot | None], Snapshot], ear: Ear | None = None) -> None:
+        self._take = take
+        self._ear = ear or Ear()
+        self._current: Snapshot | None = None
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    @property
+    def current(self) -> Snapshot:
+        """The newest snapshot; there is one from the start of the application on."""
+        assert self._current is not None
+        return self._current
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Take one snapshot, which stays during the block."""
+        self._current = await asyncio.to_thread(self._take, None)
+        yield
+
+    @asynccontextmanager
+    async def refreshing(self) -> AsyncIterator[None]:
+        """Take the first snapshot, then a new one again and again during the block."""
+        self._current = await asyncio.to_thread(self._take, None)
+        task = asyncio.create_task(self._refresh_for_ever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def updates(self) -> AsyncIterator[Snapshot]:
+        """The current snapshot, then each new one, until the end; a slow reader misses some, never the newest."""
+        while not self._ended:
+            changed = self._changed
+            yield self.current
+            await changed.wait()
+
+    def end(self) -> None:
+        """Let everybody who waits for the next one go: the server stops."""
+        self._ended = True
+        self._changed.set()
+
+    async def _refresh_for_ever(self) -> None:
+        failing = False
+        while True:
+            await self._ear.rest(REFRESH_S)
+            self._ear.look()
+            try:
+                self._current = await asyncio.to_thread(self._take, self._current)
+                failing = False
+            except SQLAlchemyError as error:  # the last good one stays, and says that it is old
+                if not failing:
+                    logger.error("the store cannot be read: %s", trouble(error) or error)
+                failing = True
+                self._current = replace(self.current, refresh_failed=True)
+            self._changed.set()
+            self._changed = asyncio.Event()

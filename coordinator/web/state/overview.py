@@ -1,0 +1,330 @@
+"""The shape of the overview: where the run stands, in names and numbers; times in Unix seconds, sizes in bytes.
+
+Filling the overview from a snapshot; what it consists of is in `coordinator.web.state.overview`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel
+
+from coordinator.ledger.contributions import Kind
+from coordinator.ledger.ledger import Contribution, data_wait_share
+from coordinator.ledger.presence import CheckpointRow, SwarmView
+from coordinator.web.state.snapshot import Snapshot
+from peer.config.phases import PhaseFacts, all_phases, phase_at
+from peer.config.run import RunConfig
+
+
+class RunFacts(BaseModel):
+    """What is trained, and how to take part."""
+
+    name: str
+    description: str
+    language: str
+    target_batch_size: int  # samples a global step
+    join_link: str
+
+
+class Progress(BaseModel):
+    """The global batch that fills up now, as the keeper sees it."""
+
+    step: int  # global steps completed
+    phase: int  # from 1
+    samples_accumulated: int
+    target_batch_size: int
+    eta_s: float | None  # until it is full
+    samples_per_second: float  # of the run: samples of counted steps over the time that passed
+    time_left_s: float | None  # until the run's last step, at that speed
+    peers: int
+    updated_at: float | None
+
+
+class Phase(BaseModel):
+    """One phase of the run."""
+
+    number: int
+    count: int
+    from_step: int
+    sequence_length: int
+    target_batch_size: int
+    fresh_optimizer: bool
+    text: str
+
+
+class Online(BaseModel):
+    """Who is connected now."""
+
+    devices: int
+    members: int
+
+
+class Totals(BaseModel):
+    """Since the run began."""
+
+    steps: int
+    samples: int
+    members: int
+
+
+class DataWait(BaseModel):
+    """Of the time that all devices have trained, how much they waited for data."""
+
+    seconds: float
+    share: float | None
+
+
+class LossFacts(BaseModel):
+    """The first global step's loss and the newest's."""
+
+    first: float | None
+    last: float | None
+
+
+class Rounds(BaseModel):
+    """Rounds of averaging since the keeper started, as it has seen them end."""
+
+    succeeded: int
+    failed: int
+    mean_s: float | None  # of those that succeeded, gathering included
+
+
+class Averaging(BaseModel):
+    """How well the newest settled steps went."""
+
+    steps: int  # that this is about
+    batch_share: float | None  # samples averaged in over the target batches
+    averaging_s: float | None  # the mean over all reports
+    lost_samples: dict[str, int]  # by the peers' own reason
+    rounds: Rounds | None  # null before the keeper's first word
+
+
+class Donation(BaseModel):
+    """The time that machines of a kind have trained; that for steps which were undone is in it."""
+
+    kind: Kind
+    device_s: float
+    accelerator_s: float  # a machine with two GPUs gives two seconds in one
+
+
+class ContributionFacts(BaseModel):
+    """What one member has given, under the name that the public may know."""
+
+    member: str
+    samples: int
+    pending_samples: int
+    averaged_bytes: int
+    share: float
+    devices: int
+    online: int
+    samples_per_second: float
+    last_seen_at: float | None
+    data_wait_share: float | None
+
+
+class CheckpointFacts(BaseModel):
+    """What anybody may know of a checkpoint: not where on the operator's disk it lies."""
+
+    step: int
+    size_bytes: int
+    manifest_sha256: str
+    created_at: float
+    withheld: str
+
+
+class ValidationFacts(BaseModel):
+    """What held-out text says of one checkpoint."""
+
+    step: int
+    era: int
+    manifest_sha256: str
+    set_sha256: str
+    sequence_length: int
+    samples: int
+    predicted_tokens: int
+    mlm_loss: float | None
+    sop_loss: float | None
+    accuracy: float
+    sop_accuracy: float | None
+    elapsed_s: float
+    evaluated_at: float
+    loss: float | None
+    perplexity: float | None
+
+
+class ValidationSummary(BaseModel):
+    """How many checkpoints were evaluated, and the newest of them."""
+
+    count: int
+    newest: ValidationFacts | None
+
+
+class RecentSteps(BaseModel):
+    """The newest global steps as columns: with these a page's curve goes on without asking."""
+
+    step: list[int]
+    loss: list[float | None]
+    samples: list[int]
+    samples_total: list[int]
+    completed_at: list[float]
+
+
+class TaskSummary(BaseModel):
+    """How many evaluations on the run's tasks there are, and when the newest was made (Unix seconds)."""
+
+    count: int
+    newest_at: float | None
+
+
+class Overview(BaseModel):
+    """Where the run stands."""
+
+    run: RunFacts
+    progress: Progress
+    phases: list[Phase]
+    online: Online
+    totals: Totals
+    data_wait: DataWait
+    loss: LossFacts
+    recent: RecentSteps
+    averaging: Averaging
+    donated: list[Donation]  # the most first
+    contributions: list[ContributionFacts]
+    checkpoint: CheckpointFacts | None
+    validation: ValidationSummary
+    tasks: TaskSummary
+    era: int
+    stale: bool
+    taken_at: float
+
+
+MOST_CONTRIBUTIONS = 100  # the largest; the participants' own list has all
+
+RECENT_STEPS = 20  # late reports still change these
+
+
+def overview_of(
+    snapshot: Snapshot, config: RunConfig, join_link: str, contributions: int = MOST_CONTRIBUTIONS
+) -> Overview:
+    """Everything but the curve, and of the contributions the largest."""
+    step = snapshot.swarm.step if snapshot.swarm else 0
+    phase = phase_at(config, step)
+    losses = snapshot.losses
+    return Overview(
+        run=RunFacts(
+            name=config.run.name,
+            description=config.run.description,
+            language=config.run.language,
+            target_batch_size=phase.target_batch_size,
+            join_link=join_link,
+        ),
+        progress=_progress(snapshot.swarm, phase, snapshot.time_left_s),
+        phases=[Phase(**asdict(each), text=str(each)) for each in all_phases(config)],
+        online=Online(devices=len(snapshot.online), members=len({session.member for session in snapshot.online})),
+        totals=Totals(
+            steps=snapshot.steps[-1].step if snapshot.steps else 0,
+            samples=snapshot.samples,
+            members=len(snapshot.contributions),
+        ),
+        data_wait=DataWait(seconds=snapshot.data_wait_s, share=data_wait_share(snapshot.contributions)),
+        loss=LossFacts(first=losses[0], last=losses[1]),
+        recent=_recent(snapshot),
+        averaging=_averaging(snapshot),
+        donated=_donated(snapshot),
+        contributions=[_contribution(row, snapshot.samples) for row in snapshot.contributions[:contributions]],
+        checkpoint=None if snapshot.checkpoint is None else checkpoint_facts(snapshot.checkpoint),
+        validation=ValidationSummary(
+            count=len(snapshot.validations),
+            newest=ValidationFacts(**snapshot.validations[-1].facts) if snapshot.validations else None,
+        ),
+        tasks=TaskSummary(
+            count=len(snapshot.evaluations),
+            newest_at=max((row.evaluated_at for row in snapshot.evaluations), default=None),
+        ),
+        era=snapshot.era,
+        stale=snapshot.stale,
+        taken_at=snapshot.taken_at,
+    )
+
+
+def _progress(swarm: SwarmView | None, phase: PhaseFacts, time_left_s: float | None) -> Progress:
+    now: dict[str, Any] = {
+        "step": 0,
+        "samples_accumulated": 0,
+        "eta_s": None,
+        "samples_per_second": 0.0,
+        "peers": 0,
+        "updated_at": None,
+    }
+    if swarm is not None:
+        now = {name: getattr(swarm, name) for name in now}
+    target = phase.target_batch_size
+    return Progress(phase=phase.number, target_batch_size=target, time_left_s=time_left_s, **now)
+
+
+def _recent(snapshot: Snapshot) -> RecentSteps:
+    rows, total = snapshot.steps[-RECENT_STEPS:], snapshot.samples
+    totals: list[int] = []
+    for row in reversed(rows):
+        totals.append(total)
+        total -= row.samples
+    return RecentSteps(
+        step=[row.step for row in rows],
+        loss=[row.loss for row in rows],
+        samples=[row.samples for row in rows],
+        samples_total=totals[::-1],
+        completed_at=[row.completed_at for row in rows],
+    )
+
+
+def _averaging(snapshot: Snapshot) -> Averaging:
+    health, tally = snapshot.health, snapshot.figures.rounds
+    rounds = None
+    if tally is not None:
+        mean_s = tally.seconds / tally.succeeded if tally.succeeded else None
+        rounds = Rounds(succeeded=tally.succeeded, failed=tally.failed, mean_s=mean_s)
+    return Averaging(
+        steps=health.steps,
+        batch_share=health.batch_share,
+        averaging_s=health.averaging_s,
+        lost_samples=dict(health.lost_samples),
+        rounds=rounds,
+    )
+
+
+def _donated(snapshot: Snapshot) -> list[Donation]:
+    seconds: dict[Kind, tuple[float, float]] = {}
+    for hardware, gift in snapshot.giving.by_hardware().items():
+        device_s, accelerator_s = seconds.get(hardware.kind, (0.0, 0.0))
+        given_s = gift.elapsed_s + gift.undone_s
+        seconds[hardware.kind] = (device_s + given_s, accelerator_s + given_s * hardware.accelerators)
+    found = [Donation(kind=kind, device_s=both[0], accelerator_s=both[1]) for kind, both in seconds.items() if both[0]]
+    return sorted(found, key=lambda donation: -donation.device_s)
+
+
+def _contribution(row: Contribution, total: int) -> ContributionFacts:
+    return ContributionFacts(
+        member=row.member,
+        samples=row.samples,
+        pending_samples=row.pending_samples,
+        averaged_bytes=row.averaged_bytes,
+        share=row.samples / total if total else 0.0,
+        devices=row.devices,
+        online=row.online,
+        samples_per_second=row.samples_per_second,
+        last_seen_at=row.last_seen_at,
+        data_wait_share=data_wait_share([row]),
+    )
+
+
+def checkpoint_facts(row: CheckpointRow) -> CheckpointFacts:
+    """A recorded checkpoint, without its place."""
+    return CheckpointFacts(
+        step=row.step,
+        size_bytes=row.size_bytes,
+        manifest_sha256=row.manifest_sha256,
+        created_at=row.created_at,
+        withheld=row.withheld,
+    )

@@ -1,0 +1,147 @@
+"""One immutable picture of the run; page, JSON, events and metrics all come from it, so they never disagree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from coordinator.checkpoints.validations import ValidationRow, validations
+from coordinator.context.services import RunServices
+from coordinator.evaluation.evaluations import EvaluationRow, evaluations
+from coordinator.ledger.contributions import LATE_STEPS, READ_WHOLE_S, Giving, read_giving
+from coordinator.ledger.ledger import SETTLED_S, Contribution, Ledger, StepRow
+from coordinator.ledger.presence import (
+    CheckpointRow,
+    OnlineSession,
+    SwarmView,
+    checkpoints,
+    online_sessions,
+    read_swarm_status,
+)
+from coordinator.ledger.speed import time_left_s
+from coordinator.ledger.steering import read_helm
+from coordinator.members.names import display_names, publicly
+from coordinator.publishing.publications import PublicationRow, publications
+from coordinator.statistics.alarms import AlarmRow, raised_alarms
+from coordinator.statistics.swarm_health import Figures, RoundHealth, read_figures, read_health
+
+STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it may be silent for a few
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The run at a moment."""
+
+    taken_at: float  # Unix seconds
+    steps: tuple[StepRow, ...]
+    contributions: tuple[Contribution, ...]  # under the names that the public may know
+    online: tuple[OnlineSession, ...]
+    swarm: SwarmView | None
+    checkpoints: tuple[CheckpointRow, ...]  # the newest first
+    validations: tuple[ValidationRow, ...]
+    publications: tuple[PublicationRow, ...]  # in the order of steps
+    evaluations: tuple[EvaluationRow, ...]  # in the order of steps and tasks
+    era: int
+    giving: Giving
+    health: RoundHealth  # of the newest steps whose reports are in
+    figures: Figures
+    steps_version: int = 0  # grows when any of the steps has changed
+    number: int = 0  # grows with each snapshot of a process
+    alarms: tuple[AlarmRow, ...] = ()  # the oldest first
+    time_left_s: float | None = None  # until the run's last step
+    refresh_failed: bool = False  # the store did not answer since: what is here is old
+
+    @property
+    def stale(self) -> bool:
+        """Whether the picture is known not to be up to date."""
+        return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
+
+    @property
+    def checkpoint(self) -> CheckpointRow | None:
+        """The newest one."""
+        return self.checkpoints[0] if self.checkpoints else None
+
+    @property
+    def settled_step(self) -> StepRow | None:
+        """The newest step whose reports are in."""
+        return next((row for row in reversed(self.steps) if row.completed_at <= self.taken_at - SETTLED_S), None)
+
+    @property
+    def version(self) -> tuple[int, bool]:
+        """Changes with each snapshot: what answers are kept by."""
+        return self.number, self.refresh_failed
+
+    @property
+    def curve_version(self) -> tuple[int, int, float]:
+        """Changes when any of the drawn curves does."""
+        newest = max((row.evaluated_at for row in self.validations), default=0.0)
+        return self.steps_version, len(self.validations), newest
+
+    @cached_property
+    def losses(self) -> tuple[float | None, float | None]:
+        """The first one that is known, and the newest."""
+        known = (row.loss for row in self.steps if row.loss is not None)
+        newest = (row.loss for row in reversed(self.steps) if row.loss is not None)
+        return next(known, None), next(newest, None)
+
+    @cached_property
+    def samples(self) -> int:
+        """All samples that were averaged in."""
+        return sum(row.samples for row in self.steps)
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long all devices together have trained."""
+        return sum(row.elapsed_s for row in self.contributions)
+
+    @property
+    def averaged_bytes(self) -> int:
+        """What all devices have averaged for others."""
+        return sum(row.averaged_bytes for row in self.contributions)
+
+    @property
+    def data_wait_s(self) -> float:
+        """How much of that they waited for data."""
+        return sum(row.data_wait_s for row in self.contributions)
+
+
+def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
+    """Read the store; of the steps only what may have changed since `before`."""
+    now = services.clock()
+    era = services.ledger.current_era()
+    goes_on = before is not None and before.era == era and now - before.giving.read_at <= READ_WHOLE_S
+    known = before if goes_on else None
+    steps = _steps(services.ledger, known)
+    newest = steps[-1].step if steps else 0
+    with services.sessions() as session:
+        giving = read_giving(session, None if known is None else known.giving, newest, now)
+        health = read_health(session, [row for row in steps[-LATE_STEPS:] if row.completed_at <= now - SETTLED_S])
+    given = services.ledger.contributions(giving.by_member())
+    swarm = read_swarm_status(services.sessions)
+    return Snapshot(
+        taken_at=now,
+        steps=steps,
+        contributions=publicly(given, display_names(services.sessions)),
+        online=tuple(online_sessions(services.sessions, now)),
+        swarm=swarm,
+        checkpoints=tuple(checkpoints(services.sessions)),
+        validations=tuple(validations(services.sessions)),
+        publications=tuple(publications(services.sessions)),
+        evaluations=tuple(evaluations(services.sessions)),
+        era=era,
+        giving=giving,
+        health=health,
+        figures=read_figures(services.sessions, now - services.quarantine.window_s),
+        number=0 if before is None else before.number + 1,
+        steps_version=0 if before is None else before.steps_version + (steps != before.steps),
+        alarms=tuple(raised_alarms(services.sessions)),
+        time_left_s=time_left_s(services.config, read_helm(services.sessions), swarm),
+    )
+
+
+def _steps(ledger: Ledger, before: Snapshot | None) -> tuple[StepRow, ...]:
+    """As with what was given, the newest steps are read each time, and all of them when the gifts are."""
+    if before is None or len(before.steps) <= LATE_STEPS:
+        return tuple(ledger.steps())
+    settled = before.steps[:-LATE_STEPS]
+    return (*settled, *ledger.steps(after=settled[-1].step))

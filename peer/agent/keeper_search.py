@@ -1,0 +1,57 @@
+"""Where the keeper is reached: as the coordinator tells it, and as it is asked when a worker does not find the keeper.
+
+The worker has no line to the coordinator, so its agent asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+
+from auth.errors import ManyhandsError
+from peer.network.endpoints import are_keepers, best_ways
+
+
+class KeeperSearch:
+    """One stay's. `ask`: the coordinator's newest addresses; `tell`: the workers, by which of them it is reached."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[tuple[str, ...]], None]) -> None:
+        self._ask, self._tell = ask, tell
+        self.known = asyncio.Event()  # the keeper has been there
+        self.addresses: tuple[str, ...] = ()  # as they were told last
+        self._telling: asyncio.Task[None] | None = None
+
+    def hear(self, addresses: Sequence[str]) -> None:
+        """The keeper is reached there: if that is news, the workers hear it."""
+        if self._take(addresses):
+            self._begin(self._tell_ways())
+
+    def seek(self) -> None:
+        """Ask for its addresses again, and try them again: a worker does not find it."""
+        self._begin(self._ask_again())
+
+    def stop(self) -> None:
+        """Nobody looks for it any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+
+    def _take(self, addresses: Sequence[str]) -> bool:
+        """Keep them if they can be a keeper's; whether that is news."""
+        if not addresses or tuple(addresses) == self.addresses or not are_keepers(addresses):
+            return False
+        self.addresses = tuple(addresses)
+        self.known.set()
+        return True
+
+    def _begin(self, telling: Coroutine[None, None, None]) -> None:
+        self.stop()
+        self._telling = asyncio.ensure_future(telling)
+
+    async def _ask_again(self) -> None:
+        with suppress(ManyhandsError):  # the session tells them when the coordinator is back
+            self._take(await self._ask())
+        await self._tell_ways()
+
+    async def _tell_ways(self) -> None:
+        self._tell(await best_ways(self.addresses))

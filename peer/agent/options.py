@@ -1,0 +1,55 @@
+"""What a person asked the agent for, and the directory that one agent at a time may use."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from auth.errors import StorageError
+from auth.join_link import JoinLink
+from peer.config.trust import Allowed
+from peer.limits.cloud import Cloud
+from peer.limits.limits import NO_LIMITS, Limits
+from peer.runtime.devices import CompileMode, Wanted
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What the person asked for."""
+
+    link: JoinLink
+    state_dir: Path
+    role: Literal["trainer", "auxiliary"] = "trainer"
+    invite: str = ""
+    login: str = ""  # with which provider; empty: the run's only one
+    device: str = "auto"
+    precision: Wanted = "auto"
+    threads: int | None = None
+    microbatch_size: int | None = None
+    compile: CompileMode = "auto"
+    limits: Limits = NO_LIMITS
+    cloud: Cloud = field(default=Cloud())
+    client_mode: bool = False
+    listen: tuple[str, ...] = ()  # libp2p addresses; none: every way that this machine has
+    allowed: Allowed = field(default=Allowed())
+
+
+@contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (state_dir / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"Another `manyhands join` uses {state_dir}: stop it, or give this one a --state-dir of its own."
+                ) from error
+            yield
+    except OSError as error:
+        raise StorageError(f"Cannot use the directory {state_dir} ({error.strerror}).") from error

@@ -1,0 +1,71 @@
+"""What this peer tells the coordinator of itself between reports: where it stands, and what it is doing.
+
+Volunteers' relays beside the keeper's: which a peer offers itself, and which of those that it hears of it takes.
+
+libp2p waits minutes for a relay that does not answer before it settles for the others. So each is dialled first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from peer.limits.limits import Limits
+from peer.network.endpoints import answering, is_peer_address
+from peer.network.placement import Place
+from peer.protocol import MAX_RELAYS, control_pb2
+from peer.reporting.messages import Progress, Ready, WorkerEvent
+
+
+def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...]:
+    """Where this peer relays for others: nowhere, if it cannot be reached or its volunteer limits its traffic."""
+    limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
+    if place.reach != "direct" or any(limit is not None for limit in limited):
+        return ()
+    return tuple(f"{maddr}/p2p/{peer_id}" for maddr in place.announce_maddrs or ())
+
+
+async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
+    """Of the relays that the coordinator names, those of the right form whose port accepts a connection now."""
+    return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])
+
+
+class OwnPresence:
+    """One stay's; the session sends `now` every few seconds."""
+
+    def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
+        self.now = control_pb2.Presence(state="starting")
+        self.relays: tuple[str, ...] = ()  # where this peer relays for others while it is in the swarm
+        self._device = ""  # what computes, as the worker has found it
+        self._doing = "assisting" if role == "auxiliary" else "training"
+
+    def starting(self) -> None:
+        """A worker starts, or starts again."""
+        self.now = control_pb2.Presence(step=self.now.step, state="starting")
+
+    def paused(self) -> None:
+        """A limit forbids training for now."""
+        self.now = control_pb2.Presence(step=self.now.step, state="paused")
+
+    def stopping(self) -> None:
+        """The last worker leaves the swarm."""
+        self.now = control_pb2.Presence(step=self.now.step, state="stopping")
+
+    def hear(self, event: WorkerEvent) -> None:
+        """Follow a worker that runs and is to go on."""
+        match event:
+            case Ready():
+                self._device = event.device
+                self.now = control_pb2.Presence(
+                    step=event.step, state=self._doing, relay_addresses=self.relays, device=event.device
+                )
+            case Progress():
+                self.now = control_pb2.Presence(
+                    step=event.step,
+                    own_samples=event.own_samples,
+                    samples_per_second=event.samples_per_second,
+                    state=self._doing,
+                    relay_addresses=self.relays,
+                    device=self._device,
+                    apart=event.apart,
+                )

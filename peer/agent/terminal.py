@@ -1,0 +1,304 @@
+"""What the person at the terminal sees: a live panel, or plain or JSON lines where there is no terminal.
+
+`PanelState` is what is known, `reduce_state` how an event changes it; both are pure. The displays only render.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from peer.config.phases import PhaseFacts
+from peer.limits.events import GuestEvent
+from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped, WorkerEvent
+
+REFRESHES_PER_SECOND = 4
+UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
+PROGRESS_LINE_EVERY_S = 30.0
+CONNECTED = {
+    True: "The coordinator answers again.",
+    False: "The coordinator does not answer; training goes on, reports are kept.",
+}
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The line to the coordinator is up, or lost."""
+
+    up: bool
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the coordinator has counted for this member."""
+
+    own_samples: int
+    rank: int
+    members: int
+    samples_per_second: float = 0.0  # of the whole run, as everybody is shown it; 0: not known
+    time_left_s: float = 0.0  # until the run's last step, at that speed
+
+
+DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent
+
+
+@dataclass(frozen=True)
+class PanelState:
+    """All that the panel shows."""
+
+    run: str
+    member: str
+    activity: str = "starting"
+    device: str = ""
+    phase: PhaseFacts | None = None  # of a run that has phases
+    step: int = 0
+    own_samples: int = 0
+    swarm_samples: int = 0
+    target_batch_size: int = 0
+    peers: int = 0
+    samples_per_second: float = 0.0
+    loss: float | None = None
+    last_group: int = 0
+    last_averaging_s: float | None = None
+    contributed: int = 0  # samples averaged in during this stay
+    averaged_bytes: int = 0  # for others, during this stay
+    lost: int = 0
+    standing: Standing | None = None
+    connected: bool = True
+    used: str = ""  # traffic and energy of this stay
+    notice: str = ""
+
+
+def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
+    """The state after an event."""
+    match event:
+        case Ready():
+            return replace(state, activity=_activity(event), device=event.device, step=event.step)
+        case PhaseEntered():
+            return replace(state, phase=event.phase, notice=f"Phase {event.phase.line}.")
+        case Progress():
+            return replace(
+                state,
+                step=event.step,
+                own_samples=event.own_samples,
+                swarm_samples=event.swarm_samples,
+                target_batch_size=event.target_batch_size,
+                peers=event.peers,
+                samples_per_second=event.samples_per_second,
+                loss=_newest(event.loss, state.loss),
+            )
+        case StepReport():
+            return replace(
+                state,
+                step=event.step,
+                own_samples=0,
+                swarm_samples=0,
+                loss=_newest(event.loss, state.loss),
+                last_group=event.group_size,
+                last_averaging_s=event.averaging_s,
+                contributed=state.contributed + event.samples,
+                averaged_bytes=state.averaged_bytes + event.averaged_bytes,
+                lost=state.lost + event.lost_samples,
+            )
+        case Notice():
+            return replace(state, notice=event.text)
+        case Stopped() | Failed():
+            return _ended(state, event)
+        case Connected():
+            return replace(state, connected=event.up)
+        case Standing():
+            return replace(state, standing=event)
+        case GuestEvent():
+            return replace(state, **event.on_panel())
+
+
+def _ended(state: PanelState, event: Stopped | Failed) -> PanelState:
+    if isinstance(event, Failed):
+        return replace(state, activity="restarting", notice=event.text)
+    return state if state.activity == "paused" else replace(state, activity="stopped")
+
+
+def _newest(loss: float | None, before: float | None) -> float | None:
+    return before if loss is None else loss
+
+
+def _activity(ready: Ready) -> str:
+    return "training" if ready.device else "assisting"
+
+
+def describe(event: DisplayEvent) -> str | None:
+    """One plain line for an event; None for what comes too often to be a line."""
+    match event:
+        case Ready():
+            doing = f"Training on {event.device}" if event.device else "Averaging for the others"
+            return f"{doing} from global step {event.step}."
+        case PhaseEntered():
+            return f"Phase {event.phase.line}."
+        case StepReport():
+            loss = "" if event.loss is None else f", loss {event.loss:.3f}"
+            lost = f", {event.lost_samples} samples lost ({event.lost_reason})" if event.lost_samples else ""
+            return (
+                f"Step {event.step}: {event.samples} of {event.group_samples} samples{loss}, "
+                f"averaged with {event.group_size - 1} in {event.averaging_s:.1f} s, "
+                f"{megabytes(event.averaged_bytes)} of it here{lost}."
+            )
+        case Progress():
+            return (
+                f"Towards step {event.step + 1}: {event.swarm_samples} of {event.target_batch_size} samples, "
+                f"{event.samples_per_second:.1f} of them a second from here, {event.peers} peers."
+            )
+        case Notice() | Failed():
+            return event.text
+        case Stopped():
+            return f"Left the swarm in order: {event.reason}."
+        case Connected():
+            return CONNECTED[event.up]
+        case Standing():
+            return None
+        case GuestEvent():
+            return event.line
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes for people, in millions."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: seconds, minutes, hours or days."""
+    for unit, size in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def batch_filling(state: PanelState) -> str:
+    """How full the global batch is, and when it will be."""
+    speed = state.standing.samples_per_second if state.standing else 0.0
+    left = max(0, state.target_batch_size - state.swarm_samples)
+    eta = f", about {duration(left / speed)} left" if speed else ""
+    return f"{state.swarm_samples:,} of {state.target_batch_size:,} samples{eta}"
+
+
+def run_pace(state: PanelState) -> str:
+    """How fast the whole run is, and how long it still takes; empty before the coordinator has said it."""
+    standing = state.standing
+    if standing is None or not standing.samples_per_second:
+        return ""
+    return f"{standing.samples_per_second:,.3g} samples/s, about {duration(standing.time_left_s)} left"
+
+
+def batch_line(state: PanelState) -> str:
+    """The same as a sentence; empty before anything is known of the swarm."""
+    return f"Towards global step {state.step + 1:,}: {batch_filling(state)}" if state.target_batch_size else ""
+
+
+class Display(Protocol):
+    """Shows events until closed."""
+
+    def show(self, event: DisplayEvent) -> None:
+        """Take in one event."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class LineDisplay:
+    """Plain or JSON lines; progress only now and then."""
+
+    def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
+        self._stream, self._as_json, self._clock = stream, as_json, clock
+        self._progress_at = float("-inf")
+        self._connection = Connected(up=True)  # as it was told last
+
+    def show(self, event: DisplayEvent) -> None:
+        """Print the event's line, if it has one."""
+        if isinstance(event, Progress):
+            if self._clock() < self._progress_at + PROGRESS_LINE_EVERY_S:
+                return
+            self._progress_at = self._clock()
+        if self._as_json:
+            facts = {name: value for name, value in asdict(event).items() if name not in UNTOLD}
+            print(json.dumps({"event": type(event).__name__} | facts), file=self._stream, flush=True)
+        elif self._is_news(event) and (line := describe(event)) is not None:
+            print(line, file=self._stream, flush=True)
+
+    def _is_news(self, event: DisplayEvent) -> bool:
+        """That the coordinator answers for the first time is none."""
+        if not isinstance(event, Connected):
+            return True
+        before, self._connection = self._connection, event
+        return event != before
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+
+class PanelDisplay:
+    """A live panel in the terminal."""
+
+    def __init__(self, state: PanelState, console: Console) -> None:
+        self._state = state
+        self._live = Live(render(state), console=console, refresh_per_second=REFRESHES_PER_SECOND)
+        self._live.start()
+
+    def show(self, event: DisplayEvent) -> None:
+        """Draw the panel anew; a warning also stands above it, in one piece, for it may hold a command to copy."""
+        if isinstance(event, Notice) and event.level != "info":
+            self._live.console.print(Text(event.text), soft_wrap=True)
+        self._state = reduce_state(self._state, event)
+        self._live.update(render(self._state))
+
+    def close(self) -> None:
+        """Leave the last panel on the screen and give the cursor back."""
+        self._live.stop()
+
+
+def render(state: PanelState) -> Panel:
+    """The panel for a state."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    batch = Table.grid(padding=(0, 1))
+    bar = ProgressBar(total=max(1, state.target_batch_size), completed=state.swarm_samples, width=30)
+    batch.add_row(bar, batch_filling(state))
+    standing = state.standing
+    place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
+    averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
+    phase = state.phase
+    machine = f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"
+    rows: list[tuple[str, str | Table]] = [
+        ("global step", str(state.step)),
+        *([] if phase is None else [("phase", phase.line)]),
+        ("global batch", batch),
+        ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
+        *([("the run", run_pace(state))] if run_pace(state) else []),
+        ("this machine", "averages and does not train" if state.activity == "assisting" else machine),
+        ("contributed", f"{state.contributed} samples{place}"),
+        ("averaged here", megabytes(state.averaged_bytes)),
+        ("peers", str(state.peers)),
+        ("last averaging", averaging),
+        *([("used", state.used)] if state.used else []),
+        ("coordinator", "connected" if state.connected else "not answering; reports are kept"),
+        ("", state.notice),
+    ]
+    for name, value in rows:
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
+    return Panel(table, title=Text(f"{state.run}: {state.member}, {state.activity}"), expand=False)
+
+
+def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:
+    """The panel on a terminal that wants one, else lines on standard output."""
+    if panel and not as_json and sys.stdout.isatty():
+        return PanelDisplay(state, Console())
+    return LineDisplay(sys.stdout, as_json, clock)

@@ -1,0 +1,4 @@
+"""Averaging of gradients with a group of peers: matchmaking, shares of the work, all-reduce, PowerSGD.
+
+`peer.swarm` imports `averager` and `rounds`. The checks of what others send are in `peer.reduction`.
+"""

@@ -1,0 +1,243 @@
+"""One round of hivemind's all-reduce, made exact and strict.
+
+hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other
+numbers, and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer
+returns the average itself, every member of a group (the reducer included) takes the same bits, and a round that misses
+any part fails. Used by `peer.averaging.averager`; how parts are combined is in `peer.reduction.combine`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
+from hivemind.averaging.partition import BannedException, TensorPartReducer
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
+
+from peer.network.traffic import Traffic
+from peer.reduction.audit import Drawn, Evidence
+from peer.reduction.combine import Combine, PartReducer, RefusedPart
+from peer.reduction.compression import decode, encode
+from peer.reduction.findings import Finding
+from peer.reduction.guard import RoundGuard, norm_of
+from peer.reduction.screening import require_weight
+
+
+class ExactAllReduce(AllReduceRunner):
+    """Butterfly all-reduce in which all members receive identical averages."""
+
+    def __init__(
+        self,
+        *,
+        traffic: Traffic,
+        note: Callable[[Finding], None],
+        limits: Sequence[float],
+        accused: Collection[str],
+        may_contribute: Callable[[PeerID], Awaitable[bool]],
+        guard: RoundGuard,
+        tensors: Sequence[torch.Tensor],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(tensors=tensors, **kwargs)
+        self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine)
+        self._note, self._guard = note, guard
+        self._set_up_guard(tensors)
+        self._limits, self._accused = limits, accused  # of each tensor's average; reducers to whom they do not apply
+        self.evidence = Evidence(
+            parts=self.tensor_part_container.num_parts_by_peer,
+            own=self.ordered_peer_ids.index(self.peer_id),
+            weight=self.weight,
+            rng=random.SystemRandom(),
+        )
+        self._may_contribute = may_contribute
+        self._traffic = traffic
+        self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self._counted: dict[int, float] = {}  # the same, as far as it was averaged with that
+        self.received_bytes = 0  # to be reduced, from others
+        self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
+
+    def _set_up_guard(self, tensors: Sequence[torch.Tensor]) -> None:
+        own_parts = self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
+        senders = [peer.to_base58() for peer in self.sender_peer_ids]
+        self._guard.set_up(senders, tensors, list(own_parts), self.weight)
+        for index, peer in enumerate(self.sender_peer_ids):
+            if senders[index] in self._guard.refused:  # in the half before this one
+                self.banned_senders.add(peer)
+                self.tensor_part_reducer.on_sender_failed(index)
+
+    @property
+    def missing_values(self) -> int:
+        """How many values did not come back averaged."""
+        return int(self.tensor_part_container.failed_size)
+
+    def should_delay_results(self, peer_id: PeerID) -> bool:
+        """Never: hivemind keeps back what is for a peer in client mode until its stream has ended."""
+        del peer_id
+        return False
+
+    @property
+    def weights_by_peer(self) -> dict[str, float]:
+        """The weight that each sender has named for what this peer reduced, by peer ID; empty if it reduced nothing."""
+        weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items()}
+        return {peer.to_base58(): weight for peer, weight in weights.items() if peer not in self.banned_senders}
+
+    @property
+    def counted_by_peer(self) -> dict[str, float]:
+        """The same as far as it counted: a weight beyond what is believed of its sender was cut."""
+        named = self.weights_by_peer
+        counted = {self.sender_peer_ids[index].to_base58(): weight for index, weight in self._counted.items()}
+        return {peer: counted[peer] for peer in named if peer in counted}
+
+    async def _reduce_own_parts(self, peer_index: int) -> None:
+        sender_index = self.sender_peer_ids.index(self.peer_id)
+        self._weights[sender_index] = self.weight
+        weight = self._counted[sender_index] = self._guard.counted(sender_index, self.weight)
+        infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
+        for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
+            self.evidence.keep_own(part)
+            reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
+            self.least_weight = min(self.least_weight, reduced.weight)
+            # the same rounding as everybody else's copy went through
+            wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
+            rounded = decode(wire)
+            self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded)
+            self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
+
+    async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+        """Send this peer's parts to one reducer and take the averages it returns."""
+        peer_index = self.ordered_peer_ids.index(peer_id)
+        if peer_id == self.peer_id:
+            await self._reduce_own_parts(peer_index)
+            return
+        container = self.tensor_part_container
+        parts = self.evidence.keep_sent(peer_index, self._generate_input_for_peer(peer_index))
+        try:
+            sent = self._traffic.sending(parts)
+            stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
+            part_index, expected = 0, container.num_parts_by_peer[peer_index]
+            answers = aiter_with_timeout(stream, self.reducer_timeout)
+            received = self._traffic.receiving(answers)
+            read = partial(self._averaged_part, peer_id)
+            async for average, message in amap_in_executor(read, received, max_prefetch=container.prefetch):
+                asked = container._input_parts_by_peer[peer_index]
+                if part_index >= expected or average.shape != asked[part_index][0].shape:
+                    raise AllreduceException(f"{peer_id} returned parts that were not asked for")
+                self._require_usual(peer_id, asked[part_index][1].key, average)
+                self.evidence.keep_returned(Drawn(peer_index, part_index), message.tensor_part, average, message.weight)
+                container.register_processed_part(peer_index, part_index, average)
+                self.least_weight = min(self.least_weight, message.weight)
+                part_index += 1
+            if part_index != expected:
+                raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
+        except BaseException:  # cancelled too: nobody may wait for parts of this reducer any more
+            container.register_failed_reducer(peer_index)
+            raise
+
+    def _averaged_part(
+        self, reducer: PeerID, message: averaging_pb2.AveragingData
+    ) -> tuple[torch.Tensor, averaging_pb2.AveragingData]:
+        """The average of one part, and the message that brought it; a reducer of what no part can be is named."""
+        if message.code != averaging_pb2.AVERAGED_PART:
+            raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
+        average = decode(message.tensor_part)
+        if not (is_finite(average) and math.isfinite(message.weight)):
+            self._note(Finding(reducer.to_base58(), "average", "returned an average that is not finite"))
+            raise AllreduceException(f"{reducer} returned an average that is not finite")
+        return average, message
+
+    def _require_usual(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
+        """Raise `AllreduceException` for an average that is too large, and name its reducer; once for each reducer."""
+        times = norm_of(average) / self._limits[tensor]
+        if times > 1 and reducer.to_base58() not in self._accused:
+            detail = f"returned an average {times:.2g} times as large as could be after the last ones"
+            self._note(Finding(reducer.to_base58(), "average", detail))
+            raise AllreduceException(f"{reducer} {detail}")
+
+    async def _accumulate_parts_streaming(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Take one sender's parts and answer each with the average."""
+        part_index = 0
+        try:
+            async for part, weight, compression, size in amap_in_executor(
+                _received_part, self._traffic.receiving(stream), max_prefetch=self.tensor_part_container.prefetch
+            ):
+                self._check_part(part_index, part)
+                await self._check_weight(sender_index, weight)
+                self._weights[sender_index] = weight
+                counted = self._guard.counted(sender_index, weight)
+                self._counted[sender_index] = min(counted, self._counted.get(sender_index, counted))
+                self.received_bytes += size
+                try:
+                    reduced = await self.tensor_part_reducer.accumulate_part(
+                        sender_index, part_index, part, weight=counted
+                    )
+                except BannedException:
+                    break
+                part_index += 1
+                wire = encode(reduced.average, compression)
+                yield averaging_pb2.AveragingData(
+                    code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=reduced.weight
+                )
+        except RefusedPart as refused:
+            self._guard.refuse(sender_index, str(refused))
+            raise
+        finally:
+            if part_index != self.tensor_part_reducer.num_parts:
+                await self._ban_sender(self.sender_peer_ids[sender_index])
+
+    async def _check_weight(self, sender_index: int, weight: float) -> None:
+        """Raise `RefusedPart` for a weight that no honest peer names; any at all, of one whose role allows none."""
+        sender, before = self.sender_peer_ids[sender_index], self._weights.get(sender_index)
+        if weight != 0 and not before and not await self._may_contribute(sender):
+            raise RefusedPart(f"may not contribute, and sent parts with weight {weight:g}")
+        require_weight(weight, before)
+
+    def _check_part(self, part_index: int, part: torch.Tensor) -> None:
+        """Raise `RefusedPart` unless this part is due: others might be added, too, by broadcast."""
+        shapes = self.tensor_part_reducer.part_shapes
+        if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
+            raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
+
+
+def _own_reducer(hiveminds: TensorPartReducer, combine: Combine) -> PartReducer:
+    """Ours in place of the one that hivemind has made, which is not used and is to complain of nothing."""
+    hiveminds.finished.set()
+    return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine)
+
+
+def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, int, int]:
+    """A sender's part, its weight, how it was written and in how many bytes; raises `RefusedPart`."""
+    wire = message.tensor_part
+    try:
+        part = decode(wire)
+    except ValueError as error:
+        raise RefusedPart(f"sent what is no part: {error}") from error
+    if not is_finite(part):
+        raise RefusedPart("sent values that are not finite")
+    return part, message.weight, wire.compression, len(wire.buffer)
+
+
+async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
+    """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite.
+
+    Then nothing is changed: the round is tried again, and must begin from this peer's own numbers.
+    """
+    averages = [average async for average in runner]
+    if runner.missing_values:
+        raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
+    if not (math.isfinite(runner.least_weight) and all(map(is_finite, averages))):
+        raise AllreduceException("the average is not finite")
+    for tensor, average in zip(tensors, averages, strict=True):
+        tensor.copy_(average)
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())

@@ -1,0 +1,302 @@
+"""The averager of gradients: hivemind's over exact rounds (`peer.averaging.all_reduce`), for members only."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing as mp
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.control import StepControl
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.averaging.matchmaking import MatchmakingException
+from hivemind.optim.grad_averager import GradientAverager
+from hivemind.p2p import P2PContext
+from hivemind.proto import averaging_pb2
+from hivemind.utils import get_dht_time
+from hivemind.utils.asyncio import enter_asynchronously
+
+from auth.swarm.access import AuthorizedAverager, SwarmAccess
+from peer.averaging.all_reduce import ExactAllReduce, take_averages
+from peer.averaging.bandwidth import RoundTraffic, promised_time
+from peer.averaging.matchmaking import BEGIN_POLL_S, Gathering, Leaders, hold_searches, request_timeout
+from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
+from peer.averaging.shares import NOBODY, declaration, group_lines, part_size, reduction_shares
+from peer.network.traffic import Traffic
+from peer.reduction.audit import Audit
+from peer.reduction.audit_rpc import AuditedRounds, Auditing
+from peer.reduction.average_limits import AverageScreen
+from peer.reduction.findings import Accusations, Finding
+from peer.reduction.guard import ReductionGuard
+from peer.reporting.suspicions import UNPROVEN
+
+GROUP_POLL_S = 0.2
+SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
+
+
+@dataclass(frozen=True)
+class AveragedGroup:
+    """What one successful round averaged."""
+
+    size: int  # peers in the group
+    samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
+    averaged_bytes: int  # that others sent to this peer to be averaged
+    weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
+    counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
+    seconds: float = 0.0  # from the group's forming until every average was here
+    traffic: RoundTraffic | None = None  # what that tells of this peer's line
+
+
+async def given_up(step: StepControl) -> None:
+    """Wait until a step shows that it was given up; hivemind is told before that, looks once, and would go on."""
+    await StepControl.wait_for_cancel(step)
+    while not step.done():  # noqa: ASYNC110 - another process sets it
+        await asyncio.sleep(BEGIN_POLL_S)
+
+
+class BalancedRounds:
+    """Mixin before a hivemind averager: who reduces how much follows the lines that the group's peers declare.
+
+    hivemind's own solver needs a method that SciPy no longer has, and different solvers would give different shares.
+    How long a round may take follows the rounds before it.
+    """
+
+    async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
+        """Average with this group; raises `MatchmakingException`, after which hivemind looks for another."""
+        del kwargs["min_vector_size"]  # for hivemind's own balancing
+        kwargs["part_size_bytes"] = part_size(2 * self.total_size, group_info.group_size)
+        try:
+            tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
+            self._lines = lines = group_lines(group_info, self.peer_id, self._declared, tokens)
+            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
+            before = self._traffic.passed()
+            async with enter_asynchronously(self.get_tensors()) as tensors:
+                group = await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
+        except BaseException as error:  # cancelled too: the next round is told that this one failed
+            self._deadline.failed()
+            self._declare()
+            raise MatchmakingException(f"the round failed: {error!r}") from error
+        else:
+            self._deadline.succeeded(group.seconds)
+            sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
+            own = group_info.peer_ids.index(self.peer_id)
+            promised_s = promised_time(min(sent, received), own, shares, lines.rates)
+            return replace(group, traffic=RoundTraffic(sent, received, group.seconds, promised_s))
+        finally:
+            self._allreduce_timeout = self._deadline.seconds  # of the next round
+            asyncio.get_running_loop().call_later(SETTLE_S, give_back)
+
+
+class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
+    """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
+
+    def __init__(
+        self,
+        *args: Any,
+        access: SwarmAccess,
+        traffic: Traffic,
+        gathering: Gathering,
+        allreduce_timeout: float,
+        guard: ReductionGuard | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._guard = guard or ReductionGuard()
+        self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
+        self.access, self._traffic, self.gathering = access, traffic, gathering
+        self.findings = self._guard.findings
+        self.auditing = Auditing(traffic, self._note)
+        self._accusations = Accusations(time.monotonic)
+        self._screen = AverageScreen()
+        self._control: StepControl | None = None  # of the round that is sought, or runs
+        self._lines = NOBODY  # of the group that averages
+        self._failed_rounds = mp.Value("i", 0)
+        self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
+        self._held_samples = 0
+        self._deadline = RoundDeadline(allreduce_timeout)
+        super().__init__(
+            *args,
+            allreduce_timeout=allreduce_timeout,
+            min_matchmaking_time=gathering.window_s,
+            request_timeout=request_timeout(gathering.window_s),
+            reuse_grad_buffers=True,
+            allow_state_sharing=False,
+            **kwargs,
+        )
+
+    @property
+    def failed_rounds(self) -> int:
+        """How many rounds of averaging began and did not bring every value; hivemind tries again by itself."""
+        return int(self._failed_rounds.value)
+
+    @property
+    def holds(self) -> bool:
+        """Whether gradients are set aside for a round, while those of the step after it accumulate."""
+        return bool(self._held)
+
+    @property
+    def due_samples(self) -> int:
+        """This peer's samples towards the next global step."""
+        return self._held_samples if self.holds else int(self.local_samples_accumulated)
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Set what was accumulated aside, to be averaged; from now on `.grad` is for the step after that."""
+        self._held = [gradient.clone() for gradient in self._grad_accumulators()]
+        self._held_samples = int(self.local_samples_accumulated)
+        self.reset_accumulated_grads_()
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """The round came to nothing: all that was accumulated is for the same step again."""
+        for gradient, held in zip(self._grad_accumulators(), self._held, strict=True):
+            gradient.add_(held)
+        self.local_samples_accumulated += self._held_samples
+        self._held, self._held_samples = [], 0
+
+    def drop_all(self) -> int:
+        """Forget all that was accumulated or set aside; returns how many samples that were."""
+        lost = int(self.local_samples_accumulated) + self._held_samples
+        self._held, self._held_samples = [], 0
+        self.reset_accumulated_grads_()
+        return lost
+
+    @contextmanager
+    def making_room(self) -> Iterator[None]:
+        """Lend `.grad` to the averaged gradient for a step; afterwards it has what was accumulated beside the round."""
+        newer = [parameter.grad for parameter in self.parameters]
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # none is held: the step uses all up
+            parameter.grad = spare
+        yield
+        if not self.holds:
+            self.reset_accumulated_grads_()
+        for parameter, gradient in zip(self.parameters, newer, strict=True):
+            parameter.grad = gradient
+        self._held, self._held_samples = [], 0
+
+    @torch.no_grad()
+    def load_accumulators_into_averager_(self) -> None:
+        """Put the mean gradient over the samples that are due (zero without samples) into the averaged tensors."""
+        scale = 1.0 / self.due_samples if self.due_samples else 0.0
+        with self.get_tensors() as averaged:
+            for gradient, target in zip(self._held or self._grad_accumulators(), averaged, strict=True):
+                target.copy_(gradient).mul_(scale)
+
+    def run(self) -> None:
+        """What the forked process does."""
+        freeze_imported()
+        super().run()
+
+    def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
+        """Begin to look for a group, which is to begin when its window ends (`scheduled_time`, of the DHT)."""
+        return super().schedule_step(scheduled_time or get_dht_time() + self.gathering.window_s, **kwargs)
+
+    async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
+        self._control = step
+        self._declare()
+        step.wait_for_cancel = partial(given_up, step)
+        self._matchmaking.schema_hash = self.schema_hash + self.gathering.step.to_bytes(8, "big")
+        if self._leaders is None:
+            self._leaders = Leaders(self.directory, time.monotonic)
+            self._leaders.choose_for(self._matchmaking)
+            hold_searches(self._matchmaking)
+        steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
+        try:
+            await super()._step(step=step, **kwargs)
+        finally:
+            steering.cancel()
+            if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
+                forget_frames(step.exception())
+
+    async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
+        """Average with this group until the step is given up, which hivemind heeds only while it looks for a group.
+
+        The others' round then fails, and the same samples are in no other step than that of the next attempt.
+        """
+        assert self._control is not None  # a group is looked for by a step only
+        averaging = asyncio.create_task(super()._aggregate_with_group(group_info, **kwargs))
+        waiting = asyncio.create_task(self._control.wait_for_cancel())
+        try:
+            await asyncio.wait({averaging, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            averaging.cancel()  # nothing, where it has ended
+            await asyncio.wait({averaging})
+        return averaging.result()
+
+    def _note(self, finding: Finding) -> None:
+        """Another peer was caught: tell the process that can name it and, where this one saw it, the groups to come."""
+        self.findings.tell(finding)
+        if finding.kind not in UNPROVEN:
+            self._accusations.accuse(finding.peer_id)
+
+    def _declare(self) -> None:
+        """What the next group is told of this peer when it joins."""
+        if self._control is not None:
+            self._declared = declaration(self._control.data_for_gather, self._accusations.current())
+            self._control._data_for_gather = self._declared
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Return averages at the rate that this peer may send."""
+        async for message in self._traffic.sending(super().rpc_aggregate_part(stream, context)):
+            yield message
+
+    async def _run_allreduce_inplace_(
+        self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
+    ) -> AveragedGroup:
+        """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
+        group_id = group_info.group_id if group_id is None else group_id
+        half = group_id.removeprefix(group_info.group_id)
+        guard = self._guard.begin(group_info.group_id, half)
+        runner = ExactAllReduce(
+            p2p=self._p2p,
+            servicer_type=type(self),
+            prefix=self.prefix,
+            tensors=tensors,
+            group_id=group_id,
+            ordered_peer_ids=group_info.peer_ids,
+            traffic=self._traffic,
+            note=self._note,
+            limits=self._screen.limits(half, len(tensors)),
+            accused=self._accusations.current(),
+            may_contribute=self.may_contribute,
+            guard=guard,
+            **kwargs,
+        )
+        self._running_groups[group_id].set_result(runner)
+        self.auditing.expect(group_id)
+        began = time.perf_counter()
+        try:
+            await take_averages(runner, tensors)
+        except BaseException as error:  # cancelled too: nobody may wait for this round's audit any more
+            self.auditing.give_up(group_id)
+            self._failed_rounds.value += isinstance(error, AllreduceException)
+            raise
+        finally:
+            guard.ended()
+        self._guard.accepted(half, tensors)
+        self._screen.accepted(half, tensors)
+        audit = Audit(
+            group_info.peer_ids,
+            self.peer_id,
+            runner.evidence,
+            weights=runner.weights_by_peer,
+            are_means=self._guard.makes_means,
+        )
+        stub = partial(self.get_stub, self._p2p, namespace=self.prefix)
+        self.auditing.begin(group_id, audit, self._lines.second_reducers, stub)
+        return AveragedGroup(
+            size=group_info.group_size,
+            samples=round(runner.least_weight),
+            averaged_bytes=runner.received_bytes,
+            weights=runner.weights_by_peer,
+            counted=runner.counted_by_peer,
+            seconds=time.perf_counter() - began,
+        )

@@ -1,0 +1,185 @@
+"""PowerSGD's arithmetic: a large gradient as the product of two thin matrices, and what is lost by that kept for later.
+
+Vogels et al. 2019 (arXiv 1905.13727). Of a matrix M of each peer, peers average first M's image of a few directions,
+then M's coordinates in that image: rank * (rows + columns) values in place of rows * columns. What M has beside is
+added to the peer's own gradient of the next step (error feedback).
+
+Who computes from the same averages gets the same bits, on any machine: sums and products are rounded one by one, in an
+order that no processor chooses. `peer.averaging.power_sgd` averages with this.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing as mp
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
+DEPENDENT = 1e-6  # a direction of which less than this share is left beside the others is rounding noise
+CACHED_VALUES = 2**16  # of float32: a product's rows that are added up without leaving the processor
+
+
+@dataclass(frozen=True)
+class Factors:
+    """left.T @ right is the average of one matrix, on all peers; right is also where the next round begins."""
+
+    index: int  # of the tensor, in the model's order
+    left: torch.Tensor  # (rank, rows), orthonormal
+    right: torch.Tensor  # (rank, columns)
+
+    def directions(self) -> torch.Tensor:
+        """(rank, columns): orthonormal, those that mattered in the last round; random ones where there are none."""
+        found = orthonormal(self.right)
+        none = found.abs().amax(dim=1, keepdim=True) == 0
+        return orthonormal(torch.where(none, first_directions(self.index, found.shape), found))
+
+
+def first_directions(index: int, shape: torch.Size) -> torch.Tensor:
+    """Random numbers that are the same for all peers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(index))
+
+
+def shrinks(shape: torch.Size, rank: int) -> bool:
+    """Whether a tensor of this shape is averaged as two factors; `rank` 0 is for none."""
+    if rank == 0 or len(shape) < 2 or 0 in shape:
+        return False
+    rows, columns = shape[0], math.prod(shape[1:])
+    return LEAST_SAVING * rank * (rows + columns) <= rows * columns
+
+
+def values_sent(shapes: Iterable[torch.Size], rank: int) -> int:
+    """How many values a peer sends to have tensors of these shapes averaged."""
+    return sum(
+        rank * (shape[0] + math.prod(shape[1:])) if shrinks(shape, rank) else math.prod(shape) for shape in shapes
+    )
+
+
+def total(values: torch.Tensor) -> torch.Tensor:
+    """Sums over the last dimension, halves added to each other: no processor's own order of adding."""
+    while values.shape[-1] > 1:
+        half, odd = divmod(values.shape[-1], 2)
+        sums = values[..., :half] + values[..., half : 2 * half]
+        if odd:
+            sums[..., 0] += values[..., -1]
+        values = sums
+    return values[..., 0]
+
+
+def orthonormal(rows: torch.Tensor) -> torch.Tensor:
+    """Gram-Schmidt over rows (rank, length) in float64, given back in float32; a row that depends on others is zero."""
+    basis = rows.double()
+    sizes = total(basis * basis).tolist()
+    for number, row in enumerate(basis):
+        size = float(total(row * row))
+        if size <= DEPENDENT**2 * sizes[number]:
+            row.zero_()
+            continue
+        row.mul_(1 / math.sqrt(size))
+        rest = basis[number + 1 :]
+        if len(rest):
+            rest.sub_(total(rest * row)[:, None] * row)
+    return basis.float()
+
+
+def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """left.T @ right, for factors of shapes (rank, rows) and (rank, columns); a few rows at once, that fit a cache."""
+    result = torch.empty(left.shape[1], right.shape[1])
+    rows_at_once = max(1, CACHED_VALUES // right.shape[1])
+    for first in range(0, len(result), rows_at_once):
+        some, rows = left[:, first : first + rows_at_once], result[first : first + rows_at_once]
+        torch.outer(some[0], right[0], out=rows)
+        for row, column in zip(some[1:], right[1:], strict=True):
+            rows.add_(torch.outer(row, column))
+    return result
+
+
+class LowRank:
+    """One peer's factors, in memory that it shares with the process that averages, and what the peer has lost."""
+
+    def __init__(self, shapes: Sequence[torch.Size], rank: int) -> None:
+        self.factors = [
+            _shared_factors(index, shape, rank) for index, shape in enumerate(shapes) if shrinks(shape, rank)
+        ]
+        self._shrunk = {factors.index for factors in self.factors}
+        self._averaged = mp.Value("b", False)  # whether the factors are those of the numbers last loaded
+        self._lost: dict[int, torch.Tensor] = {}  # by index: sums over samples; none on a peer without samples
+        self._samples = 0  # behind the numbers last loaded
+
+    @torch.no_grad()
+    def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
+        """Add to mean gradients over so many samples what was lost before; without samples it goes on waiting.
+
+        It counts as a sum, as gradients do, so that nothing grows or shrinks when a peer's share of the batch changes.
+        """
+        self._averaged.value, self._samples = False, samples
+        if samples:
+            for index, lost in self._lost.items():
+                as_matrix(tensors[index]).add_(lost, alpha=1 / samples)
+
+    @torch.no_grad()
+    def images(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is averaged first: of each matrix, the image of the directions, (rank, rows)."""
+        return [factors.directions() @ as_matrix(tensors[factors.index]).T for factors in self.factors]
+
+    @torch.no_grad()
+    def coordinates(self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is averaged then: of each matrix, the coordinates (rank, columns); then copies of all other tensors."""
+        matrices = (as_matrix(tensors[factors.index]) for factors in self.factors)
+        rest = [tensor.clone() for index, tensor in enumerate(tensors) if index not in self._shrunk]
+        return [left @ matrix for left, matrix in zip(lefts, matrices, strict=True)] + rest
+
+    @torch.no_grad()
+    def take(
+        self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
+    ) -> None:
+        """Keep what a round has brought; matrices stay this peer's own numbers until `restore`.
+
+        Raises `OverflowError`, and changes nothing, if a value of a product could be infinite.
+        """
+        rights, rest = averages[: len(lefts)], averages[len(lefts) :]
+        if not all(torch.isfinite(2 * right.abs().sum(dim=0)).all() for right in rights):
+            raise OverflowError("the product of the averaged factors is not finite")
+        for factors, left, right in zip(self.factors, lefts, rights, strict=True):
+            factors.left.copy_(left)
+            factors.right.copy_(right)
+        others = (tensor for index, tensor in enumerate(tensors) if index not in self._shrunk)
+        for tensor, average in zip(others, rest, strict=True):
+            tensor.copy_(average)
+        self._averaged.value = True
+
+    @torch.no_grad()
+    def restore(self, tensors: Sequence[torch.Tensor]) -> None:
+        """A step is taken: put the averages in place of this peer's numbers, and keep what they have lost of these.
+
+        A peer that was alone has lost nothing. What a peer loses is what its own numbers have beside the common
+        directions, not their difference to the average: that would never be paid back if another peer left.
+        """
+        if not self._averaged.value:
+            self.forget()
+            return
+        for factors in self.factors:
+            matrix = as_matrix(tensors[factors.index])
+            if self._samples:
+                lost = matrix.addmm(factors.left.T, factors.left @ matrix, alpha=-1).mul_(self._samples)
+                self._lost[factors.index] = lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
+            matrix.copy_(product(factors.left, factors.right))
+
+    def forget(self) -> None:
+        """What was lost belongs to a state that this peer no longer has."""
+        self._lost = {}
+
+
+def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """A view with the tensor's first dimension as rows."""
+    return tensor.view(len(tensor), -1)
+
+
+def _shared_factors(index: int, shape: torch.Size, rank: int) -> Factors:
+    right = first_directions(index, torch.Size((rank, math.prod(shape[1:]))))
+    factors = Factors(index, torch.zeros(rank, shape[0]), right)
+    for tensor in (factors.left, factors.right):
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return factors

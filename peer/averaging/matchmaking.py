@@ -1,0 +1,207 @@
+"""How a group of averaging peers is gathered: it begins at once when everybody who is known has come.
+
+hivemind's leader begins when the time that it declared is up, however early the last peer came. Here the trainer's
+process says whom it knows to be there, and the averager's process begins as soon as they all are; the time only matters
+where somebody does not come. Used by `peer.averaging.averager`.
+
+Whom an averager follows into a group: members who may average, and none whose groups are no good.
+
+hivemind asks whoever declares itself to be a leader, and in its DHT anybody can declare anybody. A leader says who is
+in its group. One without the right token, or one that brings strangers along, could so hold up every round: the others
+give such a group up (`auth.swarm.access`) and would ask the same leader again. Used by `peer.averaging.averager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing as mp
+from collections.abc import Callable, Collection
+from typing import Any
+
+from hivemind.averaging.control import StepControl
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.averaging.matchmaking import Matchmaking
+from hivemind.p2p import PeerID
+
+from auth.swarm.authorizer import TRAINING_ROLES
+from auth.swarm.directory import PeerDirectory
+
+logger = logging.getLogger(__name__)
+
+AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
+
+MOST_AVOIDED = 1000
+
+
+class Leaders:
+    """One averager's choice among those who declare themselves; asked in its own process only."""
+
+    def __init__(self, directory: PeerDirectory, clock: Callable[[], float]) -> None:
+        self._directory, self._clock = directory, clock
+        self._avoided: dict[PeerID, float] = {}  # until when
+
+    def choose_for(self, matchmaking: Matchmaking) -> None:
+        """From now on this search asks nobody else; call it once."""
+        keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
+        declared = keys.get_averagers
+
+        async def trusted(*args: Any, **kwargs: Any) -> list[tuple[PeerID, float]]:
+            found = await declared(*args, **kwargs)
+            may_lead = await self.among([peer for peer, _ in found])
+            return [(peer, expiration) for peer, expiration in found if peer in may_lead]
+
+        async def request_trusted(leader: PeerID) -> GroupInfo | None:
+            if leader not in await self.among([leader]):  # another leader may have sent us there
+                return None
+            try:
+                group = await request(leader)
+            except AssertionError:  # hivemind's, of a group without us
+                self._avoid(leader, "a group without this peer")
+                raise
+            if group is not None:
+                await self._look_at(leader, group)
+            return group
+
+        keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
+
+    async def among(self, peers: Collection[PeerID]) -> set[PeerID]:
+        """Which of these peers may lead a group that this averager is in."""
+        now = self._clock()
+        admitted = await self._directory.admitted(peers, TRAINING_ROLES)
+        return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
+
+    async def _look_at(self, leader: PeerID, group: GroupInfo) -> None:
+        strangers = set(group.peer_ids) - await self._directory.admitted(group.peer_ids, TRAINING_ROLES)
+        if strangers:
+            self._avoid(leader, f"a group with {len(strangers)} peers that hold no valid token")
+
+    def _avoid(self, leader: PeerID, led: str) -> None:
+        now = self._clock()
+        self._avoided = {peer: until for peer, until in self._avoided.items() if until > now}
+        if len(self._avoided) < MOST_AVOIDED:
+            self._avoided[leader] = now + AVOIDED_S
+        token = self._directory.token_of(leader)
+        who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+        logger.warning("suspicious: %s, peer %s, led %s: not followed for %g s", who, leader, led, AVOIDED_S)
+
+
+BEGIN_POLL_S = 0.05
+
+MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
+
+FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
+
+LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
+
+
+class Gathering:
+    """What a trainer wants of the group that its averager looks for; read by the averager's process while it looks."""
+
+    def __init__(self, window_s: float) -> None:
+        self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
+        self._window_s = mp.Value("d", window_s)
+        self._step = mp.Value("q", 0)
+
+    @property
+    def required(self) -> int:
+        """A group is begun only with this many peers."""
+        return int(self._required.value)
+
+    @required.setter
+    def required(self, size: int) -> None:
+        self._required.value = max(2, size)
+
+    @property
+    def expected(self) -> int:
+        """A group of so many peers waits for nobody else; 0 where that is not known."""
+        return int(self._expected.value)
+
+    @expected.setter
+    def expected(self, size: int) -> None:
+        self._expected.value = size
+
+    @property
+    def step(self) -> int:
+        """The global step after which the group averages: a search follows and leads only peers that say the same."""
+        return int(self._step.value)
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step.value = step
+
+    @property
+    def window_s(self) -> float:
+        """How long a leader waits for those who do not come."""
+        return float(self._window_s.value)
+
+    @window_s.setter
+    def window_s(self, seconds: float) -> None:
+        self._window_s.value = seconds
+
+    async def steer(self, matchmaking: Matchmaking, step: StepControl) -> None:
+        """Until cancelled: let the search for this step's group follow what is wanted."""
+        while True:
+            self.apply(matchmaking)
+            if step.triggered:  # before, whoever begins to train meanwhile can still come in
+                await begin_if_complete(matchmaking, step, self.expected)
+            await asyncio.sleep(BEGIN_POLL_S)
+
+    def apply(self, matchmaking: Matchmaking) -> None:
+        """What is wanted now holds for this search, from its next declaration on."""
+        window_s = self.window_s
+        matchmaking.min_group_size = self.required
+        matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
+        matchmaking.request_timeout = request_timeout(window_s)
+
+
+def required_group_size(averaging: int, attempts: int) -> int:
+    """How many peers a group needs: all who are at this step at first, after repeated failure more than half of them.
+
+    More than half, so that two groups can never take the same step apart from each other.
+    """
+    return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
+
+
+def hold_searches(matchmaking: Matchmaking) -> None:
+    """Let each search for a group end, also one that was given up.
+
+    hivemind does not wait for a search that it cancels, and asyncio holds no task that waits. What such a search waits
+    for may be held by nobody either; then the next look for unreachable objects (`peer.averaging.rounds`) ends it in
+    the middle of tidying up, and the averager finds no group for a minute.
+    """
+    look, running = matchmaking.look_for_group, set()
+
+    async def held(step: StepControl) -> Any:
+        task = asyncio.current_task()
+        running.add(task)
+        try:
+            return await look(step)
+        finally:
+            running.discard(task)
+
+    matchmaking.look_for_group = held
+
+
+def request_timeout(window_s: float) -> float:
+    """How long to wait for a peer's answer while a group is looked for."""
+    return min(MOST_REQUEST_S, window_s / 2)
+
+
+async def begin_if_complete(matchmaking: Matchmaking, step: StepControl, expected: int) -> None:
+    """Begin with the followers that are there, if this peer leads them and nobody else is to come."""
+    if not _is_complete(matchmaking, step, expected):
+        return
+    async with matchmaking.lock_request_join_group:
+        if _is_complete(matchmaking, step, expected):  # still: whoever held the lock may have changed it
+            await matchmaking.leader_assemble_group()
+
+
+def _is_complete(matchmaking: Matchmaking, step: StepControl, expected: int) -> bool:
+    return (
+        expected > 1
+        and matchmaking.step_control is step
+        and matchmaking.current_leader is None
+        and not matchmaking.assembled_group.done()
+        and len(matchmaking.current_followers) + 1 >= expected
+    )

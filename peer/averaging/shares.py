@@ -1,0 +1,217 @@
+"""Which part of the gradients each peer of a group reduces: more on fast lines, less or nothing on slow ones.
+
+DeDLOC's adaptive averaging (Diskin et al. 2021, arXiv 2106.10207, section 3.2): in a group of n peers that average V
+values, a peer that reduces the fraction f sends (and receives) V * (1 + (n - 2) * f) values, its own and those of the
+others. The round ends when the slowest line has passed its traffic. Every peer of the group computes the shares for
+itself, and they must be the same everywhere: so this is a closed form in plain arithmetic, not a numerical solver.
+
+Who reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces more than
+a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims. That costs
+time only where one or two lines are much faster than all others and the keeper, which is bound by nothing, is away: 8
+peers with lines of 200 and 7 x 10 Mbit/s then need 1.64 times as long (16 peers 1.70), with the keeper in the group as
+long as ever; so does DeDLOC's 4 x 200, 8 x 100, 4 x 50, where nobody comes near the bound. A bound of a half would make
+the 1.64 a 1.43 and let a liar have twice as much. (Both figures: `round_time`; it can at most be doubled where all who
+average reduce.)
+
+What the peers of a group declared when they joined it, as its leader gathered it, and who reduces by that.
+
+All peers of a group must come to the same shares, so these follow from nothing but what all of them see: what was
+gathered, and the tokens. A leader hands out what others said; each peer makes sure that its own words are among it, for
+a leader who could call all others slow would reduce everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hivemind.averaging.allreduce import AveragingMode
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import PeerID
+from hivemind.utils.serializer import MSGPackSerializer
+
+from auth.tokens import AccessToken
+from peer.reduction.findings import outvoted, read_accused
+
+PARTS_PER_REDUCER = 32
+
+LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
+
+LARGEST_SHARE = 1 / 4  # of the values, that a device reduces in a group of eight or more
+
+MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
+
+FASTEST = (
+    25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace, encrypting, decoding, adding up
+)
+
+
+def believed(claim: object) -> float | None:
+    """What a peer claims its line to be (bytes per second), as far as it counts; None where that makes no sense."""
+    if isinstance(claim, int | float) and not isinstance(claim, bool) and 0 <= claim <= MAX_BANDWIDTH:
+        return min(float(claim), FASTEST)
+    return None
+
+
+def largest_share(reducers: int) -> float:
+    """The part of all values that a device may reduce which is not trusted, where so many reduce.
+
+    Twice an equal share, so that half of them could bear the whole and lines may differ; one or two have no bound.
+    """
+    return min(1.0, max(LARGEST_SHARE, 2 / reducers))
+
+
+def reduction_shares(
+    values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool], trusted: Sequence[bool] = ()
+) -> tuple[int, ...]:
+    """How many of `values` each peer reduces, so that the round ends as soon as it can.
+
+    `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
+    known, which counts like the fastest that is known. `reduces`: which peers may; raises `ValueError` if none may.
+    `trusted`: whose share has no bound, the keeper's; empty if nobody's.
+    """
+    if not any(reduces):
+        raise ValueError("nobody in the group accepts connections, so nobody can reduce")
+    known = [rate for rate in bandwidths if rate is not None]
+    fastest = max(known, default=1.0) or 1.0
+    rates = [(fastest if rate is None else rate) if may else 0.0 for rate, may in zip(bandwidths, reduces, strict=True)]
+    if not any(rates):  # who may reduce has no line worth naming: they share alike
+        rates = [float(may) for may in reduces]
+    bound = largest_share(sum(rate > 0 for rate in rates))
+    limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
+    return _whole_shares(values, _fractions(rates, limits))
+
+
+def part_size(size_bytes: int, group_size: int) -> int:
+    """How many bytes travel at once, for tensors of `size_bytes` in a group of this size.
+
+    The last part of each reducer is averaged and returned when nothing else travels any more: so the parts are small
+    beside what a reducer has, but not so small that handling them takes longer than sending them.
+    """
+    return min(MOST_PART_BYTES, max(LEAST_PART_BYTES, size_bytes // (PARTS_PER_REDUCER * group_size)))
+
+
+def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[float | None]) -> float:
+    """Seconds that the slowest line needs for its traffic in a round with these shares; 0.0 where no rate is known."""
+    total, others = sum(shares), len(shares) - 2
+    times = [
+        values_bytes * (1 + others * share / total) / rate
+        for share, rate in zip(shares, bandwidths, strict=True)
+        if rate
+    ]
+    return max(times, default=0.0)
+
+
+def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
+    """The fractions that minimize the longest time, none above its limit; they sum to 1.
+
+    What is above a limit falls to the others, who then need longer; so who was above its limit stays there.
+    """
+    others = len(rates) - 2
+    if others <= 0:  # two peers pass all their values whoever reduces
+        return [rate / math.fsum(rates) for rate in rates]
+    fractions, rest = [0.0] * len(rates), 1.0
+    open_to_more = [index for index, rate in enumerate(rates) if rate > 0]
+    while open_to_more:
+        shares = _filled_up([rates[index] for index in open_to_more], others, rest)
+        found = dict(zip(open_to_more, shares, strict=True))
+        full = [index for index in open_to_more if found[index] > limits[index]]
+        for index in full or open_to_more:
+            fractions[index] = min(found[index], limits[index])
+        if not full:
+            break
+        rest = max(0.0, rest - math.fsum(limits[index] for index in full))
+        open_to_more = [index for index in open_to_more if index not in full]
+    return fractions
+
+
+def _filled_up(rates: Sequence[float], others: int, rest: float) -> list[float]:
+    """How these lines share the fraction `rest`, by filling up the fastest first.
+
+    With the k fastest reducing, all of them end at T = (others * rest + k) / (the sum of their rates); the k-th has a
+    share if it could pass its own values in less than T.
+    """
+    total, time = 0.0, math.inf
+    for count, rate in enumerate(sorted(rates, reverse=True), 1):
+        if count > 1 and rate * time <= 1:
+            break
+        total += rate
+        time = (others * rest + count) / total
+    return [max(0.0, rate * time - 1) / others for rate in rates]
+
+
+def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
+    """Whole numbers in these proportions that sum to `values`; what rounding leaves goes to the largest fraction."""
+    shares = [int(values * fraction) for fraction in fractions]
+    shares[max(range(len(fractions)), key=lambda index: fractions[index])] += values - sum(shares)
+    return tuple(shares)
+
+
+TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What one peer said."""
+
+    rate: float | None  # bytes per second of its line
+    takes_connections: bool
+    accused: frozenset[str]  # peer IDs of reducers that it has caught
+
+
+@dataclass(frozen=True)
+class GroupLines:
+    """What follows from it, for each peer of the group in its order."""
+
+    rates: tuple[float | None, ...]
+    reduces: tuple[bool, ...]  # which may
+    trusted: tuple[bool, ...]
+    second_reducers: tuple[PeerID, ...]  # who looks after others: all with connections of their own, not over a relay
+
+
+NOBODY = GroupLines((), (), (), ())
+
+
+def declaration(declared: bytes, accused: Sequence[str]) -> bytes:
+    """What a peer says when it joins a group: hivemind's words, with the accusations."""
+    rate, mode, _ = MSGPackSerializer.loads(declared)
+    said: bytes = MSGPackSerializer.dumps([rate, mode, MSGPackSerializer.dumps(list(accused))])
+    return said
+
+
+def group_lines(
+    group_info: GroupInfo, own: PeerID, declared: bytes, tokens: Sequence[AccessToken | None]
+) -> GroupLines:
+    """Raises `ValueError` where a peer says nothing, or `own` is said to say something else than it `declared`."""
+    if group_info.gathered[group_info.peer_ids.index(own)] != declared:
+        raise ValueError("the group's leader changed what this peer had said of itself")
+    peers = [_read(MSGPackSerializer.loads(gathered)) for gathered in group_info.gathered]
+    trusted = [token is not None and token.role in TRUSTED_ROLES for token in tokens]
+    out = outvoted(
+        [peer.to_base58() for peer in group_info.peer_ids],
+        ["" if token is None else token.member for token in tokens],
+        [peer.accused for peer in peers],
+        trusted,
+    )
+    able = [peer.takes_connections for peer in peers]
+    reduces = [can and not is_out for can, is_out in zip(able, out, strict=True)]
+    return GroupLines(
+        rates=tuple(peer.rate for peer in peers),
+        reduces=tuple(reduces if any(reduces) else able),  # somebody must
+        trusted=tuple(trusted),
+        second_reducers=tuple(
+            peer_id
+            for peer_id, peer in zip(group_info.peer_ids, peers, strict=True)
+            if peer.takes_connections and peer.rate != 0
+        ),
+    )
+
+
+def _read(gathered: Any) -> Declared:
+    if not isinstance(gathered, list | tuple) or len(gathered) != 3:
+        raise ValueError("a peer of the group does not say how it takes part")
+    rate, mode, accused = gathered
+    named = MSGPackSerializer.loads(accused) if isinstance(accused, bytes) else None
+    return Declared(believed(rate), mode == AveragingMode.NODE.value, read_accused(named))

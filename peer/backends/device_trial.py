@@ -1,0 +1,88 @@
+"""Which of the devices that `--device` means really work: each computes a product and its gradient.
+
+A driver's count says nothing of that: PyTorch's build may lack the card's kernels, another program may hold its memory,
+a container may show it and not let it be used. Tried in a process of its own, which such a device may hang or end; the
+agent spawns it before it joins (`peer.agent.device_choice`), and the doctor's helper asks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from auth.errors import ConfigError
+from peer.backends.hardware import count_gpus, has_mps, has_tpu, require_jax, torch_devices
+from peer.reporting.messages import DeviceTried, TrialPlan
+from peer.runtime.devices import JAX_DEVICES, pick_device
+from peer.runtime.processes import die_with_parent, lead_own_group, write_output_to
+
+MAX_LOG_BYTES = 1_000_000
+SIDE = 64  # of the square matrices
+WRONG = "it computes wrong results"
+
+
+def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
+    """Main function of the spawned process."""
+    lead_own_group()
+    die_with_parent(parent_pid)
+    write_output_to(Path(plan.log), MAX_LOG_BYTES)
+    try:
+        device, fault = working_device(plan.device)
+        pipe.send(DeviceTried(device, fault))
+    except ConfigError as error:
+        pipe.send(DeviceTried("", str(error)))
+
+
+def working_device(name: str) -> tuple[str, str]:
+    """The device to train on, and what is wrong with those that `auto` would have taken before it ("" if nothing).
+
+    Raises `ConfigError` where the person has chosen a device that is not there, or does not work.
+    """
+    tpu, gpus, mps = has_tpu(), count_gpus(), has_mps()
+    faults: list[str] = []
+    while (device := pick_device(name, gpus, tpu, mps)) != "cpu":
+        found = _faults_of(device)
+        faults += [f"{part} cannot be used here ({fault})" for part, fault in found.items() if fault]
+        if name != "auto" and faults:
+            raise ConfigError(f"`--device {name}`: {'; '.join(faults)}. Mend that, or use `--device cpu`.")
+        if working := [part.removeprefix("cuda:") for part, fault in found.items() if not fault]:
+            return f"cuda:{','.join(working)}" if device.startswith("cuda") else device, "; ".join(faults)
+        tpu, gpus, mps = tpu and device != "tpu", 0 if device.startswith("cuda") else gpus, mps and device != "mps"
+    return device, "; ".join(faults)
+
+
+def _faults_of(device: str) -> dict[str, str]:
+    """Each of the devices with its fault; "" for one that works."""
+    if device in JAX_DEVICES:
+        require_jax(device)
+        return {device: _fault(partial(_jax_gradients, device))}
+    return {str(each): _fault(partial(_torch_gradients, each)) for each in torch_devices(device)}
+
+
+def _fault(compute: Callable[[], list[float]]) -> str:
+    """The first line of what goes wrong."""
+    try:
+        sums = compute()
+    except Exception as error:  # noqa: BLE001 - drivers and builds raise all kinds
+        return (str(error) or type(error).__name__).strip().partition("\n")[0][:200].rstrip(".")
+    return "" if sums and set(sums) == {2.0 * SIDE**3} else WRONG
+
+
+def _torch_gradients(device: torch.device) -> list[float]:
+    """The sum of the gradient of all that is in the square of a matrix of ones."""
+    ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
+    (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
+    return [float(gradient.sum())]  # waits for the device
+
+
+def _jax_gradients(device: str) -> list[float]:
+    """The same of each of JAX's devices."""
+    import jax  # an extra: only who asked for it has it
+
+    gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))
+    devices = jax.local_devices(backend="tpu" if device == "tpu" else None)
+    return [float(gradient(jax.device_put(jax.numpy.ones((SIDE, SIDE)), each)).sum()) for each in devices]

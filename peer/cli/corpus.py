@@ -1,0 +1,202 @@
+"""`manyhands corpus sample`: a part of a large corpus that is better than chance, before there is a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import numpy as np
+import typer
+import yaml
+from rich.console import Console
+
+from auth.errors import ConfigError
+from auth.files import new_directory
+from peer.config.data import Duplicates, Method, Sampling, Scorer as ScorerConfig
+from peer.config.run import RunConfig
+from peer.data.corpus.report import write_page, write_pictures
+from peer.data.corpus.sampling import (
+    NAMES,
+    Packing,
+    Survey,
+    Target,
+    open_writer,
+    plan,
+    read_blocks,
+    sources_of,
+    survey,
+    train_clean_model,
+    train_scorer,
+    write_kept,
+)
+from peer.data.selection.perplexity import PerplexityTally
+from peer.data.selection.scoring import open_scorer
+from peer.runtime.console import say, say_facts, say_json, say_table
+
+PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
+COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
+app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus: sample it.")
+app.callback()(lambda: None)  # so that `sample` stays a command of its own
+
+
+@app.command(epilog="Example: manyhands corpus sample web.jsonl.gz --out sampled --target 10% --method gaussian")
+def sample(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="A run file, or files of documents.")],
+    out: Annotated[Path, typer.Option(help="The folder to make; it must not exist, or be empty.")],
+    target: Annotated[str, typer.Option(help="How many documents to keep: a number, or a share such as 10%.")],
+    method: Annotated[str, typer.Option(help="random, stepwise or gaussian.")] = "gaussian",
+    factors: Annotated[str | None, typer.Option(help="Stepwise: the quartiles' weights, as 0.2,1,0.5,0.01.")] = None,
+    width: Annotated[float | None, typer.Option(help="Gaussian: how far the bell reaches.")] = None,
+    kenlm: Annotated[str | None, typer.Option(help="Score by this KenLM model (a path or an address).")] = None,
+    normalize: Annotated[bool, typer.Option(help="Normalize text for the --kenlm model.")] = False,
+    clean: Annotated[str | None, typer.Option(help="Score by a KenLM model trained on this file.")] = None,
+    order: Annotated[int, typer.Option(min=2, max=6, help="The n of the --clean model's n-grams.")] = 5,
+    tokenizer: Annotated[str | None, typer.Option(help="Score by this Unigram tokenizer's pieces.")] = None,
+    duplicates: Annotated[str, typer.Option(help="Drop duplicates: none, exact or near.")] = "none",
+    sample_documents: Annotated[int, typer.Option(min=4, help="Estimate from so many documents.")] = 50_000,
+    text_field: Annotated[str, typer.Option(help="The field of JSON Lines that holds the text.")] = "text",
+    packing: Annotated[str, typer.Option(help="How the output is packed: none, gz or zst.")] = "gz",
+    seed: Annotated[int, typer.Option(min=0, help="For the sample that estimates come from.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Keep the documents of a corpus that a language model finds neither too easy nor too strange."""
+    chosen = cast(Method, _one_of("--method", method, get_args(Method)))
+    unwanted = cast(Duplicates, _one_of("--duplicates", duplicates, get_args(Duplicates)))
+    packed = cast(Packing, _one_of("--packing", packing, get_args(Packing)))
+    wanted, weights = Target.parse(target), _parse_factors(factors, width, chosen)
+    if sum(choice is not None for choice in (kenlm, clean, tokenizer)) > 1:
+        raise ConfigError("--kenlm, --clean and --tokenizer exclude each other: give one of them.")
+    config = sources_of(sources, text_field)
+    with new_directory(out) as folder, Console(stderr=True).status("Reading the corpus") as status:
+        found = survey(read_blocks(config), unwanted, sample_documents, np.random.default_rng(seed))
+        status.update("Preparing the scorer")
+        described = _prepare_scorer(config, found, folder, (kenlm, clean, tokenizer), normalize, order, text_field)
+        scorer = open_scorer(described, None)
+        described = _as_named_later(described, folder, out)
+        sampling, tally = plan(found, scorer, described, chosen, wanted, weights, width)
+        status.update("Scoring every document")
+        with open_writer(folder, packed) as writer:
+            write_kept(read_blocks(config), found, scorer, sampling, tally, writer)
+        fragment = _fragment(sampling, unwanted)
+        (folder / "sampling.yaml").write_text(fragment, encoding="utf-8")
+        status.update("Drawing")
+        _draw(folder, chosen, tally, fragment)
+    facts = {
+        "documents": str(out / NAMES[packed]),
+        "read": found.read,
+        "duplicates dropped": found.read - found.documents,
+        "kept": tally.kept,
+        "expected": round(float(tally.parts["expected"].sum())),
+    }
+    if as_json:
+        say_json({**facts, "quartiles": _quartile_content(tally), "sampling": _plain(sampling)})
+        return
+    say_facts({**facts, "pictures": f"{out / 'distributions.png'}, {out / 'report.html'}"})
+    say()
+    say_table(COLUMNS, _rows(tally))
+    say()
+    say("To sample while a run streams these sources, write under each of its `data.sources`:")
+    say(fragment.rstrip())
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{option} ({value}) must be one of {', '.join(allowed)}.")
+    return value
+
+
+def _parse_factors(factors: str | None, width: float | None, method: Method) -> list[float] | None:
+    if (factors is not None and method != "stepwise") or (width is not None and method != "gaussian"):
+        raise ConfigError(
+            f"--factors is for stepwise and --width for gaussian sampling, not for {method}: leave it out."
+        )
+    if width is not None and not 0 < width < float("inf"):
+        raise ConfigError(f"--width ({width}) must be a number above 0.")
+    if factors is None:
+        return None
+    try:
+        weights = [float(factor) for factor in factors.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != 4 or not all(0 <= weight <= 1e9 for weight in weights) or not any(weights):
+        raise ConfigError(f"--factors ({factors}) must be four numbers from 0 on, such as 0.2,1,0.5,0.01.")
+    return weights
+
+
+def _prepare_scorer(
+    config: RunConfig,
+    found: Survey,
+    folder: Path,
+    models: tuple[str | None, str | None, str | None],
+    normalize: bool,
+    order: int,
+    text_field: str,
+) -> ScorerConfig:
+    """The scorer that was asked for; one that must be made lies in the folder."""
+    kenlm, clean, tokenizer = models
+    if kenlm is not None:
+        return _scorer(kind="kenlm", model=kenlm, text="words" if normalize else "raw")
+    if clean is not None:
+        path = folder / "model.arpa"
+        train_clean_model(read_blocks(sources_of([clean], text_field)), path, order)
+        return _scorer(kind="kenlm", model=str(path), text="words")
+    given = tokenizer or config.tokenizer.path
+    if given is not None:
+        return _scorer(model=given)
+    train_scorer(found.sample, config, folder / "scorer.json")
+    return _scorer(model=str(folder / "scorer.json"))
+
+
+def _scorer(**content: str) -> ScorerConfig:
+    try:
+        return ScorerConfig.model_validate(content)
+    except ValueError as error:
+        raise ConfigError(f"The model cannot be used: `{content['model']}` is no path or address of a file.") from error
+
+
+def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
+    """The same scorer, when the folder has taken its name."""
+    path = Path(described.model or "")
+    return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
+
+
+def _fragment(sampling: Sampling, duplicates: Duplicates) -> str:
+    """The keys of a source in a run file that sample it alike."""
+    extra = {} if duplicates == "none" else {"duplicates": duplicates}
+    return yaml.safe_dump({**extra, "sampling": _plain(sampling)}, sort_keys=False, allow_unicode=True)
+
+
+def _plain(sampling: Sampling) -> dict[str, Any]:
+    return sampling.model_dump(mode="json", exclude_none=True)
+
+
+def _draw(folder: Path, method: Method, tally: PerplexityTally, fragment: str) -> None:
+    title = f"{method.capitalize()} sampling: {tally.kept:,} of {tally.documents:,} documents"
+    table = [COLUMNS, *[[str(value) for value in row] for row in _rows(tally)]]
+    write_page(folder / "report.html", title, write_pictures(tally, title, folder), table, fragment)
+
+
+def _quartile_content(tally: PerplexityTally) -> list[dict[str, Any]]:
+    counts = zip(tally.parts["before"].tolist(), tally.parts["kept"].tolist(), strict=True)
+    bounds = (*tally.quartiles, None)
+    return [
+        {"below": bound, "documents": int(documents), "kept": int(kept)}
+        for bound, (documents, kept) in zip(bounds, counts, strict=True)
+    ]
+
+
+def _rows(tally: PerplexityTally) -> list[tuple[str, int, int, str, str]]:
+    return [
+        (
+            name,
+            part["documents"],
+            part["kept"],
+            _percent(part["kept"], part["documents"]),
+            _percent(part["kept"], tally.kept),
+        )
+        for name, part in zip(PARTS, _quartile_content(tally), strict=True)
+    ]
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"

@@ -1,0 +1,119 @@
+"""`manyhands doctor`: what this machine and its network can do, stage by stage.
+
+`manyhands support-bundle`: one file to send along when asking for help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from platformdirs import user_data_dir
+
+from auth.errors import ConfigError, UnfitError
+from auth.join_link import JoinLink
+from peer.cli.join import STATE_DIR_VARIABLE, Device, default_state_dir
+from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
+from peer.doctor.context import Context, Options
+from peer.doctor.display import Display, open_display
+from peer.doctor.stages import conclude, run_stages
+from peer.doctor.support_bundle import collect, write_bundle
+from peer.runtime.devices import check_device_name
+from peer.runtime.redaction import make_redactor
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.command("doctor", epilog="Example: manyhands doctor 'manyhands://host:7443/run#sha256=...'")
+def doctor(
+    link: Annotated[
+        str | None, typer.Argument(metavar="[LINK]", help="A run's join link; without it only the machine is examined.")
+    ] = None,
+    device: Device = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
+    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=STATE_DIR_VARIABLE, help="Where this device's key and data would be kept; default: as for `join`."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Examine this machine and, with a run's link, the way to the run; needs no account and changes nothing."""
+    options = make_options(link, state_dir, device, threads, microbatch, listen)
+    asyncio.run(examine(Context(options), open_display(as_json)))
+
+
+async def examine(context: Context, display: Display) -> None:
+    """Run all stages; raises `UnfitError` if one has failed."""
+    stages = WITHOUT_LINK if context.options.link is None else WITH_LINK
+    async with context:
+        findings = []
+        async for finding in run_stages(stages, context, display.begin):
+            findings.append(finding)
+            display.show(finding)
+        conclusion = conclude(findings, context)
+    display.conclude(conclusion)
+    if not conclusion.fit:
+        raise UnfitError(conclusion.text)
+
+
+def make_options(
+    link: str | None,
+    state_dir: Path | None,
+    device: str = "auto",
+    threads: int | None = None,
+    microbatch_size: int | None = None,
+    listen: list[str] | None = None,
+) -> Options:
+    """Read what the person typed; raises `LinkError`, `ConfigError`."""
+    parsed = None if link is None else JoinLink.parse(link)
+    usual = Path(user_data_dir("manyhands")) if parsed is None else default_state_dir(parsed)
+    return Options(
+        state_dir=(state_dir or usual).expanduser().absolute(),
+        link=parsed,
+        device=check_device_name(device),
+        threads=threads,
+        microbatch_size=microbatch_size,
+        listen=tuple(listen or ()),
+    )
+
+
+@app.command("support-bundle", epilog="Example: manyhands support-bundle 'manyhands://host:7443/run#sha256=...'")
+def support_bundle(
+    link: Annotated[
+        str | None,
+        typer.Argument(metavar="[LINK]", help="The run's join link; without it only the machine is told of."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The archive to write.")] = Path("manyhands-support.zip"),
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: as for `join`."
+        ),
+    ] = None,
+    no_doctor: Annotated[bool, typer.Option("--no-doctor", help="Leave out the doctor's examination.")] = False,
+) -> None:
+    """Write a redacted archive for the run's operator: versions, the training log's end, what the doctor finds."""
+    if out.exists():
+        raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
+    options = make_options(link, state_dir)
+    findings = [] if no_doctor else asyncio.run(_examine(options))
+    redact = make_redactor(str(Path.home()), getpass.getuser(), socket.gethostname())
+    write_bundle(out, collect(options.state_dir, findings), redact)
+    typer.echo(f"Written to {out}: read it, then send it to the run's operator.")
+
+
+async def _examine(options: Options) -> list[dict[str, Any]]:
+    """What every stage finds."""
+    stages = WITHOUT_LINK if options.link is None else WITH_LINK
+    async with Context(options) as context:
+        return [finding.to_json() async for finding in run_stages(stages, context)]

@@ -1,0 +1,250 @@
+"""The volunteer's commands: `manyhands join` and `manyhands assist`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from platformdirs import user_data_dir
+from rich.console import Console
+
+from auth.errors import ConfigError, ManyhandsError, SwarmError, UnreachableError
+from auth.join_link import JoinLink
+from peer.agent.agent import Agent, run_agent
+from peer.agent.notebook import NotebookDisplay
+from peer.agent.options import AgentOptions, only_one
+from peer.agent.terminal import Display, PanelState, open_display
+from peer.config.trust import Allowed
+from peer.control.login import LoginPrompt, show_as_json, show_as_text, show_in_notebook
+from peer.doctor.checkup import explain
+from peer.doctor.context import Context, Options
+from peer.limits.cloud import VARIABLE, Cloud
+from peer.limits.limits import Limits, parse_rate, parse_size, parse_windows
+from peer.runtime.devices import DEVICES, CompileMode, check_device_name
+
+INVITE_VARIABLE = "MANYHANDS_INVITE"
+STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
+DATA_FOLDERS_VARIABLE = "MANYHANDS_DATA_FOLDERS"
+LOGIN_SHOWN_AS = {"text": show_as_text, "json": show_as_json, "notebook": show_in_notebook}
+app = typer.Typer(pretty_exceptions_enable=False)
+
+Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
+Invite = Annotated[
+    str, typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked.")
+]
+Login = Annotated[
+    str, typer.Option(metavar="PROVIDER", help="Log in with this identity provider; default: the run's only one.")
+]
+Device = Annotated[
+    str, typer.Option(help=f"What to train on: {', '.join(DEVICES)}; cuda means all GPUs, cuda:1 or cuda:0,2 chooses.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")]
+MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")]
+Hours = Annotated[
+    list[str] | None, typer.Option(help="Only within these hours of the day, e.g. 22:00-07:00; repeatable.")
+]
+Rate = partial(typer.Option, metavar="MBIT/S")
+MaxUploadRate = Annotated[float | None, Rate(help="Send no faster than so many Mbit/s.")]
+MaxDownloadRate = Annotated[float | None, Rate(help="Receive no faster than so many Mbit/s.")]
+MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was sent, e.g. 10GB.")]
+MaxDownload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was received, e.g. 10GB.")]
+MaxMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory that training may use, e.g. 4GB.")]
+MaxDisk = Annotated[str | None, typer.Option(metavar="SIZE", help="Disk that this device's files may take, e.g. 2GB.")]
+Polite = Annotated[
+    bool, typer.Option("--polite", help="Pause on battery, on a metered network, while somebody uses the machine.")
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: the user's data directory."
+    ),
+]
+Listen = Annotated[
+    list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
+]
+Format = Literal["text", "json", "notebook"]
+LogFormat = Annotated[
+    Format, typer.Option(help="Plain lines, one JSON object a line, or the panel for a notebook's cell.")
+]
+NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
+
+
+def default_state_dir(link: JoinLink) -> Path:
+    """Where this device keeps its identity and place in the run's data, apart for each run."""
+    return Path(user_data_dir("manyhands")) / f"{link.run}-{link.fingerprint[:16]}"
+
+
+def find_invite(given: str, known_device: bool) -> str:
+    """The invite code: as given, from the environment (which the worker will inherit without it), or asked for."""
+    invite = os.environ.pop(INVITE_VARIABLE, "")
+    invite = given or invite
+    if not invite and not known_device and sys.stdin.isatty():
+        return str(
+            typer.prompt(
+                "Invite code (empty to log in, where the run offers that)",
+                default="",
+                show_default=False,
+                hide_input=True,
+            )
+        )
+    return invite
+
+
+@app.command("join", epilog="Example: manyhands join 'manyhands://host:7443/run#sha256=...'")
+def join(
+    link: Link,
+    invite: Invite = "",
+    login: Login = "",
+    device: Device = "auto",
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"], typer.Option(help="Of products; auto: as the device is best at.")
+    ] = "auto",
+    threads: Threads = None,
+    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples computed at once; default: what fits.")] = None,
+    compile_layers: Annotated[
+        CompileMode, typer.Option("--compile", help="torch.compile for the layers; auto: on GPUs, where it is faster.")
+    ] = "auto",
+    max_hours: MaxHours = None,
+    hours: Hours = None,
+    polite: Polite = False,
+    max_upload_rate: MaxUploadRate = None,
+    max_download_rate: MaxDownloadRate = None,
+    max_memory: MaxMemory = None,
+    max_disk: MaxDisk = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
+    state_dir: StateDir = None,
+    listen: Listen = None,
+    client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
+    data_folder: Annotated[
+        list[Path] | None,
+        typer.Option(
+            envvar=DATA_FOLDERS_VARIABLE,
+            help="A folder of this machine that the run may read its text from; repeatable.",
+        ),
+    ] = None,
+    private_network: Annotated[
+        bool, typer.Option("--private-network", help="Let the run fetch its text from this machine's own network, too.")
+    ] = False,
+    log_format: LogFormat = "text",
+    no_panel: NoPanel = False,
+) -> None:
+    """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
+    if listen and client_mode:
+        raise ConfigError("`--listen` and `--client-mode` exclude each other: give one of them.")
+    sizes = {
+        "--max-memory": max_memory,
+        "--max-disk": max_disk,
+        "--max-upload": max_upload,
+        "--max-download": max_download,
+    }
+    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
+    options = _options(link, state_dir, listen)
+    options = replace(
+        options,
+        device=check_device_name(device),
+        precision=precision,
+        threads=threads,
+        microbatch_size=microbatch,
+        compile=compile_layers,
+        limits=limits,
+        client_mode=client_mode,
+        allowed=Allowed(tuple(data_folder or ()), private_network),
+    )
+    _take_part(replace(options, login=login), invite, log_format, no_panel)
+
+
+@app.command("assist", epilog="Example: manyhands assist 'manyhands://host:7443/run#sha256=...'")
+def assist(
+    link: Link,
+    invite: Invite = "",
+    login: Login = "",
+    threads: Threads = None,
+    max_hours: MaxHours = None,
+    hours: Hours = None,
+    polite: Polite = False,
+    max_upload_rate: MaxUploadRate = None,
+    max_download_rate: MaxDownloadRate = None,
+    max_memory: MaxMemory = None,
+    max_disk: MaxDisk = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
+    state_dir: StateDir = None,
+    listen: Listen = None,
+    log_format: LogFormat = "text",
+    no_panel: NoPanel = False,
+) -> None:
+    """Average for a run's trainers without training: for machines with a good line that others can reach."""
+    options = _options(link, state_dir, listen)
+    sizes = {
+        "--max-memory": max_memory,
+        "--max-disk": max_disk,
+        "--max-upload": max_upload,
+        "--max-download": max_download,
+    }
+    limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
+    options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
+    _take_part(replace(options, login=login), invite, log_format, no_panel)
+
+
+def _limits(
+    max_hours: float | None,
+    hours: list[str] | None,
+    polite: bool,
+    rates: tuple[float | None, float | None],
+    sizes: dict[str, str | None],
+) -> Limits:
+    """Rates of what is sent and received; sizes by their options."""
+    allowed = {option: parse_size(option, text) for option, text in sizes.items()}
+    return Limits(
+        hours=parse_windows(hours or ()),
+        polite=polite,
+        max_hours=max_hours,
+        memory_bytes=allowed["--max-memory"],
+        disk_bytes=allowed["--max-disk"],
+        upload_rate=parse_rate("--max-upload-rate", rates[0]),
+        download_rate=parse_rate("--max-download-rate", rates[1]),
+        upload_bytes=allowed["--max-upload"],
+        download_bytes=allowed["--max-download"],
+    )
+
+
+def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> AgentOptions:
+    parsed = JoinLink.parse(link)
+    directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
+    cloud = Cloud.find(os.environ.get(VARIABLE, ""))
+    return AgentOptions(parsed, directory, cloud=cloud, listen=tuple(listen or ()))
+
+
+def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:
+    with only_one(options.state_dir):
+        known_device = (options.state_dir / "token.jwt").exists()
+        options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))
+        asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
+
+
+def _display_for(log_format: Format, no_panel: bool) -> Callable[[PanelState], Display]:
+    if log_format == "notebook":
+        return partial(NotebookDisplay, stream=sys.stdout, clock=time.time)
+    return partial(open_display, panel=not no_panel, as_json=log_format == "json", clock=time.monotonic)
+
+
+async def _join(
+    options: AgentOptions, display: Callable[[PanelState], Display], show_login: Callable[[LoginPrompt], None]
+) -> None:
+    async def look_into(error: UnreachableError | SwarmError) -> ManyhandsError:
+        return await explain(error, Context(Options(options.state_dir, options.link, listen=options.listen)))
+
+    try:
+        await run_agent(Agent(options, display, time.time, show_login=show_login, explain=look_into))
+    except UnreachableError as error:
+        with Console(stderr=True).status("Looking for the reason"):
+            raise await look_into(error) from error

@@ -1,0 +1,170 @@
+"""`manyhands tokenizer train | inspect`: make a run's tokenizer before there is a run, and look at any tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from tokenizers import Tokenizer
+
+from auth.errors import ConfigError
+from auth.files import new_directory
+from peer.config.run import RunConfig
+from peer.data.prepare import training_sample
+from peer.data.selection.hashing import uniform
+from peer.data.sources.documents import sample_documents
+from peer.data.tokenization.inspection import Fit, describe, measure_fit, trace
+from peer.data.tokenization.special_tokens import special_ids, special_names
+from peer.data.tokenization.tokenizers import (
+    check_tokenizer,
+    load_tokenizer,
+    read_tokenizer,
+    read_tokenizer_config,
+    save_tokenizer,
+)
+from peer.data.tokenization.training import train_tokenizer
+from peer.runtime.console import say, say_facts, say_json, say_table
+
+KEPT_SHARE = 0.02  # of the documents: not trained on, to measure the tokenizer by text that is new to it
+MAX_KEPT = 1_000  # documents; they wait in memory
+app = typer.Typer(name="tokenizer", no_args_is_help=True, help="Train a tokenizer, or look at one.")
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command(epilog="Example: manyhands tokenizer train run.yaml my-tokenizer")
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A run file: its run, tokenizer and data sections.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make; it must not exist, or be empty.")],
+    as_json: Json = False,
+) -> None:
+    """Train a tokenizer on a run's documents, and measure it by some that it was not trained on."""
+    run = RunConfig.from_yaml(config)
+    if run.tokenizer.path is not None:
+        raise ConfigError(f"{config}: `tokenizer.path` names a tokenizer to import: remove it to train one.")
+    with new_directory(out) as folder, Console(stderr=True).status("Training the tokenizer"):
+        documents = KeepSome(training_sample(run))
+        tokenizer = train_tokenizer(run, documents)
+        check_tokenizer(run, tokenizer, special_ids(tokenizer))
+        save_tokenizer(tokenizer, run, folder)
+    facts = {
+        "tokenizer": str(out),
+        "preset": run.tokenizer.preset,
+        "algorithm": run.tokenizer.chosen_algorithm,
+        "vocabulary": tokenizer.get_vocab_size(),
+        "documents": documents.passed,
+    }
+    fit = _measure(out, documents.kept, run.run.language)
+    if as_json:
+        say_json({**facts, "fit": _fit_content(fit)})
+    else:
+        say_facts({**facts, **_fit_facts(fit)})
+
+
+@app.command(epilog='Example: manyhands tokenizer inspect my-tokenizer "A text to cut into tokens."')
+def inspect(
+    tokenizer: Annotated[Path, typer.Argument(metavar="TOKENIZER", help="A tokenizer's folder or file.")],
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A text, to see its tokens.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="A run file, to measure the tokenizer by its documents.")] = None,
+    text_file: Annotated[Path | None, typer.Option(help="A text file, to measure the tokenizer by it.")] = None,
+    documents: Annotated[int, typer.Option(min=1, help="Measure by so many documents at most.")] = 1_000,
+    as_json: Json = False,
+) -> None:
+    """Show how a tokenizer cuts a text; or what it is made of, its strangest tokens, and how it fits a corpus."""
+    if sum(choice is not None for choice in (text, corpus, text_file)) > 1:
+        raise ConfigError("TEXT, --corpus and --text-file exclude each other: give one of them.")
+    if text is not None:
+        _show_tokens(read_tokenizer(tokenizer), text, as_json)
+        return
+    content = describe(read_tokenizer(tokenizer), read_tokenizer_config(tokenizer))
+    run = _run_to_measure_by(corpus, text_file)
+    fit = None if run is None else _measure(tokenizer, sample_documents(run, documents), run.run.language)
+    if as_json:
+        say_json({**content, "fit": None if fit is None else _fit_content(fit)})
+        return
+    _show_parts(content)
+    if fit is not None:
+        say()
+        say_facts(_fit_facts(fit))
+
+
+class KeepSome:
+    """Documents on their way to training; some, chosen by their text, are kept instead."""
+
+    def __init__(self, documents: Iterable[str], max_kept: int = MAX_KEPT) -> None:
+        self._documents, self._max_kept = documents, max_kept
+        self.kept: list[str] = []
+        self.passed = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for document in self._documents:
+            if len(self.kept) < self._max_kept and uniform(document, "tokenizer") < KEPT_SHARE:
+                self.kept.append(document)
+            else:
+                self.passed += 1
+                yield document
+
+
+def _run_to_measure_by(corpus: Path | None, text_file: Path | None) -> RunConfig | None:
+    if text_file is not None:
+        return RunConfig.from_mapping({"data": {"sources": [{"kind": "text", "path": str(text_file)}]}})
+    return None if corpus is None else RunConfig.from_yaml(corpus)
+
+
+def _measure(path: Path, documents: Iterable[str], language: str) -> Fit:
+    """As the data path of training reads the documents."""
+    tokenizer = load_tokenizer(path)
+    names = special_names(tokenizer, read_tokenizer_config(path))
+    unknown = tokenizer.token_to_id(names["unk"]) if "unk" in names else None
+    return measure_fit(tokenizer, documents, language, unknown)
+
+
+def _fit_content(fit: Fit) -> dict[str, Any]:
+    return {**vars(fit), **fit.summary()}
+
+
+def _fit_facts(fit: Fit) -> dict[str, object]:
+    """For people; where there was no text there is a dash."""
+    summary = fit.summary()
+    shares = {name: summary[name] for name in ("unknown_rate", "split_words")}
+    percent = {name: None if share is None else f"{share:.3%}" for name, share in shares.items()}
+    return {
+        "measured on": f"{fit.documents:,} documents, {fit.characters:,} characters",
+        "unknown tokens": percent["unknown_rate"],
+        "characters per token": summary["characters_per_token"],
+        "tokens per word": summary["tokens_per_word"],
+        "words split": percent["split_words"],
+    }
+
+
+def _show_tokens(tokenizer: Tokenizer, text: str, as_json: bool) -> None:
+    tokens = trace(tokenizer, text.encode("utf-8", "replace").decode())  # a shell can pass what is no text
+    if as_json:
+        say_json({"tokens": [vars(token) for token in tokens]})
+        return
+    rows = [(token.token, str(token.id), token.start, token.end, repr(token.text)) for token in tokens]
+    say_table(("token", "id", "from", "to", "text"), rows)
+
+
+def _show_parts(content: Mapping[str, Any]) -> None:
+    steps = {kind: ", ".join(map(_format_step, content[kind])) or None for kind in ("normalizers", "pre_tokenizers")}
+    say_facts({"vocabulary": content["vocabulary"], "model": content["model"], **steps})
+    say()
+    special = sorted((token["id"], role, token["token"]) for role, token in content["special_tokens"].items())
+    say_table(("id", "special token", "role"), [(str(number), token, role) for number, role, token in special])
+    say()
+    kinds = content["tokens"].items()
+    rows = [(kind, found["count"], "  ".join(map(repr, found["examples"]))) for kind, found in kinds]
+    say_table(("tokens", "how many", "such as"), rows)
+
+
+def _format_step(step: Mapping[str, Any]) -> str:
+    """`Digits(individual_digits=True)`, with a pattern as the text or the expression that it is."""
+    parameters = {name: value for name, value in step.items() if name != "type"}
+    for name, value in parameters.items():
+        if isinstance(value, dict):
+            parameters[name] = next(iter(value.values()))
+    listed = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
+    return f"{step['type']}({listed})" if listed else str(step["type"])

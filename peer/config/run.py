@@ -1,0 +1,256 @@
+"""RunConfig: what a run trains and how.
+
+Read from YAML by the operator's commands, validated once, frozen, sent to every peer at join, and saved in every
+checkpoint. The defaults are sahajBERT's (Diskin et al. 2021, arXiv 2106.10207, section 4.3).
+
+What the run's public page offers beside numbers and curves.
+
+What of a run's configuration anybody may know: what a machine has to compute, not where the text comes from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from auth.errors import ConfigError
+from peer.config.base import Positive, Section
+from peer.config.data import Data
+from peer.config.evaluation import Evaluation
+from peer.config.model import Model, Objective
+from peer.config.tokenizer import Tokenizer
+from peer.config.training import Averaging, Optimizer, Phase, Schedule
+
+
+class Dashboard(Section):
+    """`try_it`: visitors may give the newest published checkpoint a sentence, and the coordinator's CPU answers."""
+
+    try_it: bool = True
+
+
+MAX_RUN_FILE_CHARS = 4_000_000
+
+MAX_DEVICES_PER_MEMBER = 32  # unless the run says otherwise
+
+BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
+
+
+class Run(Section):
+    """What the run is called and what it is about."""
+
+    name: str = Field("manyhands", pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    description: str = Field("", max_length=2000)
+    language: str = Field("en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")
+    seed: int = Field(0, ge=0, lt=2**32)
+
+
+class Checkpoints(Section):
+    """How often the keeper writes a checkpoint, in global steps and in minutes, and which of them it keeps.
+
+    Beside the newest `keep` these are one every so many steps (0: none) and the best by held-out loss. One whose loss
+    has risen by more than a factor since the one before is not published.
+    """
+
+    every_steps: Positive = 500
+    every_minutes: float | None = Field(None, gt=0, le=1e6)
+    keep: Positive = 5
+    keep_every_steps: int = Field(0, ge=0)
+    keep_best: int = Field(1, ge=0, le=100)
+    max_loss_rise: float = Field(1.5, ge=1, le=1e6)
+
+
+class Membership(Section):
+    """How long an access token is valid (seconds): so long does the swarm go on without the coordinator.
+
+    And the share of a global batch up to which the samples of a member are believed that has brought none so far; and
+    how many devices of a member may hold a token at once.
+    """
+
+    token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
+    newcomer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
+    max_devices_per_member: int = Field(MAX_DEVICES_PER_MEMBER, ge=1, le=10_000)
+
+
+class RunConfig(Section):
+    """A whole run; see the module's docstring."""
+
+    run: Run = Run()
+    model: Model = Model()
+    objective: Objective = Objective()
+    tokenizer: Tokenizer = Tokenizer()
+    data: Data = Data()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    averaging: Averaging = Averaging()
+    phases: tuple[Phase, ...] = Field((), strict=False)
+    checkpoints: Checkpoints = Checkpoints()
+    membership: Membership = Membership()
+    dashboard: Dashboard = Dashboard()
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> RunConfig:
+        self.objective.check_architecture(self.model.architecture)
+        self.model.check_length(self.data.sequence_length)
+        if self.data.microbatch_size > self.averaging.target_batch_size:
+            raise ValueError(
+                f"`data.microbatch_size` ({self.data.microbatch_size}) must not exceed "
+                f"`averaging.target_batch_size` ({self.averaging.target_batch_size})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _local_steps_fit(self) -> RunConfig:
+        averaging, microbatch = self.averaging, self.data.microbatch_size
+        if averaging.local_steps == 1 and self.optimizer.name != "lamb":
+            raise ValueError(
+                f"`optimizer.name` ({self.optimizer.name}) is for local steps: set `averaging.local_steps` above 1, "
+                "or take lamb"
+            )
+        if averaging.local_steps > 1 and microbatch > averaging.local_batch_size:
+            raise ValueError(
+                f"`averaging.local_steps` ({averaging.local_steps}) leaves {averaging.local_batch_size} of the target "
+                f"batch's {averaging.target_batch_size} samples to a local step; `data.microbatch_size` ({microbatch}) "
+                "must not exceed that"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> RunConfig:
+        steps = [phase.from_step for phase in self.phases]
+        if steps != sorted(set(steps)):
+            raise ValueError(f"`phases` must be in the order of their `from_step` ({', '.join(map(str, steps))})")
+        for number, phase in enumerate(self.phases, 2):
+            mistake = _phase_mistake(self.at_step(phase.from_step), phase)
+            if mistake is not None:
+                raise ValueError(f"in phase {number} (from step {phase.from_step}), {mistake}")
+        return self
+
+    def at_step(self, step: int) -> RunConfig:
+        """What is in force after `step` completed global steps; its `phases` are those that have begun."""
+        begun = tuple(phase for phase in self.phases if phase.from_step <= step)
+        sections: dict[str, Section] = {}
+        for phase in begun:
+            for name, changes in phase.changes.items():
+                sections[name] = sections.get(name, getattr(self, name)).model_copy(update=changes)
+        return self.model_copy(update={**sections, "phases": begun})
+
+    def schedule_start(self, step: int) -> int:
+        """The global steps completed when the learning rate's schedule in force after `step` began."""
+        begun = [phase.from_step for phase in self.at_step(step).phases if phase.begins_schedule]
+        return max(begun, default=0)
+
+    def starts_optimizer(self, step: int) -> bool:
+        """Whether the optimizer holds no moments after `step` completed steps, because a fresh phase begins there."""
+        return any(phase.from_step == step and phase.optimizer == "fresh" for phase in self.phases)
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> RunConfig:
+        """Read and validate a run file; raises `ConfigError` with one sentence for the first mistake."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"Cannot read the run file {path}: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not valid YAML: {error}.") from error
+        content = _parse_yaml(text, str(path))
+        return cls.from_mapping({} if content is None else content, origin=str(path))
+
+    @classmethod
+    def from_mapping(cls, content: Any, origin: str = "the run configuration") -> RunConfig:
+        """Validate a parsed run file; raises `ConfigError`, which names the key, the value and what is allowed."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise ConfigError(f"{origin}: {_first_mistake(error)}.") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """Parse what `to_json` wrote, as a peer does at join; raises `ConfigError`."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(f"the coordinator's run configuration: {_first_mistake(error)}.") from error
+
+    def to_json(self) -> str:
+        """The canonical JSON form that travels to peers."""
+        return self.model_dump_json()
+
+    def to_yaml(self) -> str:
+        """The complete run file, defaults included, as saved in checkpoints."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _parse_yaml(text: str, origin: str) -> Any:
+    """What the YAML says; raises `ConfigError`.
+
+    Aliases are not taken: a few lines of them can stand for more values than there is memory.
+    """
+    if len(text) > MAX_RUN_FILE_CHARS:
+        raise ConfigError(f"{origin} has {len(text)} characters; a run file may have {MAX_RUN_FILE_CHARS}.")
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except Exception as error:  # yaml's own, and what its readers of numbers, dates and deep nesting let through
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{origin} is not valid YAML: {reason:.300}.") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("a run file has no aliases (`*name`): write the value itself")
+        return super().compose_node(parent, index)
+
+
+def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
+    """Why what is in force from `phase` on would make no valid run file of its own; None if it would."""
+    try:
+        RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())
+    except ValidationError as error:
+        return _first_mistake(error)
+    total = effective.schedule.total_steps
+    begins = max(phase.from_step, effective.schedule_start(phase.from_step) + effective.schedule.warmup_steps)
+    return None if begins < total else f"`total_steps` ({total}) must be above {begins}, the step at which it is warm"
+
+
+def _first_mistake(error: ValidationError) -> str:
+    """The first of pydantic's complaints, without a full stop: key, value, remedy."""
+    first = error.errors()[0]
+    key = ".".join(f"{part!s:.80}" for part in first["loc"]) or "the file"  # a key, too, may be of any length
+    if first["type"] == "extra_forbidden":
+        return f"`{key}` is not a known key; remove it or check its spelling"
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    return f"`{key}` ({_shown(first['input'])}): {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, whatever it is."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number that is too long to be shown"
+
+
+def public_part(config: RunConfig) -> RunConfig:
+    """The name and the sizes of a run (as they are in force: see `at_step`), everything else at its default.
+
+    What is public is listed here, so that no key that is added to the run file becomes public by accident.
+    """
+    return RunConfig(
+        run=Run(name=config.run.name, language=config.run.language),
+        model=config.model,
+        objective=config.objective,
+        tokenizer=Tokenizer(vocab_size=config.tokenizer.vocab_size),
+        data=Data(sequence_length=config.data.sequence_length, microbatch_size=config.data.microbatch_size),
+        averaging=Averaging(target_batch_size=config.averaging.target_batch_size),
+    )

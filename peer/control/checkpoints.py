@@ -1,0 +1,199 @@
+"""Downloads an offered checkpoint over HTTP(S): in ranges, so that a lost line costs nothing; verified by its digests.
+
+Whoever offers it decides where this machine connects to. So that nobody looks into the volunteer's own network, that is
+the join link's own host, or an address of the public web; and redirects are not followed.
+
+The checkpoint that a coordinator offers to joining peers, and whether it is worth fetching (pure).
+
+The offer comes over the control plane, whose certificate is pinned; so the digests in it are to be trusted wherever the
+files themselves come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import shutil
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from auth.errors import RequestError, StorageError, UnreachableError
+from auth.files import sha256_of
+from peer.network.downloads import has_digest
+from peer.network.least_rate import at_least_rate
+from peer.network.remote_files import public_client
+from peer.network.traffic import Throttle
+from peer.protocol import control_pb2
+
+STATE_FILES = ("model.safetensors", "optimizer.safetensors")  # all that the swarm's state consists of
+
+MAX_ADDRESS_CHARS = 2000
+
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class OfferedFile:
+    """One file of it."""
+
+    name: str
+    size_bytes: int
+    sha256: bytes
+
+
+@dataclass(frozen=True)
+class CheckpointOffer:
+    """Where the swarm's state after `step` lies, whole."""
+
+    address: str
+    step: int
+    files: tuple[OfferedFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def host(self) -> str:
+        """Who is asked for the files."""
+        return urlsplit(self.address).hostname or ""
+
+
+def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
+    """The offer, if its state is the swarm's of now: an older one would have to be replaced whole by a donor's.
+
+    Raises `RequestError` for what no coordinator has reason to offer; `most_bytes`: what this run's state can have.
+    """
+    if not reply.address or reply.step != reply.swarm_step:
+        return None
+    files = tuple(OfferedFile(file.name, file.size_bytes, bytes(file.sha256)) for file in reply.files)
+    offer = CheckpointOffer(reply.address, reply.step, files)
+    parts = urlsplit(reply.address[:MAX_ADDRESS_CHARS])
+    if len(reply.address) > MAX_ADDRESS_CHARS or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RequestError(f"The coordinator offers a checkpoint at {reply.address!r:.120}, which is no web address.")
+    if tuple(file.name for file in files) != STATE_FILES or any(len(file.sha256) != DIGEST_BYTES for file in files):
+        raise RequestError("The coordinator offers a checkpoint without the files that the swarm's state consists of.")
+    if offer.size_bytes > most_bytes:
+        raise RequestError(
+            f"The coordinator offers a checkpoint of {offer.size_bytes} bytes; "
+            f"this run's state has at most {most_bytes}."
+        )
+    return offer
+
+
+ATTEMPTS = 4
+
+CHUNK_BYTES = 1 << 18
+
+SPARE_BYTES = 64 * 2**20  # left free on the disk
+
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
+
+Wait = Callable[[int], Awaitable[None]]  # before the next attempt, given how many have failed
+
+
+async def download_checkpoint(
+    offer: CheckpointOffer, into: Path, *, link_hosts: Collection[str], throttle: Throttle, wait: Wait
+) -> None:
+    """Bring the offer's files into the directory `into`, where a part of them may be already.
+
+    Raises `StorageError` (the disk is full, or what arrived is damaged) and `UnreachableError`; what has arrived by
+    then is kept for the next time.
+    """
+    await asyncio.to_thread(_make_room, offer, into)
+    own = offer.host in link_hosts
+    async with aiohttp.ClientSession(timeout=TIMEOUT) if own else await public_client(timeout=TIMEOUT) as http:
+        for file in offer.files:
+            await _fetch(http, f"{offer.address}/{file.name}", file, into / file.name, throttle, wait)
+
+
+async def _fetch(
+    http: aiohttp.ClientSession, url: str, file: OfferedFile, target: Path, throttle: Throttle, wait: Wait
+) -> None:
+    if await asyncio.to_thread(has_digest, target, file.sha256):
+        return
+    part = part_of(target, file)
+    for failed in range(1, ATTEMPTS + 1):
+        try:
+            await _fetch_rest(http, url, file, part, throttle)
+            break
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ConnectionTimeoutError,
+        ) as error:  # nobody is there: no use to wait
+            raise UnreachableError(f"The checkpoint at {url} cannot be reached ({error}).") from error
+        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+            if failed == ATTEMPTS:
+                raise UnreachableError(
+                    f"The checkpoint at {url} cannot be downloaded ({error or 'no answer'})."
+                ) from error
+            await wait(failed)
+        except OSError as error:
+            raise StorageError(f"Cannot write {part}: {error.strerror}.") from error
+    await asyncio.to_thread(_put_in_place, file, part, target)
+
+
+async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, part: Path, throttle: Throttle) -> None:
+    """Append what is missing; an answer that is all of it, because the file has become another, begins anew."""
+    there = await asyncio.to_thread(_size_of, part)
+    if there >= file.size_bytes:  # whole, or no part of this file
+        return
+    headers = {"Range": f"bytes={there}-", "If-Range": f'"{file.sha256.hex()}"'} if there else {}
+    async with http.get(url, headers=headers, allow_redirects=False) as answer:
+        if answer.status not in (200, 206):
+            raise aiohttp.ClientError(f"it answers {answer.status}")
+        goes_on = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {there}-")
+        left = file.size_bytes - there if goes_on else file.size_bytes
+        with part.open("ab" if goes_on else "wb") as written:
+            async for chunk in at_least_rate(answer.content.iter_chunked(CHUNK_BYTES), len):
+                left -= len(chunk)
+                if left < 0:
+                    raise aiohttp.ClientError("it is longer than announced")
+                written.write(chunk)
+                await asyncio.sleep(throttle.reserve(len(chunk)))
+        if left:
+            raise aiohttp.ClientError("it ended too early")
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def part_of(target: Path, file: OfferedFile) -> Path:
+    """Where a file grows: by its digest, so that parts of different checkpoints never mix."""
+    return target.with_name(f".{file.sha256.hex()}.part")
+
+
+def _make_room(offer: CheckpointOffer, into: Path) -> None:
+    """Remove what is of other checkpoints; raises `StorageError` where this one has no room."""
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        mine = {name for file in offer.files for name in (file.name, part_of(into / file.name, file).name)}
+        for path in into.iterdir():
+            if path.name not in mine:
+                path.unlink()
+        there = sum(path.stat().st_size for path in into.iterdir())
+        needed = offer.size_bytes - there + SPARE_BYTES
+        free = shutil.disk_usage(into).free
+    except OSError as error:
+        raise StorageError(f"Cannot use {into}: {error.strerror}.") from error
+    if free < needed:
+        raise StorageError(
+            f"The run's checkpoint does not fit into {into}: "
+            f"{needed / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB free."
+        )
+
+
+def _put_in_place(file: OfferedFile, part: Path, target: Path) -> None:
+    try:
+        if not hmac.compare_digest(sha256_of(part), file.sha256):
+            part.unlink()
+            raise StorageError(f"The file {file.name} arrived damaged: its SHA-256 is not the announced one.")
+        part.replace(target)
+    except OSError as error:
+        raise StorageError(f"Cannot write {target}: {error.strerror}.") from error

@@ -1,0 +1,249 @@
+"""The peer's calls to the coordinator: connect, join, renew, fetch files, and open the session's stream.
+
+`peer.control.handshake` decides whether to trust the coordinator at all; its certificate then is the only root that the
+channel accepts. `peer.control.session` builds the long-lived session on top, `peer.doctor` asks before a person has
+joined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from auth.errors import RequestError, UnreachableError
+from auth.join_link import JoinLink
+from auth.keys import TLS_NAME, DeviceKey, challenge_bytes
+from peer.control.handshake import check_clock, check_run, check_version, find_coordinator
+from peer.control.login import LoginPrompt, LoginProvider, login_providers, read_prompt
+from peer.network.downloads import check_announced, has_digest, incoming_file
+from peer.network.traffic import Throttle
+from peer.protocol import MAX_COORDINATOR_MESSAGE_BYTES, MAX_RUN_FILES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+from peer.protocol.errors import error_from_rpc
+
+CALL_TIMEOUT_S = 20.0
+FETCH_TIMEOUT_S = 600.0
+LOGIN_TIMEOUT_S = 1000.0  # more than the coordinator waits
+
+_CHANNEL_OPTIONS = (
+    ("grpc.ssl_target_name_override", TLS_NAME),
+    ("grpc.max_receive_message_length", MAX_COORDINATOR_MESSAGE_BYTES),
+    # A connection that died without a word (a laptop that slept, a router that forgot) is noticed within half a minute.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The session has its own back-off; gRPC's, which grows to two minutes, must not stand behind it.
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # An address that no call goes to any more, because the coordinator has moved, is not knocked at for ever.
+    ("grpc.client_idle_timeout_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),
+)
+_Reply = TypeVar("_Reply")
+
+
+class ControlClient:
+    """A verified connection to the coordinator that a join link names; made by `connect`, ended by `close`."""
+
+    def __init__(self, link: JoinLink, certificate: str) -> None:
+        """Talk to the holder of this certificate (PEM) only, at first at the link's first address."""
+        self.software_version = ""  # that the coordinator runs, once it has been connected to
+        self.software_address = ""  # where it offers that, likewise
+        self.login_providers: tuple[LoginProvider, ...] = ()  # likewise
+        self._credentials = grpc.ssl_channel_credentials(certificate.encode())
+        self._links = deque(link.each())  # the one that calls go to, then the others in the order to try them
+        self._channels: list[grpc.aio.Channel] = []
+        self._stubs: dict[JoinLink, Any] = {}
+
+    @classmethod
+    async def connect(cls, link: JoinLink, clock: Callable[[], float]) -> ControlClient:
+        """Verify the coordinator's certificate, version, run and clock, each with its own error."""
+        links = link.each()
+        reached, certificate = await find_coordinator(links)
+        client = cls(link, certificate)
+        client._links.rotate(-links.index(reached))
+        try:
+            greeting = await client.greet()
+            client.software_version = greeting.software_version
+            client.software_address = greeting.software_address
+            client.login_providers = login_providers(greeting)
+            check_version(greeting)
+            check_run(link, greeting)
+            check_clock(greeting, now=clock())
+        except BaseException:  # cancelled too: nobody else knows the client yet
+            await client.close()
+            raise
+        return client
+
+    @property
+    def link(self) -> JoinLink:
+        """The link to the one address that calls go to."""
+        return self._links[0]
+
+    @property
+    def addresses(self) -> int:
+        """How many the link has."""
+        return len(self._links)
+
+    def turn_to_next_address(self) -> None:
+        """Have later calls go to the link's next address, if it has several; those under way go on where they are."""
+        self._links.rotate(-1)
+
+    @property
+    def _stub(self) -> Any:
+        """The calls, over a channel that connects with the first of them."""
+        if self.link not in self._stubs:
+            address = str(self.link.address)
+            channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
+            self._channels.append(channel)
+            self._stubs[self.link] = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+        return self._stubs[self.link]
+
+    async def greet(self) -> control_pb2.ChallengeReply:
+        """A fresh nonce, with the coordinator's version, run and clock."""
+        request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
+        return await self._call(self._stub.Challenge, request)
+
+    async def describe(self) -> control_pb2.DescribeReply:
+        """What the run needs of a machine, where its swarm is, and where this machine seems to be; needs no account."""
+        return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
+
+    async def swarm_addresses(self) -> tuple[str, ...]:
+        """The keeper's libp2p multiaddresses, as far as the coordinator knows; needs no account."""
+        return tuple((await self.describe()).swarm_addresses)
+
+    async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
+        """Have the coordinator connect to a TCP port here, and send a datagram; returns the word that it will say.
+
+        A port that is 0 is not tried. Needs no account.
+        """
+        reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
+        return bytes(reply.word)
+
+    def open_probe(self, timeout_s: float) -> Any:
+        """The raw stream of a line's measurement (grpc.aio's StreamStreamCall); needs no account."""
+        return self._stub.Probe(timeout=timeout_s)
+
+    async def join(
+        self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
+    ) -> control_pb2.JoinReply:
+        """Become a member's device with an invite code, or come back as a known device without one."""
+        nonce = (await self.greet()).nonce
+        return await self._call(
+            self._stub.Join,
+            control_pb2.JoinRequest(
+                nonce=nonce,
+                public_key=key.public_key,
+                signature=key.sign(challenge_bytes("join", self.link.run, nonce, key.public_key)),
+                invite_code=invite,
+                role=role,
+                software_version=software,
+            ),
+        )
+
+    async def login(
+        self,
+        key: DeviceKey,
+        provider: str,
+        tell: Callable[[LoginPrompt], None],
+        *,
+        role: str = "",
+        software: str = "",
+    ) -> control_pb2.JoinReply:
+        """Become a member's device by a login at a provider: tells the person where, and waits, perhaps for minutes."""
+        nonce = (await self.greet()).nonce
+        request = control_pb2.LoginRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=key.sign(challenge_bytes("login", self.link.run, nonce, key.public_key)),
+            provider=provider,
+            role=role,
+            software_version=software,
+        )
+        updates = self._stub.Login(request, timeout=LOGIN_TIMEOUT_S)
+        try:
+            async for update in updates:
+                if update.WhichOneof("body") == "admitted":
+                    admitted: control_pb2.JoinReply = update.admitted
+                    return admitted
+                tell(read_prompt(update.prompt))
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        finally:
+            updates.cancel()
+        raise UnreachableError("The coordinator ended the login without a word; try again.")
+
+    async def renew(self, key: DeviceKey) -> str:
+        """A new access token (JWT) for a device that joined before."""
+        nonce = (await self.greet()).nonce
+        signature = key.sign(challenge_bytes("renew", self.link.run, nonce, key.public_key))
+        request = control_pb2.RenewRequest(nonce=nonce, public_key=key.public_key, signature=signature)
+        reply: control_pb2.RenewReply = await self._call(self._stub.Renew, request)
+        return reply.token
+
+    async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
+        """Let the public see this device's member under another name (empty: the member's own), or under none."""
+        nonce = (await self.greet()).nonce
+        signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
+        request = control_pb2.ChooseNameRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=signature,
+            display_name=display_name,
+            anonymous=anonymous,
+        )
+        return await self._call(self._stub.ChooseName, request)
+
+    async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
+        """The checkpoint that joining peers are offered; raises `VersionError` where the coordinator knows of none."""
+        return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
+
+    async def fetch_file(
+        self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
+    ) -> Path:
+        """Fetch one of the run's files into the directory `into`, unless it is there already, and verify it."""
+        check_announced(name, size_bytes)
+        throttle = throttle or Throttle()
+        target = into / name
+        if await asyncio.to_thread(has_digest, target, digest):
+            return target
+        request = control_pb2.FetchFileRequest(token=token, name=name)
+        chunks = self._stub.FetchFile(request, timeout=FETCH_TIMEOUT_S + throttle.seconds_for(size_bytes))
+        try:
+            with incoming_file(into, name, digest, size_bytes) as file:
+                async for chunk in chunks:
+                    file.write(chunk.data)
+                    await asyncio.sleep(throttle.reserve(len(chunk.data)))
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        finally:
+            chunks.cancel()
+        return target
+
+    async def fetch_files(self, reply: control_pb2.JoinReply, into: Path, throttle: Throttle | None = None) -> None:
+        """Fetch every file that a join named (the tokenizer's) into the directory `into`."""
+        if len(reply.files) > MAX_RUN_FILES:
+            raise RequestError(f"The coordinator names {len(reply.files)} files; a run may have {MAX_RUN_FILES}.")
+        for file in reply.files:
+            await self.fetch_file(
+                file.name, file.sha256, into, token=reply.token, size_bytes=file.size_bytes, throttle=throttle
+            )
+
+    def open_session(self) -> Any:
+        """The raw stream of a session (grpc.aio's StreamStreamCall); without a deadline: keepalive watches it."""
+        return self._stub.Session()
+
+    async def close(self) -> None:
+        """Close every connection and whatever runs on it."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def _call(self, method: Callable[..., Awaitable[_Reply]], request: object) -> _Reply:
+        try:
+            return await method(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error

@@ -1,0 +1,103 @@
+"""The login that a person is asked for: what the coordinator sends of it, and how it is shown.
+
+What is shown came over the network: it is bounded and printable, and only web addresses become links.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from html import escape
+
+from auth.errors import RequestError
+from peer.protocol import control_pb2
+
+MAX_PROVIDERS = 16
+MAX_TEXT_CHARS = 64
+MAX_ADDRESS_CHARS = 2000
+
+
+@dataclass(frozen=True)
+class LoginProvider:
+    """With whom one can log in."""
+
+    name: str
+    title: str
+
+
+@dataclass(frozen=True)
+class LoginPrompt:
+    """Where to log in, and the code that must be shown or entered there."""
+
+    title: str
+    user_code: str
+    address: str
+    complete_address: str
+    expires_in_s: float
+
+    @property
+    def text(self) -> str:
+        """For a terminal."""
+        minutes = max(1, round(self.expires_in_s / 60))
+        return (
+            f"To take part, log in with {self.title}: open {self.complete_address}\n"
+            f"and make sure that the code there is {self.user_code}. ({self.address} asks for it.)\n"
+            f"Waiting for up to {minutes} minutes ..."
+        )
+
+    @property
+    def html(self) -> str:
+        """For a notebook: a link."""
+        return (
+            f'<div>To take part, <a href="{escape(self.complete_address)}" target="_blank" rel="noopener noreferrer">'
+            f"log in with {escape(self.title)}</a>, and make sure that the code there is "
+            f"<strong>{escape(self.user_code)}</strong>. Waiting ...</div>"
+        )
+
+
+def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider, ...]:
+    """The providers that a coordinator names."""
+    named = list(greeting.login_providers)[:MAX_PROVIDERS]
+    return tuple(LoginProvider(_text("provider", each.name), _text("title", each.title)) for each in named)
+
+
+def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:
+    """The coordinator's prompt; raises `RequestError` for what should not be shown to a person."""
+    return LoginPrompt(
+        title=_text("title", prompt.title),
+        user_code=_text("user_code", prompt.user_code),
+        address=_address("address", prompt.address),
+        complete_address=_address("complete_address", prompt.complete_address),
+        expires_in_s=min(max(prompt.expires_in_s, 0.0), 86_400.0),
+    )
+
+
+def _text(name: str, text: str, limit: int = MAX_TEXT_CHARS) -> str:
+    if not 1 <= len(text) <= limit or not text.isprintable():
+        raise RequestError(f"The coordinator's login has an unusable `{name}` ({text!r:.80}).")
+    return text
+
+
+def _address(name: str, text: str) -> str:
+    if not text.startswith(("https://", "http://")) or not text.isascii() or " " in text:
+        raise RequestError(f"The coordinator's login has an unusable `{name}` ({text!r:.80}).")
+    return _text(name, text, MAX_ADDRESS_CHARS)
+
+
+def show_as_text(prompt: LoginPrompt) -> None:
+    """Plain lines."""
+    sys.stdout.write(f"{prompt.text}\n")
+    sys.stdout.flush()
+
+
+def show_as_json(prompt: LoginPrompt) -> None:
+    """One JSON object, as all events are in that format."""
+    sys.stdout.write(json.dumps({"event": "LoginPrompt"} | asdict(prompt)) + "\n")
+    sys.stdout.flush()
+
+
+def show_in_notebook(prompt: LoginPrompt) -> None:
+    """The panel's place until there is one: see `peer.agent.notebook`."""
+    sys.stdout.write(json.dumps({"panel": {"text/html": prompt.html, "text/plain": prompt.text}}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,272 @@
+"""What the agent finds out before it joins the swarm: whether others reach this machine, and how fast its line is.
+
+Whether others can open connections to this machine: tried, by letting the coordinator dial the address it sees.
+
+The coordinator says a word that it has named over the session before, so that no stranger who knocks is taken for it.
+It says it by TCP and in a datagram, at the ports where this peer is going to listen.
+
+How fast the line between this machine and the coordinator is, measured, both ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+import psutil
+
+from auth.errors import ManyhandsError, UnreachableError
+from peer.control.client import ControlClient
+from peer.network.endpoints import Endpoint, IPAddress, Version, bind_alike, everywhere, read_endpoint
+from peer.network.placement import UNMEASURED, Place, Seen, place_of
+from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
+
+READ_TIMEOUT_S = 3.0
+
+OTHERS_TIMEOUT_S = 1.0  # for the ways that are left, when the word has arrived by one
+
+MAX_WORDS = 1_000  # that nobody has asked for
+
+
+def own_addresses() -> frozenset[IPAddress]:
+    """The IP addresses of this machine's interfaces."""
+    entries = [entry for found in psutil.net_if_addrs().values() for entry in found]
+    families = (socket.AF_INET, socket.AF_INET6)
+    texts = (entry.address.partition("%")[0] for entry in entries if entry.family in families)
+    return frozenset(ipaddress.ip_address(text) for text in texts)
+
+
+@dataclass(frozen=True)
+class Ears:
+    """Where is being listened, and what is heard."""
+
+    endpoints: tuple[Endpoint, ...]  # with their ports
+    words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
+
+    def hear(self, endpoint: Endpoint, word: bytes) -> None:
+        """Keep it; what finds no room is lost, as all of it is from strangers then."""
+        if not self.words.full():
+            self.words.put_nowait((endpoint, word))
+
+    def first(self, version: Version, transport: str) -> Endpoint | None:
+        """The endpoint that the coordinator is asked to dial this way."""
+        alike = (place for place in self.endpoints if (place.version, place.transport) == (version, transport))
+        return next((place for place in alike if place.port >= LOWEST_DIALLED_PORT), None)
+
+
+@asynccontextmanager
+async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
+    """Listen at these endpoints, those that cannot be bound left out."""
+    bound = bind_alike(endpoints)
+    ears = Ears(tuple(endpoint for endpoint, _ in bound))
+    async with AsyncExitStack() as stack:
+        for endpoint, opened in bound:
+            stack.callback(opened.close)
+            if endpoint.transport == "tcp":
+                server = await asyncio.start_server(_Knocks(endpoint, ears), sock=opened)
+                stack.callback(server.close)
+            else:
+                datagrams = _Datagrams(endpoint, ears)
+                transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: datagrams, sock=opened)  # noqa: B023 - called at once
+                stack.callback(transport.close)
+        yield ears
+
+
+async def dialled_ways(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint]:
+    """By which of these endpoints the coordinator's word arrives; strangers may knock meanwhile."""
+    by_tcp, by_udp = ears.first(version, "tcp"), ears.first(version, "udp")
+    wanted = {place for place in (by_tcp, by_udp) if place is not None}
+    if not wanted:
+        return frozenset()
+    expected = await client.dial_back(by_tcp.port if by_tcp else 0, by_udp.port if by_udp else 0)
+    heard: set[Endpoint] = set()
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    while heard != wanted:
+        try:
+            endpoint, word = await asyncio.wait_for(ears.words.get(), deadline - clock())
+        except asyncio.TimeoutError:
+            break
+        if word == expected and endpoint in wanted:
+            heard.add(endpoint)
+            deadline = min(deadline, clock() + OTHERS_TIMEOUT_S)
+    return frozenset(heard)
+
+
+@dataclass(frozen=True)
+class _Knocks:
+    """Hears what is said on connections to one endpoint."""
+
+    endpoint: Endpoint
+    ears: Ears
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            word = await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S)
+            self.ears.hear(self.endpoint, word)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
+            pass  # a stranger who knocks at the port
+        finally:
+            writer.close()
+
+
+@dataclass(frozen=True)
+class _Datagrams(asyncio.DatagramProtocol):
+    """Hears the datagrams that come to one endpoint."""
+
+    endpoint: Endpoint
+    ears: Ears
+
+    def datagram_received(self, data: bytes, _addr: object) -> None:
+        """Keep it, if it is as long as a word."""
+        if len(data) == WORD_BYTES:
+            self.ears.hear(self.endpoint, data)
+
+
+@dataclass(frozen=True)
+class LineSpeed:
+    """Bytes per second between this machine and the coordinator."""
+
+    up: float
+    down: float
+
+
+async def measure_line(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
+    """Send for `limit_s` or up to `MAX_PROBE_BYTES`, then receive as long or as much."""
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it
+    await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
+    await call.read()  # a refusal comes here, in its own words
+    began, sent = stopwatch(), 0
+    while sent < MAX_PROBE_BYTES and stopwatch() - began < limit_s:
+        await call.write(control_pb2.ProbeUp(data=noise))
+        sent += len(noise)
+    await call.done_writing()
+    first = await call.read()
+    if first is grpc.aio.EOF or first.received_bytes != sent:
+        raise UnreachableError("The coordinator did not take in what was sent to measure the line.")
+    turned = stopwatch()
+    received = 0
+    while received < MAX_PROBE_BYTES and stopwatch() - turned < limit_s:
+        reply = await call.read()
+        if reply is grpc.aio.EOF:
+            break
+        received += len(reply.data)
+    return LineSpeed(rate(sent, turned - began), rate(received, stopwatch() - turned))
+
+
+def rate(size_bytes: int, seconds: float) -> float:
+    """Bytes per second, also where a clock is too coarse for a line so fast."""
+    return size_bytes / max(seconds, 1e-3)
+
+
+PROBE_TIMEOUT_FACTOR = 6
+
+MAX_OTHER_HOSTS = 2  # of the coordinator, tried over the other IP version
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to try, in seconds."""
+
+    probe_s: float = 1.0  # in each direction
+    dial_back_s: float = 6.0  # the coordinator tries for five
+    other_version_s: float = 4.0  # to connect to the coordinator over the other IP version
+
+
+async def find_place(
+    client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
+) -> Place:
+    """Where this machine stands; what cannot be found out (an older coordinator, too many who ask) is assumed.
+
+    `listen`: libp2p addresses, as the person gave them; none: every way that this machine has.
+    """
+    asked, listen = bool(listen), listen or tuple(endpoint.maddr for endpoint in everywhere())
+    measured = await measured_bandwidth(client, patience)
+    bandwidth = UNMEASURED if measured is None else measured
+    if client_mode:
+        return Place("client", listen, None, bandwidth)
+    endpoints = {maddr: read_endpoint(maddr) for maddr in listen}
+    async with listening([endpoint for endpoint in endpoints.values() if endpoint is not None]) as ears:
+        seen, common = await _look(client, ears, patience)
+    place = place_of(seen=seen, own=own_addresses(), listen=listen, common=common, bandwidth=bandwidth)
+    if any(look.dialled for look in seen):
+        place = replace(place, host_maddrs=tuple(_with_port(maddr, endpoints[maddr], ears) for maddr in listen))
+    return place if asked else place.by_tcp_if_possible()
+
+
+def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
+    """The address to listen on, at the port where it was tried: a firewall may let just that one through."""
+    if wanted is None or wanted.port:
+        return maddr
+    return next((tried.maddr for tried in ears.endpoints if replace(tried, port=0) == wanted), maddr)
+
+
+async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
+    """How the coordinator sees this machine over each IP version, and which version everybody in the run has."""
+    try:
+        description = await client.describe()
+        observed = ipaddress.ip_address(description.observed_address)
+    except (ManyhandsError, ValueError):
+        return [], 4
+    seen = [Seen(observed, await _dialled(client, ears, observed.version, patience.dial_back_s))]
+    swarm = [*description.swarm_addresses[:16]]
+    if any(endpoint.version != observed.version for endpoint in ears.endpoints):
+        for host in await _hosts_of_other_version(client.link.host, swarm, observed.version):
+            with suppress(ManyhandsError, OSError, ValueError, asyncio.TimeoutError):
+                seen.append(await _look_from(client, host, ears, patience))
+                break
+    only_v6 = swarm and all(maddr.startswith(("/ip6/", "/dns6/")) for maddr in swarm)
+    return seen, 6 if only_v6 else 4
+
+
+async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
+    """How the same coordinator sees this machine when it is connected to at another of its addresses."""
+    connecting = ControlClient.connect(replace(client.link, host=host), time.time)
+    other = await asyncio.wait_for(connecting, patience.other_version_s)
+    try:
+        observed = ipaddress.ip_address((await other.describe()).observed_address)
+        return Seen(observed, await _dialled(other, ears, observed.version, patience.dial_back_s))
+    finally:
+        await other.close()
+
+
+async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int) -> list[str]:
+    """Where else the coordinator may answer: what its name says, and where its keeper is announced."""
+    family = socket.AF_INET6 if version == 4 else socket.AF_INET
+    found: list[str] = []
+    with suppress(OSError):
+        resolved = await asyncio.get_running_loop().getaddrinfo(name, None, family=family, type=socket.SOCK_STREAM)
+        found = [str(entry[4][0]) for entry in resolved]
+    endpoints = [read_endpoint(maddr) for maddr in swarm]
+    found += [endpoint.host for endpoint in endpoints if endpoint is not None and endpoint.version != version]
+    return list(dict.fromkeys(found))[:MAX_OTHER_HOSTS]
+
+
+async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
+    """By which ways the coordinator can dial this machine; None where that could not be tried."""
+    if not any(endpoint.version == version for endpoint in ears.endpoints):
+        return None  # the ports are taken, and the p2p daemon will say so
+    try:
+        return await dialled_ways(client, ears, version, timeout_s)
+    except ManyhandsError:
+        return None
+
+
+async def measured_bandwidth(client: ControlClient, patience: Patience = Patience()) -> float | None:
+    """Bytes per second of the line's slower direction; None where the coordinator does not measure it (now)."""
+    call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * patience.probe_s)
+    try:
+        speed = await measure_line(call, patience.probe_s, time.monotonic)
+    except (grpc.aio.AioRpcError, ManyhandsError):
+        return None
+    finally:
+        call.cancel()
+    return min(speed.up, speed.down)

@@ -1,0 +1,308 @@
+"""All of the data path together: `open_batches` turns a run's documents into an endless stream of masked batches.
+
+A microbatch in parts that are batches themselves: for the evaluation, and where memory is short.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from auth.errors import ConfigError
+from peer.config.architectures import ARCHITECTURES
+from peer.config.run import RunConfig
+from peer.data.batching.masking import Labelled, Masker, next_tokens
+from peer.data.batching.prefetch import Prefetched
+from peer.data.batching.samples import Samples, join_samples, open_packer
+from peer.data.sources.documents import DocumentStream, Position, Report, check_position, open_documents
+from peer.data.sources.reader import Reserve, no_wait
+from peer.data.tokenization.encoding import Encoder
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.data.tokenization.words import WordStarts
+
+if TYPE_CHECKING:
+    pass
+
+
+def parts_of(batch: Batch, size: int) -> Iterator[Batch]:
+    """The batch in parts of `size` samples, the last one with what is left."""
+    if batch.samples <= size:
+        yield batch
+        return
+    length, device = batch.input_ids.shape[1], batch.label_positions.device
+    for start in range(0, batch.samples, size):
+        rows = slice(start, start + size)
+        bounds = torch.tensor([start * length, (start + size) * length], device=device)
+        first, end = torch.searchsorted(batch.label_positions, bounds).tolist()
+        yield replace(
+            batch,
+            input_ids=batch.input_ids[rows],
+            token_type_ids=_rows(batch.token_type_ids, rows),
+            attention_mask=_rows(batch.attention_mask, rows),
+            label_positions=batch.label_positions[first:end] - start * length,
+            labels=batch.labels[first:end],
+            sop_labels=_rows(batch.sop_labels, rows),
+        )
+
+
+def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
+    return None if tensor is None else tensor[rows]
+
+
+logger = logging.getLogger(__name__)
+
+FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows may be twice as large as the one before
+
+CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
+
+PREFETCHED_BATCHES = 16
+
+STATE_FILE = "stream.json"
+
+STATE_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model takes for one microbatch of b samples of length l, at m of whose places it has to guess."""
+
+    input_ids: torch.Tensor  # (b, l) int64
+    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: the model has one kind
+    attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
+    label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
+    labels: torch.Tensor  # (m,) int64, the ids to guess there
+    sop_labels: torch.Tensor | None  # (b,) int64; 0 = in order, 1 = swapped; None without sentence order
+
+    @property
+    def samples(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """Where a device stands in the run's data."""
+
+    documents: Position
+    batches: int  # made so far, in all sessions; seeds what is drawn anew at each return
+
+
+class BatchStream:
+    """An endless iterator over batches, made ahead in a thread; close it, or use it as a context manager.
+
+    The place is saved whenever the stream comes to new documents, and on closing. A device that returns, even after
+    `kill -9`, goes on with the documents that it was reading; these few it may see twice, none is left out.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[tuple[Batch, StreamState]],
+        save: Callable[[StreamState], None],
+        clock: Callable[[], float],
+        stop_reading: Callable[[], None],
+    ) -> None:
+        self._stop_reading = stop_reading
+        self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, clock)
+        self._save = save
+        self._state: StreamState | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch, state = next(self._prefetched)
+        moved_on = self._state is None or state.documents is not self._state.documents
+        self._state = state
+        if moved_on:
+            self.save_state()
+        return batch
+
+    @property
+    def wait_s(self) -> float:
+        """How long the consumer has waited for batches so far, in seconds."""
+        return self._prefetched.wait_s
+
+    def save_state(self) -> None:
+        """Write the place of the batch that was handed out last."""
+        if self._state is not None:
+            self._save(self._state)
+
+    def close(self) -> None:
+        self._stop_reading()  # else the thread might wait for documents
+        self._prefetched.close()
+        self.save_state()
+
+    def __enter__(self) -> BatchStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_batches(
+    config: RunConfig,
+    tokenizer_dir: Path,
+    state_dir: Path,
+    device_number: int,
+    microbatch_size: int,
+    clock: Callable[[], float] = time.monotonic,
+    report: Report = logger.warning,
+    stage: Callable[[Batch], Batch] = lambda batch: batch,
+    reserve: Reserve = no_wait,
+) -> BatchStream:
+    """The run's batches in this device's order, from where it left off; `stage` is done to each in the thread.
+
+    `reserve` is told how many bytes of text came from elsewhere, and says how long to wait before more are read.
+    What is wrong with the run's sources is raised as `ConfigError` when the first batch is asked for. It starts
+    threads, and so does the tokenizer: open it after the process has forked whatever it forks.
+    """
+    state_file = state_dir / STATE_FILE
+    key = _stream_key(config, device_number)
+    state = _load_state(state_file, key, len(config.data.sources), report)
+    batches_before = state.batches if state else 0
+    rng = np.random.default_rng((config.run.seed, device_number, batches_before))
+    maker = SampleMaker(config, tokenizer_dir, rng)
+    documents = open_documents(
+        config,
+        device_number,
+        state.documents if state else None,
+        tokenizer_dir=tokenizer_dir,
+        report=report,
+        reserve=reserve,
+    )
+    made = make_batches(documents, maker, microbatch_size, batches_before)
+    batches = ((stage(batch), reached) for batch, reached in made)
+    return BatchStream(batches, lambda reached: _save_state(state_file, key, reached), clock, documents.close)
+
+
+class SampleMaker:
+    """From documents to unmasked samples to batches, as the run's objective and its family of models want them."""
+
+    def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
+        tokenizer, special = load_tokenizer(tokenizer_dir), load_special_ids(tokenizer_dir)
+        self._encoder = Encoder(tokenizer, config.run.language)
+        self._packer = open_packer(config, special, rng)
+        self._label = _open_labelling(config, tokenizer, special, self._packer.special_places, rng)
+        self._several_types = ARCHITECTURES[config.model.architecture].token_types > 1
+
+    @property
+    def carried_tokens(self) -> int:
+        """Tokens that wait for more to fill a sample."""
+        return self._packer.carried_tokens
+
+    def samples(self, documents: list[str]) -> Samples:
+        """All samples that these documents, and tokens left over before, fill."""
+        return self._packer.pack(self._encoder.encode(documents))
+
+    def batch(self, samples: Samples) -> Batch:
+        """These samples with their labels, as tensors."""
+        labelled = self._label(samples.input_ids)
+        types = np.zeros_like(samples.input_ids) if samples.token_type_ids is None else samples.token_type_ids
+        return Batch(
+            input_ids=torch.from_numpy(labelled.input_ids),
+            token_type_ids=torch.from_numpy(types.astype(np.int64)) if self._several_types else None,
+            attention_mask=None,
+            label_positions=torch.from_numpy(labelled.positions),
+            labels=torch.from_numpy(labelled.labels),
+            sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
+        )
+
+
+def _open_labelling(
+    config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, special_places: int, rng: np.random.Generator
+) -> Callable[[NDArray[np.int32]], Labelled]:
+    """What makes (samples, length) ids something to guess, as the objective says."""
+    objective = config.objective
+    if objective.name == "clm":
+        return next_tokens
+    word_starts = WordStarts(tokenizer, special) if objective.whole_words else None
+    masker = Masker(tokenizer.get_vocab_size(), special, objective.mask_probability, word_starts)
+    return lambda input_ids: masker.mask(input_ids, special_places, rng)
+
+
+def make_batches(
+    documents: DocumentStream, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
+) -> Iterator[tuple[Batch, StreamState]]:
+    """Batches without end, each with the place from which its oldest documents were read."""
+    made = batches_before
+    rest: Samples | None = None
+    rest_position: Position = {}
+    last_fruitful_epoch = documents.epoch
+    characters = FIRST_CHUNK_CHARACTERS
+    while True:
+        position = chunk_position = documents.position()
+        samples = maker.samples(take_documents(documents, characters))
+        characters = min(2 * characters, CHUNK_CHARACTERS)
+        if rest is not None:
+            samples, position = join_samples(rest, samples), rest_position if len(rest) else position
+        full = len(samples) - len(samples) % microbatch_size
+        for start in range(0, full, microbatch_size):
+            yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
+            made += 1
+        rest, rest_position = samples[full:], chunk_position if full else position  # more rest than before is all new
+        if full:
+            last_fruitful_epoch = documents.epoch
+        elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
+            raise ConfigError(
+                "The run's data sources hold no text to train on: check their paths and `text_field` "
+                "(text that `data.validation.share` holds out does not count)."
+            )
+
+
+def take_documents(documents: DocumentStream, characters: int) -> list[str]:
+    """The next documents, until they have that many characters or everything was read once more."""
+    taken: list[str] = []
+    epoch = documents.epoch
+    while characters > 0 and documents.epoch <= epoch + 1:
+        taken.append(next(documents))
+        characters -= len(taken[-1])
+    return taken
+
+
+def _stream_key(config: RunConfig, device_number: int) -> str:
+    """Names what a position refers to: with other sources or another seed it means nothing."""
+    sources = [source.model_dump(mode="json") for source in config.data.sources]
+    buffer = config.data.shuffle_buffer  # part of the order, as the rest is
+    return sha256(json.dumps([sources, config.run.seed, buffer, device_number]).encode()).hexdigest()
+
+
+def _load_state(path: Path, key: str, sources: int, report: Report) -> StreamState | None:
+    """The saved place, or None: a device whose place is lost or meaningless begins anew, and is told so."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if (content["version"], content["key"]) == (STATE_VERSION, key):
+            return StreamState(check_position(content["documents"], sources), int(content["batches"]))
+        report("The run's data sources, or this device's number, have changed: this device begins anew in its data.")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        report(f"Ignoring the damaged place in the data, {path} ({reason:.200}): this device begins anew.")
+    return None
+
+
+def _save_state(path: Path, key: str, state: StreamState) -> None:
+    """Write aside and rename, so that a crash leaves the old place or the new one; a full disk stops no training."""
+    content = {"version": STATE_VERSION, "key": key, "documents": state.documents, "batches": state.batches}
+    aside = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(content), encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        logger.warning("Cannot save the place in the data to %s: %s.", path, error.strerror)

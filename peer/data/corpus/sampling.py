@@ -1,0 +1,296 @@
+"""The work of `manyhands corpus sample`: a corpus is read twice, to learn how it is, and to keep a part of it.
+
+The first reading counts documents, drops duplicates and takes an even sample; scorer, quartiles and scale come from it
+alone. The second scores every document and decides. Memory does not grow with the corpus, but for a bit for each
+document that says whether it is a duplicate.
+
+An even sample of a corpus that passes by, bounded in documents and in characters: for estimates.
+
+Every document draws a random key, and those with the smallest keys stay: so it does not matter how long the corpus is.
+
+Documents as a file of JSON Lines, packed or not, as the readers of sources take it.
+
+A run's sources read once from beginning to end, in order: for preparing a corpus rather than for training on it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+import numpy as np
+
+from auth.errors import ConfigError
+from peer.config.data import Duplicates, Method, Sampling, Scorer as ScorerConfig, Source
+from peer.config.run import RunConfig
+from peer.data.selection.duplicates import open_duplicates
+from peer.data.selection.kenlm import train_kenlm
+from peer.data.selection.perplexity import Floats, PerplexityTally, decide, plan_sampling, probabilities, quartiles_of
+from peer.data.selection.scoring import Scorer
+from peer.data.sources.faults import describe
+from peer.data.sources.open import open_units
+from peer.data.tokenization.training import train_tokenizer
+
+
+class CorpusSample:
+    """Keeps some of what it is shown."""
+
+    def __init__(self, max_documents: int, max_characters: int, rng: np.random.Generator) -> None:
+        self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
+        self._kept: list[tuple[float, str]] = []  # a heap by the keys' negatives: the greatest key comes off first
+        self._characters = 0
+        self._border = 1.0  # keys from here on were turned away
+
+    def add(self, documents: Sequence[str]) -> None:
+        """Show it some more."""
+        keys = self._rng.random(len(documents))
+        for index in np.flatnonzero(keys < self._border).tolist():
+            if keys[index] < self._border:  # which the ones before it may have moved
+                self._take(float(keys[index]), documents[index])
+
+    @property
+    def documents(self) -> list[str]:
+        """What it holds, in an order of chance."""
+        return [document for _, document in sorted(self._kept)]
+
+    def _take(self, key: float, document: str) -> None:
+        heappush(self._kept, (-key, document))
+        self._characters += len(document)
+        while len(self._kept) > 1 and self._is_full():
+            negative, dropped = heappop(self._kept)
+            self._border = -negative
+            self._characters -= len(dropped)
+
+    def _is_full(self) -> bool:
+        return len(self._kept) > self._max_documents or self._characters > self._max_characters
+
+
+Packing = Literal["none", "gz", "zst"]
+
+NAMES = {"none": "documents.jsonl", "gz": "documents.jsonl.gz", "zst": "documents.jsonl.zst"}
+
+GZIP_LEVEL = 6
+
+
+class DocumentWriter:
+    """Writes each document as an object with one `text`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, documents: Sequence[str]) -> None:
+        """Append them."""
+        lines = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents]
+        self._file.write("".join(lines).encode("utf-8", "replace"))
+
+
+@contextmanager
+def open_writer(folder: Path, packing: Packing) -> Iterator[DocumentWriter]:
+    """A writer to `NAMES[packing]` in the folder, which is complete when the context ends."""
+    with _open(folder / NAMES[packing], packing) as file:
+        yield DocumentWriter(file)
+
+
+def _open(path: Path, packing: Packing) -> BinaryIO:
+    if packing == "gz":
+        return cast(BinaryIO, gzip.open(path, "wb", GZIP_LEVEL))
+    if packing == "zst":
+        import zstandard
+
+        return cast(BinaryIO, zstandard.open(path, "wb"))
+    return path.open("wb")
+
+
+BLOCK = 1_000  # documents
+
+RUN_FILES = (".yaml", ".yml")
+
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+
+
+def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
+    """A run file, or files of documents as the sources of a run; raises `ConfigError`."""
+    if any(Path(name).suffix in RUN_FILES for name in names):
+        if len(names) > 1:
+            raise ConfigError("Give one run file, or files of documents, not both.")
+        return RunConfig.from_yaml(Path(names[0]))
+    sources = [
+        {"kind": "jsonl", "path": name, "text_field": text_field} if _is_json(name) else {"kind": "text", "path": name}
+        for name in names
+    ]
+    return RunConfig.from_mapping({"data": {"sources": sources}})
+
+
+def read_blocks(config: RunConfig) -> Iterator[list[str]]:
+    """All documents of all sources, `BLOCK` at a time; raises `ConfigError`."""
+    documents = (document for source in config.data.sources for document in _read(source))
+    while block := list(islice(documents, BLOCK)):
+        yield block
+
+
+def _read(source: Source) -> Iterator[str]:
+    """A source's documents that its filters of length and language want."""
+    name, least, most = source.name, source.filters.min_characters, source.filters.max_characters
+    try:
+        units = open_units(source, whole=True)
+        for number in range(len(units)):
+            name = units.name(number)
+            with closing(units.open(number, None)) as unit:
+                for document in unit:
+                    if document and document.strip() and least <= len(document) <= (most or len(document)):
+                        yield document
+    except ConfigError:
+        raise
+    except Exception as error:  # the fault boundary: of any file system and format
+        raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
+
+
+def _is_json(name: str) -> bool:
+    plain = name.removesuffix(".gz").removesuffix(".zst")
+    folder = Path(name)
+    return plain.endswith(JSON_ENDINGS) or (folder.is_dir() and any(folder.glob("*.jsonl*")))
+
+
+Blocks = Iterable[list[str]]
+
+SAMPLE_CHARACTERS = 100_000_000
+
+SCORER_CHARACTERS = 10_000_000  # of the sample are enough to learn the pieces of a scorer
+
+SCORER_PIECES = 16_000
+
+_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # its groups of thousands parted, or not
+
+
+@dataclass(frozen=True)
+class Target:
+    """How many documents to keep: a number of them, or a share of all."""
+
+    number: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """`250000`, `250,000`, `250_000`, `10%` or `0.1`; raises `ConfigError`."""
+        if _NUMBER.fullmatch(text) and (number := int(text.replace(",", "").replace("_", ""))):
+            return cls(number=number)
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = 0.0
+        if 0 < share <= 1:
+            return cls(share=share)
+        raise ConfigError(f"--target ({text}) must be a whole number of documents, or a share such as 10% or 0.1.")
+
+    def share_of(self, documents: int) -> float:
+        """The share of so many documents; raises `ConfigError` if there are too few."""
+        if self.number is None:
+            assert self.share is not None
+            return self.share
+        if self.number > documents:
+            raise ConfigError(f"--target ({self.number:,}) is more than the {documents:,} documents that there are.")
+        return self.number / documents
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first reading found."""
+
+    read: int
+    documents: int  # without duplicates
+    sample: Sequence[str]
+    is_new: bytes  # a bit for each document that was read
+
+
+def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.random.Generator) -> Survey:
+    """Read a corpus for the first time; raises `ConfigError` if it is empty."""
+    sample = CorpusSample(max_documents, SAMPLE_CHARACTERS, rng)
+    filter_ = open_duplicates(duplicates)
+    read = documents = 0
+    bits = bytearray()
+    left = np.zeros(0, np.bool_)  # what does not fill a byte yet
+    for block in blocks:
+        new = np.ones(len(block), np.bool_) if filter_ is None else filter_.keep(block)
+        sample.add([block[index] for index in np.flatnonzero(new).tolist()])
+        read, documents = read + len(block), documents + int(new.sum())
+        if filter_ is not None:
+            left = np.concatenate((left, new))
+            whole = len(left) // 8 * 8
+            bits += np.packbits(left[:whole]).tobytes()
+            left = left[whole:]
+    if not documents:
+        raise ConfigError("The sources hold no documents: check their paths.")
+    return Survey(read, documents, sample.documents, bytes(bits) + np.packbits(left).tobytes())
+
+
+def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
+    """Learn the pieces of a scorer on documents, and save it; raises `ConfigError`."""
+    run = config.tokenizer
+    preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
+    wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
+    train_tokenizer(RunConfig.from_mapping(wanted), _first_characters(sample, SCORER_CHARACTERS)).save(str(path))
+
+
+def train_clean_model(clean: Blocks, path: Path, order: int) -> None:
+    """Train a KenLM model on clean documents; raises `ConfigError`."""
+    train_kenlm((document for block in clean for document in block), path, order)
+
+
+def plan(
+    found: Survey,
+    scorer: Scorer,
+    described: ScorerConfig,
+    method: Method,
+    target: Target,
+    factors: Sequence[float] | None,
+    width: float | None,
+) -> tuple[Sampling, PerplexityTally]:
+    """How to sample, from the perplexities of the sample, and an empty count of what comes of it."""
+    perplexities: Floats = scorer.perplexities(found.sample)
+    perplexities = perplexities[np.isfinite(perplexities)]
+    if not len(perplexities):
+        raise ConfigError("No document of the sources has words to score: check their paths.")
+    sampling = plan_sampling(method, perplexities, target.share_of(found.documents), described, factors, width)
+    return sampling, PerplexityTally(perplexities, sampling.quartiles or quartiles_of(perplexities))
+
+
+def write_kept(
+    blocks: Blocks, found: Survey, scorer: Scorer, sampling: Sampling, tally: PerplexityTally, out: DocumentWriter
+) -> None:
+    """Read a corpus for the second time, and write what is kept."""
+    for documents in _without_duplicates(blocks, found):
+        perplexities = scorer.perplexities(documents)
+        chances = probabilities(sampling, perplexities)
+        kept = decide(documents, chances)
+        tally.add(perplexities, chances, kept)
+        out.write([documents[index] for index in np.flatnonzero(kept).tolist()])
+
+
+def _without_duplicates(blocks: Blocks, found: Survey) -> Iterator[list[str]]:
+    if not found.is_new:
+        yield from blocks
+        return
+    at = 0
+    for block in blocks:
+        packed = np.frombuffer(found.is_new[at // 8 : (at + len(block) + 7) // 8], np.uint8)
+        new = np.unpackbits(packed)[at % 8 : at % 8 + len(block)]
+        if len(new) < len(block):
+            raise ConfigError("The sources have grown while they were read: sample them when they are complete.")
+        at += len(block)
+        yield [block[index] for index in np.flatnonzero(new).tolist()]
+
+
+def _first_characters(documents: Sequence[str], characters: int) -> Iterator[str]:
+    for document in documents:
+        if characters <= 0:
+            return
+        characters -= len(document)
+        yield document

@@ -1,0 +1,56 @@
+"""The run's tokenizer, made from its text or imported, before the run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from peer.config.run import RunConfig
+from peer.config.tokenizer import ROBERTA_TOKENS
+from peer.data.selection.hashing import PartFilter
+from peer.data.sources.documents import sample_documents
+from peer.data.tokenization.pipelines import frame
+from peer.data.tokenization.special_tokens import added_tokens, special_names
+from peer.data.tokenization.tokenizers import (
+    SENTENCEPIECE,
+    _find_file,
+    check_tokenizer,
+    load_special_ids,
+    read_tokenizer,
+    read_tokenizer_config,
+    save_tokenizer,
+)
+from peer.data.tokenization.training import train_tokenizer
+
+
+def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
+    """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents.
+
+    Raises `ConfigError` if it lacks what the run's objective and family of models need.
+    """
+    if config.tokenizer.path is not None:
+        import_tokenizer(config, Path(config.tokenizer.path), out_dir)
+    else:
+        save_tokenizer(train_tokenizer(config, training_sample(config)), config, out_dir)
+    check_tokenizer(config, read_tokenizer(out_dir), load_special_ids(out_dir))
+
+
+def training_sample(config: RunConfig) -> Iterator[str]:
+    """As many of the run's documents as its tokenizer is trained on, and none that is held out for validation."""
+    keeps = PartFilter("training", config.data.validation.share).keeps
+    return filter(keeps, sample_documents(config, config.tokenizer.max_training_documents))
+
+
+def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
+    """Save a given tokenizer as the run's; raises `ConfigError` if it cannot end a text.
+
+    A sentencepiece model is no more than a vocabulary: what else a masked objective needs is added to it. Any other
+    tokenizer is left as it is.
+    """
+    masked = config.objective.name.startswith("mlm")
+    tokenizer, given = read_tokenizer(path), read_tokenizer_config(path)
+    if masked and _find_file(path).suffix == SENTENCEPIECE:
+        names = {**ROBERTA_TOKENS, **special_names(tokenizer, given)}
+        tokenizer.add_special_tokens(added_tokens(names))
+        tokenizer.post_processor = frame(tokenizer, names)
+    save_tokenizer(tokenizer, config, out_dir, given)

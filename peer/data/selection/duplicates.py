@@ -1,0 +1,139 @@
+"""Dropping documents that came before: exact copies, or near ones by MinHash (Broder 1997; datasketch).
+
+Memory is bounded: whoever remembers too many documents forgets some of the older ones, and then lets a copy pass rather
+than drop what is new. The first of several copies is kept, so the order of a corpus decides which one that is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auth.errors import ConfigError
+from peer.config.data import Duplicates
+from peer.data.selection.hashing import document_hash
+from peer.runtime.software import how_to_add
+
+Mask = NDArray[np.bool_]
+Hashes = NDArray[np.uint64]
+SALT = "duplicates"
+WAYS = 8  # documents in one place of the exact memory: a cache line
+EXACT_REMEMBERED = 1 << 24  # documents in 128 MB; memory is taken only as it is needed
+NEAR_REMEMBERED = 200_000  # documents in about half a gigabyte
+PERMUTATIONS = 64
+SIMILAR = 0.8  # the share of shingles that two documents must have in common to be near duplicates
+SHINGLE_WORDS, SHINGLE_CHARACTERS = 5, 8
+UNSPACED = 16  # characters a word, more than any script has that separates words
+WORD = re.compile(r"\w+")
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class DuplicateFilter(Protocol):
+    """Tells which documents are new, and remembers them."""
+
+    def keep(self, documents: Sequence[str]) -> Mask:
+        """True for each of the (documents,) that is no copy of an earlier one."""
+        ...
+
+
+def open_duplicates(kind: Duplicates) -> DuplicateFilter | None:
+    """A filter with nothing remembered yet, or none; raises `ConfigError`."""
+    if kind == "none":
+        return None
+    return ExactDuplicates() if kind == "exact" else NearDuplicates()
+
+
+class ExactDuplicates:
+    """Compares 64 bits of each text's hash: among a hundred million documents, not one is dropped wrongly.
+
+    The memory is a table of places; a full place gives up one of its documents, chosen by the new one's hash.
+    """
+
+    def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:
+        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0 is an empty place
+
+    def keep(self, documents: Sequence[str]) -> Mask:
+        hashes = np.fromiter((document_hash(text, SALT) or 1 for text in documents), np.uint64, len(documents))
+        new = np.zeros(len(hashes), np.bool_)
+        new[np.unique(hashes, return_index=True)[1]] = True
+        places = (hashes % np.uint64(len(self._table))).astype(np.int64)
+        new &= ~(self._table[places] == hashes[:, None]).any(axis=1)
+        for place, number in zip(places[new].tolist(), hashes[new].tolist(), strict=True):
+            self._remember(place, number)
+        return new
+
+    def _remember(self, place: int, number: int) -> None:
+        row = self._table[place]
+        way = int(np.argmin(row))  # an empty one, if there is one
+        row[way if row[way] == 0 else (number >> 32) % WAYS] = number
+
+
+class NearDuplicates:
+    """Compares the shingles of texts by their MinHashes, found through locality-sensitive hashing.
+
+    Two generations of documents are remembered: when the younger is full, the older is forgotten.
+    """
+
+    def __init__(self, remembered: int = NEAR_REMEMBERED) -> None:
+        try:
+            from datasketch import MinHash, MinHashLSH
+        except ImportError as error:
+            raise ConfigError(
+                f"Near duplicates need the package datasketch, which is not installed: {how_to_add('corpus')}."
+            ) from error
+        self._limit = max(1, remembered // 2)
+        self._new_minhash: Callable[[], Any] = MinHash(PERMUTATIONS, seed=1, hashfunc=int).copy
+        self._new_index: Callable[[], Any] = lambda: MinHashLSH(threshold=SIMILAR, num_perm=PERMUTATIONS)
+        self._young = self._old = self._new_index()
+        self._signatures: dict[int, NDArray[np.uint64]] = {}  # (PERMUTATIONS,) of each remembered document
+        self._number = self._first_young = self._first_old = 0
+
+    def keep(self, documents: Sequence[str]) -> Mask:
+        return np.fromiter(map(self._is_new, documents), np.bool_, len(documents))
+
+    def _is_new(self, document: str) -> bool:
+        minhash = self._new_minhash()
+        minhash.update_batch(shingle_hashes(document).tolist())
+        generations = (self._young,) if self._young is self._old else (self._young, self._old)
+        found = [number for index in generations for number in index.query(minhash)]
+        if any((self._signatures[number] == minhash.hashvalues).mean() >= SIMILAR for number in found):
+            return False
+        self._remember(minhash)
+        return True
+
+    def _remember(self, minhash: Any) -> None:
+        if self._number - self._first_young == self._limit:
+            for number in range(self._first_old, self._first_young):
+                del self._signatures[number]
+            self._old, self._young = self._young, self._new_index()
+            self._first_old, self._first_young = self._first_young, self._number
+        self._young.insert(self._number, minhash, check_duplication=False)
+        self._signatures[self._number] = minhash.hashvalues
+        self._number += 1
+
+
+def shingle_hashes(text: str) -> NDArray[np.uint64]:
+    """32-bit hashes of a text's runs of words, or of characters where the script does not separate words; one at least.
+
+    Capital letters, marks and white space do not count.
+    """
+    words = WORD.findall(text.casefold())
+    letters = "".join(words)
+    if len(letters) > UNSPACED * len(words):
+        units, length = np.frombuffer(letters.encode("utf-32-le", "surrogatepass"), np.uint32), SHINGLE_CHARACTERS
+    else:
+        hashed = (crc32(word.encode("utf-8", "surrogatepass")) for word in words)
+        units, length = np.fromiter(hashed, np.uint32, len(words)), SHINGLE_WORDS
+    if not words:  # marks only: the text itself
+        units = np.array([crc32(text.encode("utf-8", "surrogatepass"))], np.uint32)
+    length = min(length, len(units))
+    hashes = np.zeros(len(units) - length + 1, np.uint64)
+    for place in range(length):  # wraps around, as it should
+        hashes = (hashes ^ units[place : len(units) - length + 1 + place]) * MIX
+        hashes ^= hashes >> np.uint64(29)
+    return np.unique(hashes >> np.uint64(32))

@@ -1,0 +1,48 @@
+"""A document's hash, and the number in [0, 1) that it draws: what every peer must decide alike is decided by these.
+
+Which documents are held out for validation: decided by a document's own hash, so alike on every peer and for ever.
+
+It does not matter who reads a document, when, or from which source: a copy of a held-out document is held out too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+BITS = 64
+
+
+def document_hash(text: str, salt: str = "") -> int:
+    """64 bits of BLAKE2b of the text without the white space around it; another salt gives an independent hash."""
+    digest = blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=BITS // 8, person=salt.encode()[:16])
+    return int.from_bytes(digest.digest(), "big")
+
+
+def uniform(text: str, salt: str) -> float:
+    """The document's own number, uniform in [0, 1): the same on every machine, independent for each salt."""
+    return document_hash(text, salt) / (1 << BITS)
+
+
+SALT = "validation"
+
+Part = Literal["training", "validation"]
+
+
+class PartFilter:
+    """Keeps the documents of one part: those held out, which are `share` of all, or all others."""
+
+    def __init__(self, part: Part, share: float) -> None:
+        self._wanted, self._share = part == "validation", share
+
+    def keep(self, documents: Sequence[str]) -> NDArray[np.bool_]:
+        """Which of the documents belong to the part."""
+        return np.fromiter((self.keeps(document) for document in documents), np.bool_, len(documents))
+
+    def keeps(self, document: str) -> bool:
+        """Whether this one does."""
+        return (uniform(document, SALT) < self._share) == self._wanted

@@ -1,0 +1,118 @@
+"""Scoring by a KenLM n-gram model, as CCNet and BERTIN do, and training one with KenLM's own `lmplz`.
+
+The only module that imports `kenlm`, which must be compiled and so is an extra of the installation.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auth.errors import ConfigError
+from peer.runtime.software import how_to_add
+
+REMEMBERED_WORDS = 500_000
+LONGEST_REMEMBERED = 40  # characters
+SMALL_CORPUS = "--discount_fallback"  # else little text has too few counts to estimate how much they overstate
+
+
+class KenlmScorer:
+    """Perplexity per word of a document's lines, each line's end counted as a word."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        try:
+            import kenlm
+        except ImportError as error:
+            raise ConfigError(
+                f"A KenLM model needs the package kenlm, which is not installed: {how_to_add('kenlm')}."
+            ) from error
+        if not path.is_file():
+            raise ConfigError(f"There is no KenLM model at {path}: check the path.")
+        try:
+            config = kenlm.Config()
+            config.show_progress, config.arpa_complain = False, kenlm.ARPALoadComplain.NONE
+            self._score = kenlm.Model(str(path), config).score
+        except (OSError, RuntimeError) as error:
+            raise ConfigError(
+                f"{path} is no KenLM model: it must be an ARPA or binary file of order 2 to 6."
+            ) from error
+        self._normalize = text == "words"
+
+    def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
+        return np.fromiter(map(self._perplexity, documents), np.float64, len(documents))
+
+    def _perplexity(self, document: str) -> float:
+        text = words_of(document) if self._normalize else document
+        lines = [line for line in text.split("\n") if line.strip()]
+        if not lines:
+            return float("inf")
+        log10 = sum(map(self._score, lines))
+        words = len(text.split()) + len(lines)
+        return float(10.0 ** min(-log10 / words, 300.0))
+
+
+def words_of(text: str) -> str:
+    """Text as our own models are trained on it: NFKC, small letters, 0 for every digit, marks apart from words."""
+    if len(_WORDS) > REMEMBERED_WORDS:
+        _WORDS.clear()
+    return "\n".join(" ".join(map(_WORDS.__getitem__, line.split())) for line in text.split("\n"))
+
+
+def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: str = "lmplz") -> None:
+    """Write an ARPA model of the documents' lines; raises `ConfigError` if KenLM's program is missing or fails."""
+    found = shutil.which(program)
+    if found is None:
+        raise ConfigError(
+            f"`{program}`, KenLM's program that trains models, is not installed: build it from "
+            "github.com/kpu/kenlm and put it on the PATH, give a trained model by --kenlm, or leave --clean out."
+        )
+    command = [found, "-o", str(order), "-S", "20%", "-T", str(out.parent), "--arpa", str(out), SMALL_CORPUS]
+    log = out.with_suffix(".log")
+    with log.open("wb") as messages:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=messages, stderr=messages)  # noqa: S603
+        try:
+            assert process.stdin is not None
+            for document in documents:
+                process.stdin.write((words_of(document) + "\n").encode("utf-8", "replace"))
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it ended early, and its exit status says so
+        except BaseException:  # interrupted too: the program would train on half of the documents
+            process.kill()
+            raise
+        finally:
+            process.wait()
+    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+    log.unlink()
+    if process.returncode:
+        raise ConfigError(f"`{program}` could not train a model ({' '.join(last)}): is there enough clean text?")
+
+
+class _NormalizedWords(dict[str, str]):
+    """Words that have come before, normalized: doing it anew takes far longer than KenLM's score."""
+
+    def __missing__(self, word: str) -> str:
+        spaced = unicodedata.normalize("NFKC", word).lower().translate(_SPACING)
+        normalized = " ".join(spaced.split())
+        if len(word) <= LONGEST_REMEMBERED:
+            self[word] = normalized
+        return normalized
+
+
+class _Spacing(dict[int, str]):
+    """For `str.translate`: what becomes of each character, found out when it first comes."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        category = unicodedata.category(character)
+        self[code] = "0" if category == "Nd" else f" {character} " if category[0] in "PS" else character
+        return self[code]
+
+
+_WORDS, _SPACING = _NormalizedWords(), _Spacing()

@@ -1,0 +1,134 @@
+"""Hugging Face datasets and Parquet files as units, streamed by `datasets`: row groups, or files of other formats.
+
+The only module that imports `datasets`, and only when a run names such a source: the import alone takes a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from auth.errors import ConfigError
+from peer.config.data import Source
+from peer.data.sources.units import Record, State, UnitReader, parts_of_each
+from peer.network.remote_files import find_files, storage_options
+
+MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
+BATCH_ROWS = 1000  # unpacked at a time
+
+
+class DatasetUnits:
+    """The shards of one dataset."""
+
+    def __init__(self, source: Source, *, whole: bool = False) -> None:
+        self._source = source
+        self._dataset = _open(source)
+        self._shards = int(self._dataset.num_shards)
+        self._parts = parts_of_each(self._shards, whole=whole)
+
+    def __len__(self) -> int:
+        return self._shards * self._parts
+
+    def name(self, unit: int) -> str:
+        return f"shard {unit // self._parts} of {self._source.name}"
+
+    def open(self, unit: int, state: State | None) -> UnitReader:
+        from datasets.distributed import split_dataset_by_node
+
+        shard, part = divmod(unit, self._parts)
+        # Of a file's row groups those before `state` need not be read again.
+        rows = self._dataset.shard(self._shards, shard).reshard()
+        return RowReader(split_dataset_by_node(rows, part, self._parts), self._source, state)
+
+
+class RowReader:
+    """The rows of a dataset's part as documents."""
+
+    def __init__(self, rows: Any, source: Source, state: State | None) -> None:
+        self._rows, self._text_field, self._filters = rows, source.text_field, source.filters
+        self._begun_at = state  # what `rows` forgets until its first row
+        if state is not None:
+            rows.load_state_dict(state)
+        self._iterator = iter(rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        for row in self._iterator:
+            self._begun_at = None
+            text = row[self._text_field]
+            if not isinstance(text, str):
+                yield None
+            elif self._filters.language_field and row[self._filters.language_field] not in self._filters.languages:
+                yield ""
+            else:
+                yield text
+
+    def state(self) -> State:
+        return dict(self._rows.state_dict()) if self._begun_at is None else self._begun_at
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+def _open(source: Source) -> Any:
+    """The dataset as a stream of the wanted columns; raises `ConfigError`."""
+    import datasets
+
+    datasets.logging.set_verbosity(logging.CRITICAL)  # its errors are reported by who reads
+    datasets.disable_progress_bars()
+    # It would wait by itself, for minutes, and could not be interrupted.
+    datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = 1
+    for wait in ("OPEN_RETRY", "READ_RETRY", "READ_SERVER_UNAVAILABLE_RETRY", "READ_RATE_LIMIT_RETRY"):
+        setattr(datasets.config, f"STREAMING_{wait}_INTERVAL", 0)
+    columns = [name for name in (source.text_field, source.filters.language_field) if name is not None]
+    dataset = _open_parquet(source, columns) if source.kind == "parquet" else _open_hub(source, columns)
+    dataset = dataset.select_columns(columns)
+    if dataset.num_shards >= MANY_SHARDS:
+        return dataset
+    try:
+        return dataset.reshard()
+    except Exception:  # noqa: BLE001 - a bad file among good ones: whoever reads it says what is wrong
+        return dataset
+
+
+def _open_parquet(source: Source, columns: list[str]) -> Any:
+    """Parquet files, none of which is looked into yet."""
+    from datasets import Features, Value
+    from datasets.data_files import DataFilesDict, DataFilesList
+    from datasets.packaged_modules.parquet.parquet import Parquet
+
+    files = [file.url for file in find_files(source)]
+    return Parquet(
+        data_files=DataFilesDict({"train": DataFilesList(files, [(file,) for file in files])}),
+        storage_options=storage_options(source),
+        columns=columns,
+        features=Features({column: Value("string") for column in columns}),
+        batch_size=BATCH_ROWS,
+    ).as_streaming_dataset(split="train")
+
+
+def _open_hub(source: Source, columns: list[str]) -> Any:
+    """A dataset of the hub, or a folder; of Parquet files only the wanted columns are fetched."""
+    from datasets import load_dataset_builder
+
+    try:
+        builder = load_dataset_builder(source.paths[0], source.config_name, revision=source.revision)
+        _require_own_files(builder.config.data_files, source)
+        known = builder.as_streaming_dataset(split=source.split).column_names
+    except (FileNotFoundError, ValueError) as error:  # no such dataset, configuration or split
+        raise ConfigError(f"Cannot open the dataset {source.name}: {' '.join(str(error).split())}.") from error
+    missing = set(columns) - set(columns if known is None else known)
+    if missing:
+        raise ConfigError(f"The dataset {source.name} has no column `{missing.pop()}` (it has {', '.join(known)}).")
+    if hasattr(builder.config, "columns"):
+        builder.config.columns, builder.config.batch_size = columns, BATCH_ROWS
+    return builder.as_streaming_dataset(split=source.split)
+
+
+def _require_own_files(data_files: Any, source: Source) -> None:
+    """Raise `ConfigError` if a dataset of the hub names files elsewhere, such as on this machine, as its own."""
+    files = [str(file) for names in (data_files or {}).values() for file in names]
+    foreign = [file for file in files if not file.startswith("hf://")]
+    if foreign and not Path(source.paths[0]).exists():
+        raise ConfigError(f"The dataset {source.name} names the file `{foreign[0]:.200}`, which is none of its own.")

@@ -1,0 +1,208 @@
+"""Endless streams of documents: which document a device reads next, and how it finds its place again.
+
+The order depends on the device's number, so that peers read different parts of the run's sources; the position is a
+small JSON value, so that a volunteer who returns goes on and does not start at the first document again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
+
+from auth.errors import ConfigError
+from peer.config.run import RunConfig
+from peer.data.selection.filters import OpenFilters, build_filters
+from peer.data.selection.hashing import Part, PartFilter
+from peer.data.sources.faults import Pauses
+from peer.data.sources.open import open_units
+from peer.data.sources.reader import Reserve, SourcePlan, no_wait
+from peer.data.sources.stream import SourceStream
+
+logger = logging.getLogger(__name__)
+
+Position = Mapping[str, Any]  # JSON values only
+
+Report = Callable[[str], None]  # told in one sentence what keeps documents from coming
+
+TROUBLE_CHECK_S = 0.1
+
+
+class _SourcePosition(BaseModel):
+    """What `SourceStream.position` gives."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    epoch: NonNegativeInt
+    block: NonNegativeInt
+    turn: NonNegativeInt
+    state: dict[str, Any] | None
+    units: NonNegativeInt | None
+    size: NonNegativeInt | None
+    index: NonNegativeInt
+
+
+class DocumentStream(Protocol):
+    """Documents without end."""
+
+    def __next__(self) -> str: ...
+
+    @property
+    def epoch(self) -> int:
+        """How often everything was read."""
+        ...
+
+    def position(self) -> Position:
+        """Where the next document stands."""
+        ...
+
+
+class MixedDocuments:
+    """Several sources in fixed proportions: next comes the one that is furthest behind its share.
+
+    One that is in trouble loses its turns. Close it, or use it as a context manager.
+    """
+
+    def __init__(
+        self, streams: Sequence[SourceStream], weights: Sequence[float], drawn: Sequence[int] | None, pauses: Pauses
+    ) -> None:
+        self._streams, self._weights, self._pauses = streams, weights, pauses
+        self._drawn = [0] * len(streams) if drawn is None else list(drawn)
+
+    def __next__(self) -> str:
+        while True:
+            self._await_any()
+            number = min(range(len(self._streams)), key=lambda i: (self._drawn[i] + 1) / self._weights[i])
+            self._drawn[number] += 1
+            document = self._streams[number].take()
+            if document is not None:
+                return document
+
+    @property
+    def epoch(self) -> int:
+        return min(stream.epoch for stream in self._streams)
+
+    def position(self) -> Position:
+        return {"drawn": list(self._drawn), "streams": [dict(stream.position()) for stream in self._streams]}
+
+    def close(self) -> None:
+        """End all reading; whoever waits for a document gets `StreamClosed`."""
+        self._pauses.close()
+        for stream in self._streams:
+            stream.close()
+
+    def __enter__(self) -> MixedDocuments:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _await_any(self) -> None:
+        """Wait while all sources are in trouble; raises `ConfigError` if none ever gave anything, and none tries."""
+        while not any(stream.is_ready() for stream in self._streams):
+            troubles = [stream.trouble for stream in self._streams if stream.trouble is not None]
+            hopeless = len(troubles) == len(self._streams) and all(trouble.resting for trouble in troubles)
+            if hopeless and not any(stream.has_given for stream in self._streams):
+                raise ConfigError(troubles[0].text)
+            self._pauses(TROUBLE_CHECK_S)
+
+
+def check_position(value: Any, sources: int) -> Position:
+    """A position that comes from a file; raises `ValueError` if it is none, or of another number of sources."""
+    if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
+        raise ValueError("a position has the keys `drawn` and `streams`")
+    TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
+    TypeAdapter(list[_SourcePosition]).validate_python(value["streams"])
+    if not len(value["drawn"]) == len(value["streams"]) == sources:
+        raise ValueError(f"a position in {sources} sources has as many of each")
+    return value
+
+
+def open_documents(
+    config: RunConfig,
+    device_number: int,
+    position: Position | None = None,
+    *,
+    part: Part | None = "training",
+    tokenizer_dir: Path | None = None,
+    report: Report = logger.warning,
+    pauses: Pauses | None = None,
+    reserve: Reserve = no_wait,
+) -> MixedDocuments:
+    """The documents of a run in this device's order, from `position` on.
+
+    Of the part `training` are all that are not held out, of the part `validation` those that are. With
+    `tokenizer_dir`, sources can be sampled by the run's own tokenizer. It starts threads. What is wrong with the
+    sources is raised as `ConfigError` when documents are asked for, what is wrong with their filters at once.
+    """
+    sources, pauses = config.data.sources, pauses or Pauses()
+    division = [] if part is None else [PartFilter(part, config.data.validation.share)]
+    positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
+    streams = [
+        SourceStream(
+            replace(
+                _plan(config, number, device_number, build_filters(source, division, tokenizer_dir)),
+                reserve=reserve if source.is_remote else no_wait,
+            ),
+            place,
+            report,
+            pauses,
+        )
+        for number, (source, place) in enumerate(zip(sources, positions, strict=True))
+    ]
+    drawn = None if position is None else position["drawn"]
+    return MixedDocuments(streams, [source.weight for source in sources], drawn, pauses)
+
+
+def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
+    """Up to `limit` documents, none twice, each source in proportion to its weight; to train a tokenizer on.
+
+    They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for any source that cannot be
+    read: whoever prepares a run wants to know.
+    """
+    total_weight = sum(source.weight for source in config.data.sources)
+    for number, source in enumerate(config.data.sources):
+        share = max(1, round(limit * source.weight / total_weight))
+        filters = build_filters(source.model_copy(update={"sampling": None}), [], None)
+        yield from _first_epoch(_plan(config, number, 0, filters), share)
+
+
+def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
+    pauses = Pauses()
+    stream = SourceStream(plan, None, logger.warning, pauses)
+    try:
+        given = 0
+        while given < limit:
+            document = stream.take()
+            if stream.epoch:
+                return
+            if document is not None:
+                given += 1
+                yield document
+            elif stream.trouble is not None and stream.trouble.resting:
+                raise ConfigError(stream.trouble.text)
+            else:
+                pauses(TROUBLE_CHECK_S)
+    finally:
+        pauses.close()
+        stream.close()
+
+
+def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilters) -> SourcePlan:
+    source = config.data.sources[number]
+    return SourcePlan(
+        name=source.name,
+        open_units=partial(open_units, source),
+        open_filters=filters,
+        seed=(config.run.seed, number),
+        device_number=device_number,
+        block_documents=config.data.shuffle_buffer,
+    )

@@ -1,0 +1,104 @@
+"""What is done about a part of a source that cannot be read: tried again, left out, or waited for.
+
+A unit is tried several times, always from the record at which it failed, and is then left out until the source begins
+anew. Where several in a row fail, the fault is the network's or the source's rather than theirs: the source rests, and
+goes back to the first of them, once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tenacity import RetryCallState, Retrying, retry_if_not_exception_type, stop_after_attempt, wait_random_exponential
+
+from auth.errors import ConfigError
+from peer.data.sources.units import State
+
+ATTEMPTS = 5
+FIRST_WAIT_S = 1.0  # at most, and twice as long each time
+LONGEST_WAIT_S = 30.0
+REST_S = 120.0
+UNITS_IN_A_ROW = 3
+
+
+class StreamClosed(Exception):  # noqa: N818 - no error: whoever reads is not wanted any more
+    """The stream was closed while it was waited for."""
+
+
+class Pauses:
+    """Waiting that ends, with `StreamClosed`, as soon as somebody closes the stream."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def __call__(self, seconds: float) -> None:
+        if self._closed.wait(seconds):
+            raise StreamClosed
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device stands in a source."""
+
+    epoch: int = 0
+    block: int = 0  # in the epoch
+    turn: int = 0  # of the device's units
+    state: State | None = None  # in the unit; None at its beginning
+
+    def next_unit(self, units: int) -> Place:
+        """The beginning of the unit that follows, if need be in the next epoch."""
+        if self.turn + 1 < units:
+            return replace(self, turn=self.turn + 1, state=None)
+        return Place(self.epoch + 1)
+
+
+class Setbacks:
+    """Remembers which units failed since something was read last, and decides where to go on."""
+
+    def __init__(self) -> None:
+        self._failed: list[Place] = []
+        self._went_back = False
+
+    def read_something(self) -> None:
+        """What failed before was those units' own fault."""
+        self._failed.clear()
+        self._went_back = False
+
+    def failed(self, place: Place, units: int) -> tuple[Place, bool]:
+        """Where to go on after all attempts failed at `place`, and whether to rest before."""
+        self._failed.append(place)
+        if len(self._failed) < min(UNITS_IN_A_ROW, units):
+            return place.next_unit(units), False
+        first = self._failed[0]
+        self._failed.clear()
+        self._went_back = not self._went_back
+        return (first if self._went_back else place.next_unit(units)), True
+
+
+def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseException], None]) -> Retrying:
+    """Calls something until it succeeds or has failed ATTEMPTS times, then raises the last error."""
+
+    def tell(call: RetryCallState) -> None:
+        error = call.outcome.exception() if call.outcome else None
+        if error is not None:
+            before_wait(error)
+
+    return Retrying(
+        retry=retry_if_not_exception_type((StreamClosed, ConfigError)),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+        sleep=pause,
+        before_sleep=tell,
+        reraise=True,
+    )
+
+
+def describe(error: BaseException) -> str:
+    """An error of some library as part of a sentence."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__

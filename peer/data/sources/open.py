@@ -1,0 +1,19 @@
+"""Opens the units of a source, whatever its kind."""
+
+from __future__ import annotations
+
+from peer.config.data import Source
+from peer.data.sources.builtin import BuiltinUnits
+from peer.data.sources.files import FileUnits
+from peer.data.sources.units import Units
+
+
+def open_units(source: Source, *, whole: bool = False) -> Units:
+    """What the source is cut into: by default so finely that many devices can share it, else as it lies there."""
+    if source.kind == "builtin":
+        return BuiltinUnits()
+    if source.kind in ("text", "jsonl"):
+        return FileUnits(source, whole=whole)
+    from peer.data.sources.datasets import DatasetUnits
+
+    return DatasetUnits(source, whole=whole)

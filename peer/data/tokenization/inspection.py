@@ -1,0 +1,224 @@
+"""What a tokenizer is: how it treats text, what its vocabulary holds, and which of its tokens look wrong.
+
+`manyhands tokenizer inspect` shows it.
+
+How well a tokenizer fits a text: what it does not know, and into how many tokens it cuts characters and words.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel, UnicodeScripts, Whitespace
+
+from peer.data.tokenization.sentences import split_sentences
+from peer.data.tokenization.special_tokens import special_names
+
+BATCH = 256  # documents tokenized in one call
+
+_WORDS = Whitespace()  # runs of letters, marks and digits; runs of anything else
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was counted in a text; a word is a run of letters, marks and digits."""
+
+    documents: int = 0
+    characters: int = 0
+    tokens: int = 0
+    unknown: int = 0  # tokens that stand for what the vocabulary lacks
+    words: int = 0
+    word_tokens: int = 0  # tokens that hold a part of a word; one that holds parts of two counts twice
+    split_words: int = 0  # words in more than one token
+
+    def __add__(self, other: Fit) -> Fit:
+        return Fit(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def summary(self) -> dict[str, float | None]:
+        """The figures that people compare tokenizers by; None where there was no text."""
+        return {
+            "unknown_rate": _ratio(self.unknown, self.tokens),
+            "characters_per_token": _ratio(self.characters, self.tokens),
+            "tokens_per_word": _ratio(self.word_tokens, self.words),
+            "split_words": _ratio(self.split_words, self.words),
+        }
+
+
+def measure_fit(tokenizer: Tokenizer, documents: Iterable[str], language: str, unknown_id: int | None) -> Fit:
+    """Tokenize documents as training does, sentence by sentence, and count."""
+    total = Fit()
+    for batch in _batches(documents):
+        by_document = [split_sentences(document, language) for document in batch]
+        sentences = [sentence for document in by_document for sentence in document]
+        encodings = tokenizer.encode_batch(sentences, add_special_tokens=False)
+        total += Fit(documents=sum(map(bool, by_document)))
+        total = sum((_count(*pair, unknown_id) for pair in zip(sentences, encodings, strict=True)), total)
+    return total
+
+
+def _count(sentence: str, encoding: Encoding, unknown_id: int | None) -> Fit:
+    words = [span for piece, span in _WORDS.pre_tokenize_str(sentence) if any(map(str.isalnum, piece))]
+    word_starts, word_ends = np.array(words, np.int64).reshape(-1, 2).T  # (words,) each
+    starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T  # (tokens,) each; rising
+    # A token holds a part of a word if it begins before the word's end and ends behind its start.
+    parts = np.searchsorted(starts, word_ends, "left") - np.searchsorted(ends, word_starts, "right")
+    return Fit(
+        characters=len(sentence),
+        tokens=len(encoding),
+        unknown=0 if unknown_id is None else encoding.ids.count(unknown_id),
+        words=len(words),
+        word_tokens=int(parts.sum()),
+        split_words=int((parts > 1).sum()),
+    )
+
+
+def _batches(documents: Iterable[str]) -> Iterator[Sequence[str]]:
+    remaining = iter(documents)
+    while batch := list(islice(remaining, BATCH)):
+        yield batch
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+ALL = "all, longest first"
+
+EXAMPLES = 8  # tokens shown for each kind
+
+LONG = 20  # characters
+
+ROW = 5  # times the same character
+
+JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
+
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's tokens for them
+
+_SCRIPTS = UnicodeScripts()
+
+
+@dataclass(frozen=True)
+class TracedToken:
+    """A token of a text, and the part of the text that it stands for."""
+
+    token: str
+    id: int
+    start: int  # characters
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tokens of one kind: how many, and the first or longest of them."""
+
+    count: int
+    examples: list[str]
+
+
+def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
+    """Every token of a text, special ones included."""
+    encoding = tokenizer.encode(text)
+    return [
+        TracedToken(token, number, start, end, text[start:end])
+        for token, number, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True)
+    ]
+
+
+def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A tokenizer's parts and its most telling tokens, as JSON; `config` may name its special tokens."""
+    content = json.loads(tokenizer.to_str())
+    return {
+        "vocabulary": tokenizer.get_vocab_size(),
+        "model": content["model"].get("type", "unknown"),
+        "normalizers": list(_steps(content["normalizer"], "normalizers")),
+        "pre_tokenizers": list(_steps(content["pre_tokenizer"], "pretokenizers")),
+        "special_tokens": {
+            role: {"token": name, "id": tokenizer.token_to_id(name)}
+            for role, name in special_names(tokenizer, config).items()
+        },
+        "tokens": {kind: vars(found) for kind, found in telling_tokens(tokenizer).items()},
+    }
+
+
+def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
+    """The learnt tokens, and those with something strange about them, by what it is."""
+    texts = dict(_texts(tokenizer))
+    by_length = sorted(texts, key=lambda token: -len(texts[token]))
+    found = {ALL: Found(len(texts), by_length[:EXAMPLES])}
+    for kind, is_strange in STRANGE.items():
+        tokens = [token for token, text in texts.items() if is_strange(text)]
+        found[kind] = Found(len(tokens), tokens[:EXAMPLES])
+    return found
+
+
+def has_invisible_characters(text: str) -> bool:
+    """Control, format, private or unassigned characters: traces of broken text."""
+    parts = text.translate(_NO_JOINERS).split()  # a line end is no trace of anything
+    return any(unicodedata.category(character) in ("Cc", "Cf", "Co", "Cn") for character in chain.from_iterable(parts))
+
+
+def mixes_scripts(text: str) -> bool:
+    """Letters of several scripts, as where Cyrillic letters stand for Latin ones."""
+    letters = "".join(filter(str.isalpha, text))
+    return len(_SCRIPTS.pre_tokenize_str(letters)) > 1
+
+
+def has_inner_space(text: str) -> bool:
+    """White space elsewhere than before a word: tokens that reach over words, or end in a space."""
+    return bool(text.strip()) and any(map(str.isspace, text[1:]))
+
+
+def is_long(text: str) -> bool:
+    """More than a word of most languages: an address, or words that were not cut."""
+    return len(text) > LONG
+
+
+def is_row(text: str) -> bool:
+    """One character again and again: rulers and ornaments."""
+    return len(text) >= ROW and len(set(text)) == 1
+
+
+STRANGE: Mapping[str, Callable[[str], bool]] = {
+    "invisible characters": has_invisible_characters,
+    "mixed scripts": mixes_scripts,
+    "space inside or behind": has_inner_space,
+    "very long": is_long,
+    "one character repeated": is_row,
+}
+
+_NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
+
+
+def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """Each token that is learnt, with the text that it stands for, in the order of the ids."""
+    vocabulary = tokenizer.get_vocab()
+    not_learnt = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | BYTES
+    if _text(tokenizer, "Ġ") == " ":  # the letter that stands for the byte of a space
+        not_learnt |= set(ByteLevel.alphabet())
+    for token in sorted(vocabulary.keys() - not_learnt, key=vocabulary.__getitem__):
+        yield token, _text(tokenizer, token)
+
+
+def _text(tokenizer: Tokenizer, token: str) -> str:
+    """What a token adds to a text that has begun: behind another token, a space before it is not dropped."""
+    decoder = tokenizer.decoder
+    return token if decoder is None else decoder.decode(["x", token])[1:]
+
+
+def _steps(content: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
+    """The steps of a pipeline, however deep they are nested, without the tables that nobody can read."""
+    if content is None:
+        return
+    if content["type"] == "Sequence":
+        for part in content[parts]:
+            yield from _steps(part, parts)
+        return
+    yield {name: value for name, value in content.items() if name != "precompiled_charsmap"}

@@ -1,0 +1,131 @@
+"""The run's tokenizer: trained or imported once by the operator, loaded by every peer from the folder it was saved to.
+
+The folder loads with transformers' `AutoTokenizer` as a plain fast tokenizer. transformers' classes for single families
+are avoided: they replace parts of the tokenizer by their own, and ALBERT's strips Bengali vowel signs.
+
+What a run's objective and family of models need of its tokenizer; asked once, when the run is made.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from auth.errors import ConfigError, StorageError
+from peer.config.architectures import ARCHITECTURES
+from peer.config.run import RunConfig
+from peer.data.tokenization.sentencepiece import convert_sentencepiece
+from peer.data.tokenization.special_tokens import (
+    SpecialIds,
+    cut_special_spellings,
+    missing_token,
+    special_ids,
+    special_names,
+)
+from peer.data.tokenization.words import WordStarts
+
+
+def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds) -> None:
+    """Raises `ConfigError` with one sentence if this tokenizer cannot serve the run."""
+    if config.model.architecture == "roberta" and special.pad == special.sep:
+        raise missing_token("pad")  # it gives padding no position: that must not be the separator
+    if config.objective.name != "clm" and special.mask is None:
+        raise missing_token("mask")
+    if config.objective.whole_words:
+        WordStarts(tokenizer, special)
+
+
+TOKENIZER_FILE = "tokenizer.json"
+
+CONFIG_FILE = "tokenizer_config.json"
+
+SENTENCEPIECE = ".model"
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer from a `tokenizer.json` (gzipped or not), a `.model` of sentencepiece, or a folder with one of these.
+
+    Raises `ConfigError`.
+    """
+    file = _find_file(path)
+    try:
+        content = file.read_bytes()
+        if file.suffix == SENTENCEPIECE:
+            return convert_sentencepiece(content, str(file))
+        return Tokenizer.from_buffer(gzip.decompress(content) if file.suffix == ".gz" else content)
+    except (OSError, EOFError) as error:
+        raise ConfigError(f"Cannot read the tokenizer {file}: {getattr(error, 'strerror', None) or error}.") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigError(f"{file} is no tokenizer: {error}.") from error
+
+
+def read_tokenizer_config(path: Path) -> dict[str, Any]:
+    """The configuration beside a tokenizer in a folder, if there is one."""
+    file = path / CONFIG_FILE
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Cannot read {file}: {error}.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} is no tokenizer's configuration: it must hold a JSON object.")
+    return content
+
+
+def save_tokenizer(
+    tokenizer: Tokenizer, config: RunConfig, out_dir: Path, given: Mapping[str, Any] | None = None
+) -> None:
+    """Save as a folder that `load_tokenizer` and `AutoTokenizer` read; `given` is an imported one's configuration.
+
+    The configuration is written by hand, since importing transformers takes seconds and brings torch into a command.
+    """
+    names = special_names(tokenizer, given)
+    if "sep" not in names:
+        raise missing_token("sep")
+    segments = ["token_type_ids"] if ARCHITECTURES[config.model.architecture].token_types > 1 else []
+    content = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # what every version of transformers knows
+        "model_max_length": config.model.max_position_embeddings,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        "bos_token": names.get("cls", names["sep"]),
+        "eos_token": names["sep"],
+        **{f"{role}_token": name for role, name in names.items()},
+    }
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        (out_dir / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        (out_dir / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"Cannot write the tokenizer to {out_dir} ({error.strerror}).") from error
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer for the data path: all of a text and no padding; what spells a special token stays text."""
+    tokenizer = read_tokenizer(path)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    cut_special_spellings(tokenizer)
+    return tokenizer
+
+
+def load_special_ids(directory: Path) -> SpecialIds:
+    """The special tokens' ids, by the names that the folder's configuration gives them; raises `ConfigError`."""
+    return special_ids(read_tokenizer(directory), read_tokenizer_config(directory))
+
+
+def _find_file(path: Path) -> Path:
+    """The tokenizer's file in a folder; any other path is the file itself."""
+    if not path.is_dir():
+        return path
+    packed, pieces = path / f"{TOKENIZER_FILE}.gz", sorted(path.glob(f"*{SENTENCEPIECE}"))
+    found = [file for file in (path / TOKENIZER_FILE, packed, *pieces) if file.is_file()]
+    return found[0] if found else path / TOKENIZER_FILE

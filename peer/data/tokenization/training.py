@@ -1,0 +1,159 @@
+"""Trains the run's tokenizer on a stream of documents.
+
+The stream is read once. The libraries' trainers keep its distinct words, with how often each came, and need about a
+kilobyte for one: so the rare words of a long text are left out.
+
+Keeps the rare words of a long text from a tokenizer's trainer, whose memory grows with every distinct word.
+
+Half of the distinct words of a text come only once, and a long text has millions of them that no vocabulary is the
+better for. So a word is let through from its n-th coming on, where n doubles with every `free_words` that have been let
+through: all words of a short text, of a long one those that count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+from zlib import crc32
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.models import Model
+from tokenizers.trainers import BpeTrainer, Trainer, UnigramTrainer, WordPieceTrainer
+
+from auth.errors import ConfigError
+from peer.config.run import RunConfig
+from peer.config.tokenizer import PRESETS, Tokenizer as TokenizerConfig
+from peer.data.tokenization.pipelines import CONTINUED, build_pipeline, frame, marks_continuation, uses_bytes
+from peer.data.tokenization.sentencepiece import train_sentencepiece
+from peer.data.tokenization.sentences import split_sentences
+from peer.data.tokenization.special_tokens import added_tokens
+
+SLOTS = 1 << 24  # words share counters, in 16 MB; that lets a rare one through now and then
+
+LET_THROUGH = 255
+
+_WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
+
+
+class RareWordFilter:
+    """Counts the words that it sees; the same texts in the same order always give the same result."""
+
+    def __init__(self, free_words: int) -> None:
+        self._free_words = free_words
+        self._counts = bytearray(SLOTS)
+        self.let_through = 0  # distinct words
+
+    def __call__(self, text: str) -> str:
+        """The text without its rare words."""
+        counts, kept = self._counts, []
+        for word in _WORDS.findall(text):
+            slot = crc32(word.lstrip().encode()) % SLOTS
+            if counts[slot] == LET_THROUGH or self._comes_often_enough(slot):
+                kept.append(word)
+        return "".join(kept)
+
+    def _comes_often_enough(self, slot: int) -> bool:
+        """Count a word that was not let through before."""
+        doublings = min(self.let_through // self._free_words, 7)  # a counter holds no more than 2^7 and the mark
+        if self._counts[slot] + 1 < 1 << doublings:
+            self._counts[slot] += 1
+            return False
+        self._counts[slot] = LET_THROUGH
+        self.let_through += 1
+        return True
+
+
+FREE_WORDS = 100_000  # so many distinct words are never too many,
+
+WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
+
+RARE = 2  # what comes less often than this is joined to no longer token
+
+
+def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
+    """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
+    names = PRESETS[config.tokenizer.preset].special_tokens
+    rare_words = RareWordFilter(max(FREE_WORDS, WORDS_PER_TOKEN * config.tokenizer.vocab_size))
+    sentences = _sentences(documents, config.run.language, rare_words)
+    if config.tokenizer.chosen_algorithm == "sentencepiece":
+        tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
+    else:
+        tokenizer = _train(config.tokenizer, names, sentences)
+    if config.objective.name.startswith("mlm"):  # causal models see one text after another, with no frame
+        tokenizer.post_processor = frame(tokenizer, names)
+    return tokenizer
+
+
+def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterator[list[str]]) -> Tokenizer:
+    model, trainer = _ALGORITHMS[config.chosen_algorithm](config, names)
+    tokenizer = build_pipeline(model, config)
+    try:
+        tokenizer.train_from_iterator(sentences, trainer)
+    except ConfigError:
+        raise  # a source's
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigError(f"Cannot train the tokenizer: {error}; is `tokenizer.vocab_size` large enough?") from error
+    size = tokenizer.get_vocab_size()
+    if size > config.vocab_size:
+        raise ConfigError(
+            f"The text has too many characters for `tokenizer.vocab_size` ({config.vocab_size}): {size} are needed."
+        )
+    return tokenizer
+
+
+def _unigram(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    return models.Unigram(), UnigramTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=added_tokens(names),
+        unk_token=names["unk"],
+        initial_alphabet=_alphabet(config),
+        show_progress=False,
+    )
+
+
+def _bpe(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    unknown = {} if uses_bytes(config) else {"unk_token": names["unk"]}
+    prefix: dict[str, Any] = {"continuing_subword_prefix": CONTINUED} if marks_continuation(config) else {}
+    return models.BPE(fuse_unk=True, **unknown, **prefix), BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=RARE,
+        special_tokens=added_tokens(names),
+        initial_alphabet=_alphabet(config),
+        show_progress=False,
+        **prefix,
+    )
+
+
+def _wordpiece(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    return models.WordPiece(unk_token=names["unk"], continuing_subword_prefix=CONTINUED), WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=RARE,
+        special_tokens=added_tokens(names),
+        initial_alphabet=_alphabet(config),
+        continuing_subword_prefix=CONTINUED,
+        show_progress=False,
+    )
+
+
+_ALGORITHMS: Mapping[str, Callable[[TokenizerConfig, Mapping[str, str]], tuple[Model, Trainer]]] = {
+    "unigram": _unigram,
+    "bpe": _bpe,
+    "wordpiece": _wordpiece,
+}
+
+
+def _alphabet(config: TokenizerConfig) -> list[str]:
+    """What the vocabulary has to hold, whatever the text: every byte, if it is one of bytes."""
+    return pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else []
+
+
+def _sentences(documents: Iterable[str], language: str, clean: Callable[[str], str]) -> Iterator[list[str]]:
+    """Each document's sentences; raises `ConfigError` if there are none at all."""
+    split = (split_sentences(document, language) for document in documents)
+    sentences = filter(None, (list(filter(None, map(clean, texts))) for texts in split))
+    first = next(sentences, None)
+    if first is None:
+        raise ConfigError("The run's data sources hold no text to train a tokenizer on: check `data.sources`.")
+    return chain([first], sentences)

@@ -1,0 +1,379 @@
+"""How to cut sentences into words that a tokenizer can be given apart, and whether that can be done at all.
+
+Nearly every tokenizer treats the words of a text apart from each other. Most begin by splitting at white space and
+forget how much of it there was; those of bytes (RoBERTa, GPT-2) take white space to belong to the word behind it. Which
+it is, is tried on text. The encoder uses this to remember words.
+
+The ids of the words that have come before, so that the tokenizer sees each of them once.
+
+Where words begin among token ids, for masking whole words.
+
+Nearly every tokenizer says so in the tokens themselves: "▁" or "Ġ" stands for the space before a word (sentencepiece,
+byte level), "##" for a token that goes on (WordPiece). What a tokenizer cuts off without a space, such as punctuation
+and digits, it cuts between kinds of characters; between which, it is asked once. So a table of the tokens' first and
+last kinds of characters is enough, and masking needs no text.
+
+Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where their words begin:
+there each token counts as a word, or each character where it is several tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from auth.errors import ConfigError
+from peer.data.tokenization.special_tokens import SpecialIds
+
+WORDS_PER_LINE = 32  # words go to the tokenizer in lines: a text of its own costs each word as much again
+
+GAPS = ("  ", "\n", "\t", "\r")  # what may stand between two words beside a space
+
+GAPPED_SENTENCES = 20  # are tried with each of these
+
+FEW_WORDS = 3  # a sentence: such a script has no spaces, and hardly any of its "words" comes twice
+
+WORD_WITH_SPACE = re.compile(r"\s*\S+")
+# Printable symbols that normalizers turn into a space: with one of them, words are not what they seem.
+REPLACEMENT = "\ufffd"
+
+Tokens = NDArray[np.int32]
+
+Ints = NDArray[np.int64]
+
+
+class Place(Enum):
+    """Where a word may stand among others that go to the tokenizer in one line."""
+
+    ANYWHERE = 1
+    FIRST = 2
+    ALONE = 3
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut sentences into words; a sentence that cannot be cut so counts as one word."""
+
+    takes_space: bool  # whether a word has the white space before it
+    any_gap: bool  # whether words may be any white space apart, or one space only
+
+    def words(self, sentences: list[str]) -> list[list[str]]:
+        """Each sentence's words; cheapest for sentences that mostly look alike, such as those of one document."""
+        split = WORD_WITH_SPACE.findall if self.takes_space else str.split
+        if self._is_plain("".join(sentences)):
+            return [split(sentence) for sentence in sentences]
+        return [split(sentence) if self._is_plain(sentence) else [sentence] for sentence in sentences]
+
+    def encode(self, tokenizer: Tokenizer, words: list[str]) -> tuple[Tokens, Ints]:
+        """All words' tokens (tokens,) and how many each has (words,), many words in one text.
+
+        Where a token ends in its text says whose it is: within a word, or on the space before it.
+        """
+        gap = "" if self.takes_space else " "
+        lines = self._lines(words)
+        encodings = tokenizer.encode_batch([gap.join(words[line]) for line in lines], add_special_tokens=False)
+        tokens, tokens_per_line = _flatten(encodings)
+        # As if all words stood in one text, with a gap after each.
+        word_ends = np.cumsum(np.fromiter(map(len, words), np.int64, len(words)) + len(gap))
+        word_starts = np.concatenate([[0], word_ends[:-1]])
+        line_starts = word_starts[[line.start for line in lines]]
+        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        token_ends = np.fromiter(offsets, np.int64, 2 * len(tokens))[1::2]
+        token_ends = np.maximum(token_ends, 1) + np.repeat(line_starts, tokens_per_line)  # a token may stand on nothing
+        owners = np.searchsorted(word_starts, token_ends, "right" if gap else "left") - 1
+        return tokens, np.bincount(owners, minlength=len(words))
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether a tokenizer sees no space in the text but those at which it is cut."""
+        if self.any_gap:
+            text = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
+        elif "  " in text:
+            return False
+        return text.isprintable() and METASPACE not in text and REPLACEMENT not in text
+
+    def _lines(self, words: list[str]) -> list[slice]:
+        """Which words go to the tokenizer in one text."""
+        starts: list[int] = []
+        before = Place.ALONE
+        for index, place in enumerate(self._places(words)):
+            if before is Place.ALONE or place is not Place.ANYWHERE or index - starts[-1] == WORDS_PER_LINE:
+                starts.append(index)
+            before = place
+        return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(words)], strict=True)]
+
+    def _places(self, words: list[str]) -> Iterator[Place]:
+        all_plain = self._is_plain("\n".join(words) if self.any_gap else "".join(words))
+        for word in words:
+            if not (all_plain or self._is_plain(word)):
+                yield Place.ALONE
+            elif self.takes_space and not word[0].isspace():
+                yield Place.FIRST
+            else:
+                yield Place.ANYWHERE
+
+
+CUTS = tuple(Cut(takes_space, any_gap) for any_gap in (True, False) for takes_space in (False, True))
+
+
+def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
+    """The first cut by which each of these sentences has its words' tokens, one after the other, if it is any use."""
+    if sum(len(sentence.split()) for sentence in sentences) < FEW_WORDS * len(sentences):
+        return None
+    sentences = [*sentences, *(gap.join(sentence.split()) for gap in GAPS for sentence in sentences[:GAPPED_SENTENCES])]
+    whole = encode_texts(tokenizer, sentences)
+    return next((cut for cut in CUTS if _fits(cut, tokenizer, sentences, whole)), None)
+
+
+def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tokens, Ints]) -> bool:
+    """Whether words have the same tokens among strangers, which stand beside them in the alphabet, as in sentences."""
+    by_sentence = cut.words(sentences)
+    words = list(chain.from_iterable(by_sentence))
+    alphabet = sorted(set(words))
+    places = {word: place for place, word in enumerate(alphabet)}
+    tokens, lengths = cut.encode(tokenizer, alphabet)
+    of_words = np.split(tokens, np.cumsum(lengths)[:-1])
+    in_sentences = np.concatenate([of_words[places[word]] for word in words])
+    lengths_in_sentences = sums(lengths[[places[word] for word in words]], by_sentence)
+    return np.array_equal(in_sentences, whole[0]) and np.array_equal(lengths_in_sentences, whole[1])
+
+
+def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
+    """The sum of each group's values: as many as the group has items, one group after the other."""
+    so_far = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(np.fromiter(map(len, groups), np.int64, len(groups)))
+    return np.diff(so_far[ends], prepend=0)
+
+
+def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> tuple[Tokens, Ints]:
+    """All texts' tokens (tokens,) and how many each has (texts,)."""
+    return _flatten(tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+
+
+def _flatten(encodings: list[Encoding]) -> tuple[Tokens, Ints]:
+    ids = [encoding.ids for encoding in encodings]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
+
+
+MAX_WORDS = 300_000  # some hundred bytes each
+
+
+class _Numbers(dict[str, int]):
+    """Numbers words in the order in which they are first asked for."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+class WordMemory:
+    """Tokenizes words, each once, for a tokenizer that treats the words of a text apart from each other.
+
+    Its tables are arrays, so that a text of known words costs one look-up per word.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, cut: Cut, max_words: int = MAX_WORDS) -> None:
+        self._tokenizer, self.cut, self._max_words = tokenizer, cut, max_words
+        self._numbers = _Numbers()
+        self._tokens: Tokens = np.empty(0, np.int32)  # of all known words, in the order of their numbers
+        self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): word i has the tokens from [i] to [i + 1]
+
+    def encode(self, words: Sequence[str]) -> tuple[Tokens, Ints]:
+        """All words' tokens (tokens,) and how many each has (words,)."""
+        known = len(self._numbers)
+        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+        self._learn(list(islice(self._numbers, known, None)))
+        starts = self._ends[numbers]
+        lengths = self._ends[numbers + 1] - starts
+        ends = np.cumsum(lengths)
+        tokens = self._tokens[np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())]
+        self._forget()
+        return tokens, lengths
+
+    def _learn(self, words: list[str]) -> None:
+        """Append new words to the tables."""
+        if words:
+            tokens, lengths = self.cut.encode(self._tokenizer, words)
+            self._tokens = np.concatenate([self._tokens, tokens])
+            self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths)])
+
+    def _forget(self) -> None:
+        """Keep the older half of too many words: frequent words come early."""
+        if len(self._numbers) <= self._max_words:
+            return
+        kept = self._max_words // 2
+        self._numbers = _Numbers(islice(self._numbers.items(), kept))
+        self._ends = self._ends[: kept + 1].copy()
+        self._tokens = self._tokens[: self._ends[-1]].copy()
+
+
+METASPACE = "▁"
+
+FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+UNSPACED_SCRIPTS = (
+    (0x0E00, 0x10A0),  # Thai, Lao, Tibetan, Burmese
+    (0x1780, 0x1800),  # Khmer
+    (0x3040, 0x3100),  # kana
+    (0x3400, 0xA000),  # Han
+    (0xF900, 0xFB00),
+    (0x20000, 0x40000),
+)
+
+
+class Kind(IntEnum):
+    """What stands at a token's beginning or end."""
+
+    SPACE = 0
+    LETTER = 1
+    DIGIT = 2
+    PUNCTUATION = 3
+    SYMBOL = 4
+    UNSPACED = 5  # a character of a script that is written without spaces
+    INSIDE = 6  # the token goes on with a word, or with a character, that another began
+    SPECIAL = 7
+
+
+# Two characters of each kind that tokenizers may tell apart: whether the kind is cut within itself has to be tried too.
+TRIED = {Kind.LETTER: "ab", Kind.DIGIT: "12", Kind.PUNCTUATION: ",!", Kind.SYMBOL: "€£"}
+
+
+class WordStarts:
+    """Says of each token id whether it begins a word, given the ones before it."""
+
+    def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
+        """Raises `ConfigError` for a tokenizer that does not show where words begin."""
+        kinds_of = _reading(tokenizer)
+        size = tokenizer.get_vocab_size()
+        self._first, self._last = (np.full(size, Kind.SPECIAL, np.int8) for _ in range(2))
+        specials = {special.pad, special.unk, special.cls, special.sep, special.mask}
+        for token, token_id in tokenizer.get_vocab().items():
+            if token and token_id not in specials:
+                self._first[token_id], self._last[token_id] = kinds_of(token)
+        self._begins = _boundaries(tokenizer)
+
+    def __call__(self, input_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """(samples, length) ids -> whether a word begins there; one always does at a sample's first place."""
+        last, column = self._last[input_ids], np.arange(input_ids.shape[1])
+        # A token of a character's later bytes ends as the character does that an earlier token began.
+        known = np.maximum.accumulate(np.where(last == Kind.INSIDE, 0, column), axis=1)
+        last = np.take_along_axis(last, known, axis=1)
+        starts = np.ones(input_ids.shape, np.bool_)
+        starts[:, 1:] = self._begins[last[:, :-1], self._first[input_ids[:, 1:]]]
+        return starts
+
+
+Kinds = tuple[Kind, Kind]  # of a token's first and last character
+
+
+def _reading(tokenizer: Tokenizer) -> Callable[[str], Kinds]:
+    """How this tokenizer's tokens are to be read."""
+    state = json.loads(tokenizer.to_str())
+    prefix = state["model"].get("continuing_subword_prefix")
+    if prefix:
+        return lambda token: _kinds_of_piece(token, prefix)
+    if "ByteLevel" in {*_types(state["pre_tokenizer"]), *_types(state["decoder"])}:
+        alphabet = _byte_alphabet()
+        return lambda token: _kinds_of_bytes(bytes(alphabet.get(letter, 0x20) for letter in token))
+    if any(token.startswith(METASPACE) for token in tokenizer.get_vocab()):
+        return _kinds_of_text
+    raise ConfigError(
+        "`objective.whole_words` needs a tokenizer whose tokens show where words begin "
+        "(by `▁`, `Ġ` or `##`), and the run's does not: set it to false."
+    )
+
+
+def _types(state: Any) -> Iterator[str]:
+    """The names of all steps of a part of a tokenizer."""
+    if isinstance(state, dict):
+        yield str(state.get("type"))
+        for value in state.values():
+            yield from _types(value)
+    elif isinstance(state, list):
+        for value in state:
+            yield from _types(value)
+
+
+def _kinds_of_piece(token: str, prefix: str) -> Kinds:
+    """WordPiece: what has the prefix goes on, everything else begins a word."""
+    goes_on = token.startswith(prefix) and token != prefix
+    return Kind.INSIDE if goes_on else Kind.SPACE, _kind(token[-1])
+
+
+def _kinds_of_text(token: str) -> Kinds:
+    """sentencepiece: a text, with the space as a sign of its own, or a byte of a rare character."""
+    byte = FALLBACK_BYTE.fullmatch(token)
+    return _kinds_of_bytes(bytes.fromhex(byte[1])) if byte else (_kind(token[0]), _kind(token[-1]))
+
+
+def _kinds_of_bytes(token: bytes) -> Kinds:
+    """Bytes of a text in UTF-8, which may begin or end within a character."""
+    begun = token.lstrip(bytes(range(0x80, 0xC0)))
+    if not begun:
+        return Kind.INSIDE, Kind.INSIDE
+    whole = begun.decode(errors="ignore")
+    cut = begun[len(whole.encode()) :]
+    kinds = [*map(_kind, whole), *([_kind_of_cut(cut)] if cut else [])]
+    return kinds[0] if begun == token else Kind.INSIDE, kinds[-1]
+
+
+def _kind_of_cut(character: bytes) -> Kind:
+    """The likeliest kind of a character of which only the first bytes are known: that of the first one so written.
+
+    Among those that begin like spaces and controls (C2, E2), nearly all that occur are punctuation.
+    """
+    for lowest in (b"\x80", b"\x90", b"\xa0"):  # the lowest second bytes that UTF-8 allows
+        for missing in range(1, 4):
+            first = (character + (lowest + b"\x80\x80")[:missing]).decode(errors="ignore")
+            if first:
+                return Kind.PUNCTUATION if first.isspace() or unicodedata.category(first) == "Cc" else _kind(first)
+    return Kind.LETTER
+
+
+def _kind(character: str) -> Kind:
+    code = ord(character)
+    if character == METASPACE or character.isspace():
+        return Kind.SPACE
+    if any(first <= code < end for first, end in UNSPACED_SCRIPTS):
+        return Kind.UNSPACED
+    kinds = {"N": Kind.DIGIT, "P": Kind.PUNCTUATION, "S": Kind.SYMBOL, "Z": Kind.SPACE}
+    return kinds.get(unicodedata.category(character)[0], Kind.LETTER)
+
+
+def _boundaries(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """(last kind, first kind) -> whether a word begins between two such tokens."""
+    begins = np.zeros((len(Kind), len(Kind)), np.bool_)
+    for last, before in TRIED.items():
+        for first, after in TRIED.items():
+            begins[last, first] = _cuts(tokenizer, before[0] + after[1])
+    begins[Kind.INSIDE] = begins[Kind.LETTER]
+    begins[:, Kind.UNSPACED] = begins[Kind.UNSPACED] = True
+    begins[Kind.SPACE] = False  # a sign for the space that stands alone belongs to what follows
+    begins[:, Kind.INSIDE] = False
+    begins[:, Kind.SPACE] = True
+    begins[:, Kind.SPECIAL] = begins[Kind.SPECIAL] = True
+    return begins
+
+
+def _cuts(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the tokenizer takes these two characters apart before it looks for tokens."""
+    if tokenizer.normalizer is not None:
+        text = tokenizer.normalizer.normalize_str(text)
+    return tokenizer.pre_tokenizer is not None and len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) > 1
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters by which byte-level tokenizers write bytes: printable ones as they are, then others in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + index): byte for index, byte in enumerate(others)}

@@ -1,0 +1,284 @@
+"""Stages on the way to the coordinator: its names, a TCP connection, what stands between (a proxy, a VPN).
+
+Stages at the coordinator: is it the one that the link names, and do we understand each other.
+
+Stage `bandwidth`: how fast the line between this machine and the coordinator is, measured, both ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Mapping
+
+import grpc
+import psutil
+
+from auth.errors import ClockError, FingerprintError, LinkError, ManyhandsError, UnreachableError, VersionError
+from auth.join_link import Address, JoinLink
+from peer.control.client import ControlClient
+from peer.control.handshake import check_clock, check_run, check_version, find_coordinator
+from peer.control.reachability import LineSpeed, measure_line
+from peer.doctor.context import Context, RunDescription, read_description
+from peer.doctor.stages import Outcome, failed, ok, skipped, warning
+from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
+from peer.protocol.errors import error_from_rpc
+
+NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
+
+ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
+
+
+async def check_tls(context: Context) -> Outcome:
+    """The server's certificate has the link's fingerprint."""
+    try:
+        links = dict.fromkeys(context.addresses[address] for address in context.reached)
+        context.answering, context.certificate = await find_coordinator([*links])
+    except FingerprintError:
+        return failed(
+            "The server's certificate is not the one that the link names.",
+            "Ask the operator for the current link and do not join by this one; a proxy that reads TLS looks the same.",
+        )
+    except UnreachableError as error:
+        return failed(str(error), ASK_OPERATOR)
+    return ok("The server's certificate is the one that the link names.")
+
+
+async def check_protocol(context: Context) -> Outcome:
+    """Coordinator and program speak the same version of the protocol."""
+    context.client = client = ControlClient(context.link, context.certificate)
+    context.resources.push_async_callback(client.close)
+    try:
+        greeting = await client.greet()
+        check_version(greeting)
+    except VersionError as error:
+        return failed(str(error), "Install the version of manyhands that the operator names.")
+    except ManyhandsError as error:
+        return failed(str(error), ASK_OPERATOR)
+    context.greeting = greeting
+    return ok(f"Both speak version {PROTOCOL_VERSION} of the protocol.", version=PROTOCOL_VERSION)
+
+
+async def check_run_name(context: Context) -> Outcome:
+    """The coordinator serves the run of the link."""
+    assert context.greeting is not None
+    try:
+        check_run(context.link, context.greeting)
+    except LinkError as error:
+        return failed(str(error), ASK_OPERATOR)
+    return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
+
+
+async def check_time(context: Context) -> Outcome:
+    """The two clocks agree well enough for tokens to be valid."""
+    assert context.greeting is not None
+    now = context.clock()
+    skew_s = now - context.greeting.server_time
+    data, remedy = {"skew_s": round(skew_s, 1)}, "Set this machine's clock, and let it be kept right (NTP)."
+    try:
+        check_clock(context.greeting, now)
+    except ClockError as error:
+        return failed(str(error), remedy, **data)
+    found = f"The clocks differ by {abs(skew_s):.0f} s."
+    return warning(found, remedy, **data) if abs(skew_s) > NOTABLE_SKEW_S else ok(found, **data)
+
+
+async def check_requirements(context: Context) -> Outcome:
+    """What the run asks of a machine; later stages use it."""
+    assert context.client is not None
+    try:
+        context.description = description = read_description(await context.client.describe())
+    except ManyhandsError as error:  # an older coordinator, or one that was asked too often
+        return skipped(str(error))
+    return ok(describe_run(description), **_facts(description))
+
+
+def describe_run(description: RunDescription) -> str:
+    """A run in one sentence."""
+    config = description.config
+    model, batch = config.model, config.averaging.target_batch_size
+    return (
+        f"It trains {model.architecture} ({model.num_hidden_layers} layers of {model.hidden_size}); "
+        f"a step takes {batch:,} samples of {config.data.sequence_length} tokens."
+    )
+
+
+def _facts(description: RunDescription) -> dict[str, object]:
+    config = description.config
+    return {
+        "architecture": config.model.architecture,
+        "hidden_size": config.model.hidden_size,
+        "num_hidden_layers": config.model.num_hidden_layers,
+        "sequence_length": config.data.sequence_length,
+        "target_batch_size": config.averaging.target_batch_size,
+        "swarm_addresses": list(description.swarm_addresses),
+        "observed_address": str(description.observed_address),
+        "swarm_samples_per_second": description.samples_per_second,
+    }
+
+
+SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take more than two minutes
+
+LIMIT_FACTOR = 6  # of the time for one direction: the call's own deadline
+
+
+async def check_bandwidth(context: Context) -> Outcome:
+    """Some MiB up and down, measured against the coordinator."""
+    assert context.client is not None
+    limit_s = context.timing.probe_s
+    call = context.client.open_probe(timeout_s=LIMIT_FACTOR * limit_s)
+    try:
+        speed = await measure_line(call, limit_s, context.stopwatch)
+    except grpc.aio.AioRpcError as error:
+        return skipped(str(error_from_rpc(error)))
+    except ManyhandsError as error:
+        return skipped(str(error))
+    finally:
+        call.cancel()
+    return judge_line(speed)
+
+
+def judge_line(speed: LineSpeed) -> Outcome:
+    """What these speeds mean for averaging."""
+    found = f"{_megabits(speed.up)} Mbit/s up, {_megabits(speed.down)} Mbit/s down, measured with the coordinator."
+    data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}
+    if min(speed.up, speed.down) < SLOW_BYTES_PER_SECOND:
+        remedy = "Others will wait for this line at each averaging: use a cable or a faster connection if you can."
+        return warning(found, remedy, **data)
+    return ok(found, **data)
+
+
+def _megabits(bytes_per_second: float) -> str:
+    return f"{bytes_per_second * 8 / 1e6:,.1f}"
+
+
+MAX_ADDRESSES = 6  # of a name that are tried
+
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+
+TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
+
+DROPPED = "no answer"
+
+
+async def check_names(context: Context) -> Outcome:
+    """The link's hosts have addresses; one of them is enough."""
+    links = context.link.each()
+    found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
+    for link, (addresses, _) in zip(links, found, strict=True):
+        context.addresses |= dict.fromkeys(addresses, link)
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # several ports of a host make it once
+    if not context.addresses:
+        return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
+    hosts = [*dict.fromkeys(address.host for address in context.addresses)]
+    if not all(addresses for addresses, _ in found):
+        return warning(sentence, "It may work by the other address.", addresses=hosts)
+    return ok(sentence, addresses=hosts)
+
+
+async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address], str]:
+    """What the host of a link's first address is, and a sentence that says so, or why that is not known."""
+    resolving = asyncio.get_running_loop().getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.wait_for(resolving, timeout_s)
+    except asyncio.TimeoutError:
+        return [], f"No name server answers for `{link.host}`."
+    except (OSError, UnicodeError) as error:  # gaierror, and a name that cannot be one
+        return [], f"`{link.host}` has no address ({getattr(error, 'strerror', None) or error})."
+    hosts = [*dict.fromkeys(str(entry[0]) for *_, entry in found)][:MAX_ADDRESSES]
+    kinds = sorted({"IPv6" if ":" in host else "IPv4" for host in hosts})
+    return [Address(host, link.port) for host in hosts], f"`{link.host}` is {', '.join(hosts)} ({' and '.join(kinds)})."
+
+
+async def check_tcp(context: Context) -> Outcome:
+    """The coordinator's port accepts connections, at each of its addresses."""
+    tries = [_try_connection(address, context.timing.connect_s) for address in context.addresses]
+    reasons = dict(zip(context.addresses, await asyncio.gather(*tries), strict=True))
+    context.reached = tuple(address for address, reason in reasons.items() if reason is None)
+    return judge_connections(reasons)
+
+
+def judge_connections(reasons: Mapping[Address, str | None]) -> Outcome:
+    """What it means that connections failed for these reasons (None: it did not)."""
+    failures = {address: reason for address, reason in reasons.items() if reason is not None}
+    reached = [str(address) for address in reasons if address not in failures]
+    data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
+    if not failures:
+        return ok(f"Connections are accepted at {', '.join(reached)}.", **data)
+    told = ", ".join(f"{address} ({reason})" for address, reason in failures.items())
+    if not reached:
+        first = next(iter(failures))
+        return failed(f"No connection comes about: {told}.", _remedy(failures[first], first.port), **data)
+    remedy = "It works by the other address; tell the operator if it stays so."
+    return warning(f"Connections are accepted at {', '.join(reached)}, but not at {told}.", remedy, **data)
+
+
+def _remedy(reason: str, port: int) -> str:
+    if reason == DROPPED:
+        return f"A firewall drops them: allow outgoing TCP to port {port}, or try another network."
+    if reason == _reason(errno.ECONNREFUSED):
+        return "Nothing listens there: ask the operator whether the coordinator is running and the link is current."
+    return "Check this machine's connection to the internet."
+
+
+async def _try_connection(address: Address, timeout_s: float) -> str | None:
+    """Why no TCP connection came about; None if one did."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
+    except asyncio.TimeoutError:
+        return DROPPED
+    except OSError as error:
+        return DROPPED if error.errno == errno.ETIMEDOUT else _reason(error.errno)
+    writer.transport.abort()
+    return None
+
+
+def _reason(number: int | None) -> str:
+    return os.strerror(number).lower() if number else "no reason given"
+
+
+async def check_proxy(context: Context) -> Outcome:
+    """Whether the environment asks for a proxy, which manyhands does not use. Its value may hold a password."""
+    names = sorted(name for name, value in context.environ.items() if value and name.lower() in PROXY_VARIABLES)
+    if not names:
+        return ok("The environment names no proxy.", variables=[])
+    listed = ", ".join(f"`{name}`" for name in names)
+    if context.reached:
+        return ok(f"{listed} is set; manyhands connects directly, which works here.", variables=names)
+    return warning(
+        f"{listed} is set, but manyhands connects directly.",
+        "If this network lets nothing out but through the proxy, join from another one.",
+        variables=names,
+    )
+
+
+async def check_route(context: Context) -> Outcome:
+    """Which of this machine's interfaces leads to the coordinator."""
+    local_address = _local_address_towards(context.reached[0])
+    return judge_route(local_address, _interface_of(local_address))
+
+
+def judge_route(local_address: str, interface: str | None) -> Outcome:
+    """What it means that connections go out there."""
+    data = {"interface": interface, "local_address": local_address}
+    if interface is not None and interface.lower().startswith(TUNNELS):
+        remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
+        return warning(f"Connections go through `{interface}`, which looks like a VPN.", remedy, **data)
+    return ok(f"Connections go through {interface or 'an unknown interface'} ({local_address}).", **data)
+
+
+def _local_address_towards(address: Address) -> str:
+    """The address that the system chooses for connections to `address`; nothing is sent."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as chooser:
+        chooser.connect(tuple(address))
+        return str(chooser.getsockname()[0])
+
+
+def _interface_of(address: str) -> str | None:
+    for interface, found in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in found):
+            return interface
+    return None

@@ -1,0 +1,86 @@
+"""What the person is told of the limits: each event knows its line, and what it changes on the panel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class GuestEvent(ABC):
+    """Base of the others."""
+
+    @property
+    @abstractmethod
+    def line(self) -> str | None:
+        """For plain output; None for what is only on the panel."""
+
+    @abstractmethod
+    def on_panel(self) -> dict[str, Any]:
+        """Fields of `peer.agent.terminal.PanelState`, and their new values."""
+
+
+@dataclass(frozen=True)
+class Paused(GuestEvent):
+    """The limits forbid to train for now."""
+
+    reason: str
+
+    @property
+    def line(self) -> str:
+        return f"Paused: {self.reason}."
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"activity": "paused", "notice": self.line}
+
+
+@dataclass(frozen=True)
+class Resumed(GuestEvent):
+    """They allow it again: a worker starts."""
+
+    @property
+    def line(self) -> str:
+        return "Going on."
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"activity": "starting", "notice": self.line}
+
+
+@dataclass(frozen=True)
+class Leaving(GuestEvent):
+    """This stay is over."""
+
+    reason: str
+
+    @property
+    def line(self) -> str:
+        return f"Leaving: {self.reason}."
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"notice": self.line}
+
+
+@dataclass(frozen=True)
+class Used(GuestEvent):
+    """What this stay has used; energy is None where the machine does not tell."""
+
+    sent_bytes: int
+    received_bytes: int
+    processor_wh: float | None
+    gpu_wh: float | None
+    at_end: bool = False
+
+    @property
+    def line(self) -> str | None:
+        return f"Used in this stay: {self._text}." if self.at_end else None
+
+    def on_panel(self) -> dict[str, Any]:
+        return {"used": self._text}
+
+    @property
+    def _text(self) -> str:
+        parts = {"processor": self.processor_wh, "GPU": self.gpu_wh}
+        known = {name: energy_wh for name, energy_wh in parts.items() if energy_wh is not None}
+        energy = f"{sum(known.values()):,.1f} Wh by {' and '.join(known)}" if known else "energy not known"
+        return f"{self.sent_bytes / 1e6:,.1f} MB sent, {self.received_bytes / 1e6:,.1f} MB received, {energy}"

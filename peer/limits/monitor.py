@@ -1,0 +1,129 @@
+"""Looks at the machine every few seconds, decides, and lets the agent wait for what was decided.
+
+Reads the machine: its energy, and what the limits ask for; nobody pays for what is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from peer.limits.cloud import Cloud
+from peer.limits.energy import EnergyMeter
+from peer.limits.limits import Limits
+from peer.limits.policy import Action, Decision, Readings, decide
+from peer.limits.power import SUPPLIES, Activity, Property, is_metered, on_battery, read_cpu_times, read_property
+from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use
+
+
+class Machine:
+    """This machine, as one stay sees it."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        cloud: Cloud,
+        state_dir: Path,
+        clock: Callable[[], float],
+        *,
+        supplies: Path = SUPPLIES,
+        read_property: Property = read_property,
+    ) -> None:
+        self._limits, self._cloud, self._clock, self._supplies, self._read_property = (
+            limits,
+            cloud,
+            clock,
+            supplies,
+            read_property,
+        )
+        self._state_dir = state_dir
+        self._meter = EnergyMeter(clock)
+        self._activity = Activity(partial(read_cpu_times, clock), read_property)
+        self._began_at = clock()
+
+    def read(self) -> Readings:
+        """Everything as it is now; it starts programs that may take a second, so call it from a thread."""
+        elapsed_s, taken_back = self._clock() - self._began_at, self._cloud.takes_back()
+        readings = Readings(
+            elapsed_s=elapsed_s, taken_back=taken_back, disk_bytes=self._read_disk(), energy=self._meter.read()
+        )
+        if not self._limits.polite:
+            return readings
+        return replace(
+            readings,
+            on_battery=on_battery(self._supplies),
+            metered=is_metered(self._read_property),
+            in_use=self._activity.in_use(),
+        )
+
+    def _read_disk(self) -> int:
+        """What this device's files take, once the cache has given way to the others."""
+        limit = self._limits.disk_bytes
+        if limit is None:
+            return 0
+        cache = self._state_dir / DATA_FOLDER / CACHE_FOLDER
+        used = disk_use(self._state_dir)
+        if used <= limit:
+            return used
+        cached = disk_use(cache)
+        return used - cached + clean_cache(cache, max(0, cached - (used - limit)), time.time())
+
+
+POLL_S = 5.0
+
+
+def local_time(now: float) -> datetime:
+    """Unix seconds as aware time on the clock on the wall here."""
+    return datetime.fromtimestamp(now).astimezone()
+
+
+class Watch:
+    """One stay's; it says nothing before its first look."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        read: Callable[[], Readings],
+        now: Callable[[], datetime],
+        on_reading: Callable[[Readings], None],
+        on_change: Callable[[Decision], None],
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._limits, self._read, self._now, self._poll_s = limits, read, now, poll_s
+        self._on_reading, self._on_change = on_reading, on_change
+        self._decision = Decision(Action.GO)
+        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()
+
+    @property
+    def decision(self) -> Decision:
+        """The last one."""
+        return self._decision
+
+    async def may_go(self) -> None:
+        """Wait until the worker may run."""
+        await self._may_go.wait()
+
+    async def must_halt(self) -> None:
+        """Wait until it may not."""
+        await self._must_halt.wait()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            readings = await asyncio.to_thread(self._read)
+            self._on_reading(readings)
+            self._take(decide(self._now(), self._limits, readings))
+            await asyncio.sleep(self._poll_s)
+
+    def _take(self, decision: Decision) -> None:
+        changed, self._decision = decision != self._decision, decision
+        goes = decision.action is Action.GO
+        (self._may_go if goes else self._must_halt).set()
+        (self._must_halt if goes else self._may_go).clear()
+        if changed:
+            self._on_change(decision)

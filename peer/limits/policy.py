@@ -1,0 +1,93 @@
+"""Go on, pause or leave: what a volunteer's limits and the machine's readings come to. Pure.
+
+What the system says of the machine at one moment, as far as a volunteer's limits ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from peer.limits.energy import NOT_KNOWN, Energy
+from peer.limits.limits import Limits, next_start
+
+
+@dataclass(frozen=True)
+class Readings:
+    """None is "the system does not tell"; it never stops anything."""
+
+    elapsed_s: float = 0.0  # of this stay
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    memory_bytes: int = 0  # that the worker uses
+    disk_bytes: int = 0  # that this device's files take, after the cache was cleaned
+    energy: Energy = NOT_KNOWN
+    taken_back: str = ""  # why the machine is about to be gone
+    on_battery: bool | None = None
+    metered: bool | None = None
+    in_use: bool | None = None  # by a person, or by other programs
+
+
+def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
+    """What `--polite` would look at and the system does not tell."""
+    questions = {
+        "whether it runs on battery": readings.on_battery,
+        "whether its network is metered": readings.metered,
+        "whether somebody is at the keyboard": readings.in_use,
+    }
+    return tuple(question for question, answer in questions.items() if answer is None)
+
+
+class Action(Enum):
+    """What the agent does with its worker."""
+
+    GO = "go"
+    PAUSE = "pause"  # the worker leaves the swarm in order; the session with the coordinator stays
+    SHRINK = "shrink"  # a worker with half the microbatch takes this one's place
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why, as the end of a sentence; no reason is needed to go on."""
+
+    action: Action
+    reason: str = ""
+
+
+def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
+    """What to do at `now`, which is aware and in the machine's local time."""
+    for reason in _to_leave(limits, readings):
+        return Decision(Action.LEAVE, reason)
+    for reason in _to_pause(now, limits, readings):
+        return Decision(Action.PAUSE, reason)
+    if limits.memory_bytes is not None and readings.memory_bytes > limits.memory_bytes:
+        return Decision(Action.SHRINK, f"the worker uses more than {limits.memory_bytes / 1e9:,.6g} GB of memory")
+    return Decision(Action.GO)
+
+
+def _to_leave(limits: Limits, readings: Readings) -> Iterator[str]:
+    if readings.taken_back:
+        yield readings.taken_back
+    if limits.max_hours is not None and readings.elapsed_s >= limits.max_hours * 3600:
+        yield "the hours are over"
+    if limits.upload_bytes is not None and readings.sent_bytes >= limits.upload_bytes:
+        yield f"the {limits.upload_bytes / 1e6:,.6g} MB that may be sent are used up"
+    if limits.download_bytes is not None and readings.received_bytes >= limits.download_bytes:
+        yield f"the {limits.download_bytes / 1e6:,.6g} MB that may be received are used up"
+    if limits.disk_bytes is not None and readings.disk_bytes > limits.disk_bytes:
+        yield f"this device's files take more than {limits.disk_bytes / 1e9:,.6g} GB"
+
+
+def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str]:
+    if limits.hours and not any(window.holds(now.time()) for window in limits.hours):
+        hours = ", ".join(map(str, limits.hours))
+        yield f"it is outside the hours {hours}; it goes on at {next_start(limits.hours, now):%H:%M}"
+    if limits.polite and readings.on_battery:
+        yield "this machine runs on its battery"
+    if limits.polite and readings.metered:
+        yield "the network is metered"
+    if limits.polite and readings.in_use:
+        yield "somebody uses this machine"

@@ -1,0 +1,145 @@
+"""Whether the machine runs on battery, from the kernel's list of power supplies.
+
+Properties that services of the system publish (systemd's login manager, NetworkManager), read with `busctl`.
+
+Whether somebody uses the machine: a person at its keyboard, or other programs its processors.
+
+Whether the network costs by the byte, as NetworkManager knows or guesses it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+TIMEOUT_S = 5.0
+
+Property = Callable[[str, str, str, str], str | None]  # service, object, interface, name -> value
+
+
+def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
+    """The value, as `busctl` writes it without its type; None where there is no such service, or no system bus."""
+    arguments = [command, "--system", "get-property", service, path, interface, name]
+    try:
+        found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    kind, _, value = found.stdout.strip().partition(" ")
+    return value if kind else None
+
+
+LOGIND = "org.freedesktop.login1"
+
+BUSY_SHARE = 0.25  # of all cores, used by others on average over `WINDOW_S`
+
+WINDOW_S = 30.0
+
+QUIET_S = 120.0  # so long others must have been quiet
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Seconds of processor time used up to a moment."""
+
+    at: float  # seconds of any steady clock
+    machine_s: float  # by everything, over all cores
+    own_s: dict[int, float]  # by each of our own processes, by its id
+
+
+def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
+    """Of the machine, and of this process and its descendants."""
+    times = psutil.cpu_times()
+    busy_s = times.user + times.system + getattr(times, "nice", 0.0)
+    own = {}
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.Error):
+            used = process.cpu_times()
+            own[process.pid] = used.user + used.system
+    return CpuTimes(clock(), busy_s, own)
+
+
+def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
+    """The share of all cores that others used in between; a process that has just begun counts from its beginning."""
+    own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
+    return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
+
+
+class OtherPrograms:
+    """Whether other programs have kept the processors busy within the last `QUIET_S`."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._seen: deque[CpuTimes] = deque()
+        self._busy_at = float("-inf")
+
+    def busy(self, times: CpuTimes) -> bool:
+        """Take in what was read now; false before `WINDOW_S` have been seen."""
+        while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
+            self._seen.popleft()
+        self._seen.append(times)
+        first = self._seen[0]
+        if times.at - first.at >= WINDOW_S and others_share(first, times, self._cores) >= BUSY_SHARE:
+            self._busy_at = times.at
+        return times.at < self._busy_at + QUIET_S
+
+
+def person_present(read: Property = read_property) -> bool | None:
+    """What systemd's login manager knows of all sessions; None without it. Nobody logged in is nobody there.
+
+    It calls a terminal idle after five minutes without a key, a desktop when that says so.
+    """
+    idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
+    return {"true": False, "false": True}.get(idle or "")
+
+
+class Activity:
+    """Both together."""
+
+    def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
+        self._cpu_times, self._read = cpu_times, read
+        self._programs = OtherPrograms(os.cpu_count() or 1)
+
+    def in_use(self) -> bool | None:
+        """By a person or by programs; None if nobody tells of persons and the programs are quiet."""
+        programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
+        return programs or person
+
+
+NETWORK_MANAGER = "org.freedesktop.NetworkManager"
+
+YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is "unknown"
+
+
+def is_metered(read: Property = read_property) -> bool | None:
+    """Of the connection that leads to the internet; a guess (a phone's hotspot, say) counts as knowledge."""
+    answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
+    return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
+
+
+SUPPLIES = Path("/sys/class/power_supply")
+
+BATTERIES = frozenset({"Battery", "UPS"})
+
+
+def on_battery(supplies: Path = SUPPLIES) -> bool | None:
+    """True if a battery of the machine itself (no mouse's) is being emptied and no mains supply is connected."""
+    if not supplies.is_dir():
+        return None
+    found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
+    if any(_word(supply, "online") == "1" for supply in found if _word(supply, "type") not in BATTERIES):
+        return False
+    return any(_word(supply, "status") == "Discharging" for supply in found if _word(supply, "type") in BATTERIES)
+
+
+def _word(supply: Path, name: str) -> str:
+    try:
+        return (supply / name).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

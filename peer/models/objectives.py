@@ -1,0 +1,89 @@
+"""What the model is asked to learn: masked tokens or the next ones, and in ALBERT's objective the order of segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from peer.config.run import RunConfig
+from peer.models.build import family_of
+
+if TYPE_CHECKING:
+    from peer.data.batching.batches import Batch
+
+ROWS = 64  # what numbers of rows are rounded up to
+IGNORED = -100  # the label that cross entropy leaves out
+MAX_LOGITS = 1 << 26  # held at once, 256 MiB; more are computed part by part, and once more for the gradient
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Scalar tensors; `total` carries the gradient's graph."""
+
+    total: Tensor
+    mlm: Tensor  # mean over the positions that have a label, masked or followed by another
+    sop: Tensor | None  # mean over the samples
+
+
+def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
+    """The losses that transformers gives for the same batch and labels.
+
+    A batch without a label has a loss of 0 (transformers' is NaN).
+    """
+    if config.objective.name == "mlm+sop" and batch.sop_labels is None:
+        raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
+    family = family_of(model)
+    firsts = 0 if batch.sop_labels is None else batch.samples
+    wanted, labels = label_rows(batch, firsts)
+    hidden = family.encode(model, batch, wanted)  # (firsts + m + padding, hidden)
+    mlm = summed_cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, logits_at_once(model))
+    mlm = mlm / max(1, len(batch.labels))
+    if family.order_logits is None or batch.sop_labels is None:
+        return Losses(total=mlm, mlm=mlm, sop=None)
+    sop = functional.cross_entropy(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
+    return Losses(total=mlm + sop, mlm=mlm, sop=sop)
+
+
+def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
+    """Where hidden states are wanted, (firsts + m + padding,): at [CLS], then at all labels' places; and the labels.
+
+    The number of rows is padded to a multiple of `ROWS`, as each batch has another number of labels and oneDNN compiles
+    and keeps code for each new shape.
+    """
+    padding = -(firsts + len(batch.label_positions)) % ROWS
+    first = torch.arange(firsts, device=batch.label_positions.device) * batch.input_ids.shape[1]
+    wanted = functional.pad(torch.cat([first, batch.label_positions]), (0, padding))
+    return wanted, functional.pad(batch.labels, (0, padding), value=IGNORED)
+
+
+def logits_at_once(model: PreTrainedModel) -> int:
+    """For how many rows the logits of the whole vocabulary may be held at once."""
+    vocabulary: int = model.config.vocab_size
+    return max(1, MAX_LOGITS // vocabulary // ROWS) * ROWS
+
+
+def summed_cross_entropy(
+    to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows_at_once: int
+) -> Tensor:
+    """The sum over all rows of hidden (n, hidden) with labels (n,); `IGNORED` ones count nothing.
+
+    With more rows than `rows_at_once` there are never more logits than theirs in memory: each part computes its own a
+    second time for the gradient.
+    """
+
+    def loss_of(hidden: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(to_logits(hidden), labels, ignore_index=IGNORED, reduction="sum")
+
+    if len(labels) <= rows_at_once:
+        return loss_of(hidden, labels)
+    parts = zip(torch.split(hidden, rows_at_once), torch.split(labels, rows_at_once), strict=True)
+    losses = [checkpoint(loss_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.stack(losses).sum()

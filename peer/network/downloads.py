@@ -1,0 +1,101 @@
+"""Files of the run on the peer's disk: written aside, checked against size and digest, and only then put in place.
+
+Whatever a coordinator names, nothing outside the given directory is read or written, and no kind of file is taken that
+some library would execute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from auth.errors import RequestError, StorageError
+from auth.files import sha256_of
+from peer.protocol import MAX_FILE_BYTES
+
+# Plain names of data: no directory, nothing hidden, and no format that may hold code (.bin, .pt, .pkl, .py, .so, ...).
+_SERVED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\.(json|json\.gz|model|txt|safetensors)")
+
+
+def is_served_name(name: str) -> bool:
+    """Whether a run may have a file of this name."""
+    return _SERVED.fullmatch(name) is not None
+
+
+def check_announced(name: str, size_bytes: int) -> None:
+    """Raise `RequestError` for a file that no coordinator has reason to send."""
+    if not is_served_name(name):
+        raise RequestError(
+            f"The coordinator names a file {name!r:.120}, which is not taken: it must be a plain name "
+            "that ends in .json, .json.gz, .model, .txt or .safetensors."
+        )
+    if size_bytes > MAX_FILE_BYTES:
+        raise RequestError(f"The coordinator's file {name} has {size_bytes} bytes; {MAX_FILE_BYTES} are allowed.")
+
+
+def has_digest(path: Path, digest: bytes) -> bool:
+    """Whether a plain file is there (no link, pipe or device) and its SHA-256 is `digest`."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        return hmac.compare_digest(sha256_of(path), digest)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"Cannot read {path}: {error.strerror}.") from error
+
+
+class IncomingFile:
+    """A file that is being received; more than its announced size is never written."""
+
+    def __init__(self, file: BinaryIO, name: str, size_bytes: int) -> None:
+        self._file, self._name, self._left = file, name, size_bytes
+        self._digest = hashlib.sha256()
+
+    def write(self, chunk: bytes) -> None:
+        """Append a chunk."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise StorageError(f"The file {self._name} arrived damaged: it is longer than announced; try again.")
+        self._digest.update(chunk)
+        self._file.write(chunk)
+
+    def finish(self, digest: bytes) -> None:
+        """Check that all of it arrived, and nothing else, and bring it to the disk."""
+        if self._left or not hmac.compare_digest(self._digest.digest(), digest):
+            raise StorageError(
+                f"The file {self._name} arrived damaged: its SHA-256 is not the announced one; try again."
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@contextmanager
+def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
+    """Receive `into / name` in the block: the file takes that name at its end, if size and digest are as announced."""
+    check_announced(name, size_bytes)
+    aside = into / f".{name}.part"
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        with _new_file(aside) as file:
+            incoming = IncomingFile(file, name, size_bytes)
+            yield incoming
+            incoming.finish(digest)
+        aside.replace(into / name)
+    except OSError as error:
+        raise StorageError(f"Cannot write {into / name}: {error.strerror}.") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """An empty file for writing, in place of whatever is there: a link is removed, never followed."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")

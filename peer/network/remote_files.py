@@ -1,0 +1,156 @@
+"""Where a source's files are: local paths, folders and patterns, web addresses, object storage, all through fsspec.
+
+Connections to the public web only: no source's host, and no redirect, leads into the machine's own network.
+
+Names are looked up by whoever connects, so that is where the address is checked. A host that the run file itself names
+as a private one is let through: `peer.config.trust` asked the machine's owner about it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import has_magic
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import aiohttp
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+
+from auth.errors import ConfigError
+from peer.config.data import Source, is_remote
+from peer.config.trust import host_of, is_private, not_public
+
+
+async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSession:
+    """An HTTP session for fsspec (its `get_client`) whose connections end at public addresses, or at a proxy."""
+    del loop
+    proxies = await _proxies()
+
+    def open_socket(info: Any) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if address[0] not in proxies and not_public(ip_address(address[0].partition("%")[0])):
+            raise PermissionError(errno.EACCES, f"the address {address[0]} is none of the public web")
+        return socket.socket(family, kind, protocol)
+
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=open_socket), **kwargs)
+
+
+async def _proxies() -> frozenset[str]:
+    """The addresses of the proxies that this machine's environment names."""
+    found: set[str] = set()
+    for url in getproxies().values():
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.hostname:
+            try:
+                infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, None)
+            except OSError:
+                continue
+            found |= {str(info[4][0]) for info in infos}
+    return frozenset(found)
+
+
+ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
+
+COMPRESSIONS = ("", ".gz", ".zst")
+
+OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
+
+LOGINS = {"key", "account_key", "sas_token"}
+
+NETWORK_TIMEOUT_S = 30.0  # to connect, and between two arrivals of data
+
+
+@dataclass(frozen=True)
+class Address:
+    """One file."""
+
+    filesystem: AbstractFileSystem
+    path: str  # as the file system writes it
+
+    @property
+    def url(self) -> str:
+        """As a person, or `datasets`, writes it."""
+        return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
+
+    @property
+    def is_local(self) -> bool:
+        return "file" in _protocols(self.filesystem)
+
+    @property
+    def is_web(self) -> bool:
+        """Whether the file's host may or may not tell its size and give parts of it."""
+        return "http" in _protocols(self.filesystem)
+
+    @property
+    def compression(self) -> str:
+        """`.gz`, `.zst` or nothing."""
+        name = self.path.partition("?")[0] if self.is_web else self.path
+        return next((ending for ending in COMPRESSIONS if ending and name.endswith(ending)), "")
+
+
+def find_files(source: Source) -> list[Address]:
+    """The source's files, each once, in an order that is the same on every machine; raises `ConfigError`."""
+    found: dict[Address, None] = {}
+    for path in source.paths:
+        filesystem, inner = _open_filesystem(path, source)
+        files = _matches(filesystem, inner, ENDINGS[source.kind])
+        if not files:
+            where = "" if is_remote(path) else " on this machine"
+            raise ConfigError(f"No file{where} matches the data source `{path}`: check its `path`.")
+        found.update((Address(filesystem, file), None) for file in sorted(files))
+    return list(found)
+
+
+def storage_options(source: Source) -> dict[str, Any]:
+    """What fsspec is told: the run file's options, never this machine's own login; of the web, the public part only."""
+    options = {**_without_login(source), **source.storage_options}
+    web = [path for path in source.paths if path.startswith(("http://", "https://"))]
+    if not web:
+        return options
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=NETWORK_TIMEOUT_S, sock_read=NETWORK_TIMEOUT_S)
+    options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
+    if not any(is_private(host_of(path)) for path in web):
+        options["get_client"] = public_client
+    return options
+
+
+def _without_login(source: Source) -> dict[str, Any]:
+    """Object storage is read anonymously unless the run file brings a key: a volunteer's own buckets are private."""
+    schemes = {path.partition("://")[0] for path in source.paths}
+    if schemes & {"gs", "gcs"}:
+        return {"token": "anon"}
+    return {} if set(source.storage_options) & LOGINS or not schemes & OBJECT_STORES else {"anon": True}
+
+
+def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str]:
+    try:
+        filesystem, inner = url_to_fs(path, **storage_options(source))
+    except ImportError as error:  # fsspec's sentence names the package
+        raise ConfigError(f"Cannot open the data source `{path}`: {error}.") from error
+    return filesystem, str(inner)
+
+
+def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) -> list[str]:
+    """The files that a path, folder or pattern names."""
+    if "http" in _protocols(filesystem):  # any address may be a file; only a star asks for a list
+        return list(filesystem.glob(path)) if "*" in path else [path]
+    if has_magic(path):
+        return [name for name, info in filesystem.glob(path, detail=True).items() if info["type"] == "file"]
+    if filesystem.isdir(path):
+        wanted = tuple(ending + compression for ending in endings for compression in COMPRESSIONS)
+        return [name for name in filesystem.ls(path, detail=False) if name.endswith(wanted)]
+    return [path] if filesystem.exists(path) else []
+
+
+def _protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

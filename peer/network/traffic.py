@@ -1,0 +1,94 @@
+"""How much a peer sends and receives: counted, and held below the volunteer's rates.
+
+Counted is what makes up the traffic: gradients, states, files of the run, text of remote sources, each with the headers
+that it travels under. What DHT and session need, some ten kilobytes a second, is not. A rate on what is received works
+by taking it off the stream late, so that the sender is held up by the transport's own flow control.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from auth.errors import ConfigError
+
+HEADERS = 1.05  # Ethernet, IP, TCP, Noise and yamux, measured against what they carry
+
+BURST_S = 0.25  # so much may pass at once after a silence, in seconds of the rate
+
+Message = TypeVar("Message", bound=Any)  # a protobuf message, which has a `ByteSize`
+
+
+class Throttle:
+    """Bytes in one direction, for this process and all that it forks afterwards."""
+
+    def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bytes_per_s, self._clock = bytes_per_s, clock
+        self._paid_at = multiprocessing.Value("d", 0.0)  # when the rate has made up for all that has passed
+        self._total_bytes = multiprocessing.Value("q", 0)
+
+    @property
+    def total_bytes(self) -> int:
+        """All that has passed, with its headers."""
+        return int(self._total_bytes.value)
+
+    def seconds_for(self, size_bytes: int) -> float:
+        """How long so many bytes take because of the rate."""
+        return 0.0 if self._bytes_per_s is None else size_bytes * HEADERS / self._bytes_per_s
+
+    def reserve(self, size_bytes: int) -> float:
+        """Count so many bytes; returns how many seconds to wait before they are sent, or after they were received."""
+        travelling = round(size_bytes * HEADERS)
+        with self._total_bytes.get_lock():
+            self._total_bytes.value += travelling
+            if self._bytes_per_s is None:
+                return 0.0
+            now = self._clock()
+            self._paid_at.value = max(self._paid_at.value, now - BURST_S) + travelling / self._bytes_per_s
+            return float(max(0.0, self._paid_at.value - now))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Both directions."""
+
+    up: Throttle = field(default_factory=Throttle)
+    down: Throttle = field(default_factory=Throttle)
+
+    def passed(self) -> tuple[float, float]:
+        """Bytes sent and received so far, without their headers."""
+        return self.up.total_bytes / HEADERS, self.down.total_bytes / HEADERS
+
+    async def sending(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
+        """These messages, each when it may be sent."""
+        async for message in messages:
+            await asyncio.sleep(self.up.reserve(message.ByteSize()))
+            yield message
+
+    async def receiving(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
+        """These messages, so slowly that no more come."""
+        async for message in messages:
+            await asyncio.sleep(self.down.reserve(message.ByteSize()))
+            yield message
+
+
+def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, timeout_s: float) -> None:
+    """Raise `ConfigError` for a rate at which this peer's rounds of averaging would fail, for everybody.
+
+    In a large group each peer sends its gradient once to the others, and as much again of averages; it receives as
+    much.
+    """
+    least = 2 * gradient_bytes * HEADERS / timeout_s
+    if bytes_per_s is not None and bytes_per_s < least:
+        raise ConfigError(
+            f"`{option}` ({bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s) is too slow for this run: a step moves up to "
+            f"{2 * gradient_bytes / 1e6:.1f} MB and must be done within {timeout_s:g} s. Allow "
+            f"{least / BYTES_PER_S_OF_MBIT + 0.05:.1f} Mbit/s, or help a run with a smaller model."
+        )
+
+
+BYTES_PER_S_OF_MBIT = 125_000

@@ -1,0 +1,148 @@
+"""Peers of a group look after each other's reduction when a round is over: in the background, within bounds.
+
+Each tells every other that takes connections which averages it got, and shows the input that this one asks for
+(`peer.reduction.audit` says what follows). Nothing here delays a step, and who does not answer fails nothing. Used by
+`peer.averaging.averager`, in the averager's own process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import runtime_pb2
+
+from auth.swarm.authorizer import TRAINING_ROLES
+from peer.network.traffic import Traffic
+from peer.protocol.audit_pb2 import Input, Question, Received, Statement
+from peer.reduction.audit import Audit, Drawn
+from peer.reduction.findings import Finding
+
+logger = logging.getLogger(__name__)
+AUDIT_S = 30.0  # after its round an audit ends, and what was kept for it is given up
+MOST_AUDITS = 2  # at once, the two halves of a round: each holds the bytes that this peer sent
+Stub = Any  # hivemind's, of the other peer's averager
+
+
+class AuditedRound:
+    """One round of this peer, which others may have finished first."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[Audit] = asyncio.get_running_loop().create_future()
+        self.complete = asyncio.Event()  # all that the audit needs is here
+
+    async def audit(self, patience_s: float) -> Audit | None:
+        """What is heard of it, once this peer has its averages; None if it came to nothing."""
+        await asyncio.wait([self.ended], timeout=patience_s)
+        return self.ended.result() if self.ended.done() and not self.ended.cancelled() else None
+
+
+class Auditing:
+    """All audits of this process: those of rounds that run, and of those that have just ended."""
+
+    def __init__(self, traffic: Traffic, note: Callable[[Finding], None], patience_s: float = AUDIT_S) -> None:
+        self._traffic, self._on_finding = traffic, note
+        self._patience_s = patience_s
+        self._rounds: dict[bytes, AuditedRound] = {}
+        self._running: list[asyncio.Task[None]] = []
+
+    def expect(self, group_id: bytes) -> None:
+        """A round begins."""
+        self._rounds[group_id] = AuditedRound()
+
+    def give_up(self, group_id: bytes) -> None:
+        """The round came to nothing."""
+        self._rounds.pop(group_id).ended.cancel()
+
+    def begin(
+        self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
+    ) -> None:
+        """The round has succeeded: talk about it with these, in the background; the oldest talk ends, if it must."""
+        self._rounds[group_id].ended.set_result(audit)
+        self._running = [task for task in self._running if not task.done()]
+        for task in self._running[: -MOST_AUDITS + 1]:
+            task.cancel()
+        self._running.append(asyncio.create_task(self._run(group_id, audit, second_reducers, stub)))
+
+    async def hear(self, request: Statement, remote: PeerID) -> Question:
+        """Another's statement; the answer says what it is to show."""
+        await self._received(request.ByteSize())
+        heard = self._rounds.get(request.group_id)
+        audit = None if heard is None else await heard.audit(self._patience_s)
+        if heard is None or audit is None:
+            return Question()
+        drawn = audit.hear(remote, request.weight, request.digests)
+        self._note(heard, audit)
+        return Question() if drawn is None else Question(wanted=True, reducer=drawn.reducer, part=drawn.part)
+
+    async def see(self, request: Input, remote: PeerID) -> None:
+        """What another had sent, as it says."""
+        await self._received(request.ByteSize())
+        seen = self._rounds.get(request.group_id)
+        audit = None if seen is None else await seen.audit(self._patience_s)
+        if seen is None or audit is None:
+            return
+        try:
+            audit.show(remote, runtime_pb2.Tensor.FromString(request.tensor))
+        except (ValueError, DecodeError) as error:
+            logger.debug("%s showed no input: %s", remote, error)
+        self._note(seen, audit)
+
+    def _note(self, audited: AuditedRound, audit: Audit) -> None:
+        if audit.is_complete:
+            audited.complete.set()
+
+    async def _run(
+        self, group_id: bytes, audit: Audit, others: Sequence[PeerID], stub: Callable[[PeerID], Stub]
+    ) -> None:
+        talks = [self._talk(group_id, audit, stub(peer)) for peer in others if peer != audit.own]
+        listening = [self._rounds[group_id].complete.wait()] if audit.own in others else []
+        try:
+            await asyncio.wait_for(asyncio.gather(*talks, *listening, return_exceptions=True), self._patience_s)
+        except asyncio.TimeoutError:
+            logger.debug("not all peers of the group answered after the round")
+        finally:
+            del self._rounds[group_id]
+            for finding in audit.findings():
+                self._on_finding(finding)
+
+    async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
+        """Tell one second reducer what this peer got, and show it what it asks for."""
+        evidence = audit.evidence
+        statement = Statement(group_id=group_id, weight=evidence.weight, digests=evidence.digests)
+        await self._sent(statement.ByteSize())
+        question = await stub.rpc_compare_averages(statement, timeout=self._patience_s)
+        wire = evidence.sent(Drawn(question.reducer, question.part)) if question.wanted else None
+        if wire is not None:
+            shown = Input(group_id=group_id, tensor=wire.SerializeToString())
+            await self._sent(shown.ByteSize())
+            await stub.rpc_show_input(shown, timeout=self._patience_s)
+
+    async def _sent(self, size_bytes: int) -> None:
+        await asyncio.sleep(self._traffic.up.reserve(size_bytes))
+
+    async def _received(self, size_bytes: int) -> None:
+        await asyncio.sleep(self._traffic.down.reserve(size_bytes))
+
+
+class AuditedRounds:
+    """Mixin before a hivemind averager, behind `AuthorizedAverager`: the calls of an audit, for members only."""
+
+    auditing: Auditing
+
+    async def rpc_compare_averages(self: Any, request: Statement, context: P2PContext) -> Question:
+        """A peer of a group says which averages it got."""
+        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
+            return Question()
+        question: Question = await self.auditing.hear(request, context.remote_id)
+        return question
+
+    async def rpc_show_input(self: Any, request: Input, context: P2PContext) -> Received:
+        """A peer of a group shows what it had sent to one of its reducers."""
+        if await self.directory.admits(context.remote_id, TRAINING_ROLES):
+            await self.auditing.see(request, context.remote_id)
+        return Received()

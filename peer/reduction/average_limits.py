@@ -1,0 +1,40 @@
+"""Whether an average that a reducer returns can be one at all, by how large those of the last rounds were.
+
+Who reduces could return numbers so large that nothing else of the step counts. All who have taken the last rounds have
+taken the same averages, so all come to the same limits. These are wide: gradients do jump. And they give way: a round
+fails for a reducer's large averages once; then it is accused (`peer.reduction.findings`), most leave it out, and where
+others return the same in its place, or it reduces still, that is how large the gradients have become.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from peer.reduction.guard import norm_of
+
+REMEMBERED_ROUNDS = 16
+LEAST_ROUNDS = 4  # before that nothing is known
+JUMP = 1000.0  # times the largest norm of these rounds
+
+
+class AverageScreen:
+    """Remembers the L2 norm of each tensor's averages in the last rounds, of each half of a round by itself."""
+
+    def __init__(self) -> None:
+        self._norms: dict[bytes, deque[tuple[float, ...]]] = {}
+
+    def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
+        """A round has brought these averages."""
+        norms = self._norms.setdefault(half, deque(maxlen=REMEMBERED_ROUNDS))
+        norms.append(tuple(norm_of(average) for average in averages))
+
+    def limits(self, half: bytes, tensors: int) -> list[float]:
+        """The largest norm that any part of each tensor's average may have."""
+        rounds = self._norms.get(half, ())
+        if len(rounds) < LEAST_ROUNDS:
+            return [math.inf] * tensors
+        return [JUMP * max(norms) or math.inf for norms in zip(*rounds, strict=True)]

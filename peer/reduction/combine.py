@@ -1,0 +1,110 @@
+"""What a reducer does with the parts that senders bring: holds them, and combines them when all have come.
+
+hivemind adds each part to a sum as it arrives: so the last bits depend on who came first, and a part that is found bad
+later is in the sum already. Here nothing is added before everybody who is still in the round has brought the same part,
+and then in the order of the senders: the same parts give the same bits, whatever the order of arrival, and who was
+banned meanwhile is in none of it. A sender has one part here at a time. Used by `peer.averaging.all_reduce`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from hivemind.averaging.partition import AllreduceException, BannedException, TensorPartReducer
+
+
+class RefusedPart(AllreduceException):
+    """A sender has sent what no honest peer sends; it says what, after the sender's name."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One sender's numbers for the part that is being reduced."""
+
+    sender: int  # its index among the round's senders
+    part: torch.Tensor  # float32; not to be changed
+    weight: float  # samples
+
+
+@dataclass(frozen=True)
+class ReducedPart:
+    """What all senders are answered with."""
+
+    average: torch.Tensor
+    weight: float  # of all who are in it
+
+
+Combine = Callable[
+    [int, Sequence[Contribution]], torch.Tensor
+]  # (index of the part, in the order of senders) -> average
+
+
+def weighted_mean(part_index: int, contributions: Sequence[Contribution]) -> torch.Tensor:
+    """The mean by weight; not a number where all weights are zero."""
+    del part_index
+    total = torch.zeros_like(contributions[0].part)
+    for given in contributions:
+        total.add_(given.part, alpha=given.weight)
+    return total.div_(sum(given.weight for given in contributions))
+
+
+class PartReducer(TensorPartReducer):
+    """hivemind's reducer with a way of its own to combine parts; see the module's docstring."""
+
+    if TYPE_CHECKING:
+        current_part_future: asyncio.Future[ReducedPart]
+
+    def __init__(self, part_shapes: Sequence[torch.Size], num_senders: int, combine: Combine = weighted_mean) -> None:
+        self._combine = combine
+        self._held: dict[int, Contribution] = {}  # by sender: of the current part
+        self._banned: set[int] = set()
+        super().__init__(part_shapes, num_senders)
+
+    def reset_accumulators(self) -> None:
+        """Go on to the next part, or end after the last."""
+        self._held = {}
+        if self.current_part_index >= self.num_parts - 1:
+            self.finalize()
+            return
+        self.current_part_index += 1
+        self.current_part_future = asyncio.Future()
+
+    async def accumulate_part(
+        self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
+    ) -> ReducedPart:
+        """Hold one sender's part until all others' are here, then return what they come to.
+
+        Raises `BannedException` for a sender that is out, `AllreduceException` if the round has ended, and
+        `RefusedPart` for a part that is not due: a sender's next part is looked at when its last is answered, so that
+        none is ever ahead but who sends in two streams at once.
+        """
+        if sender_index in self._banned:
+            raise BannedException(f"sender {sender_index} was banned")
+        if self.finished.is_set():
+            raise AllreduceException("the round has ended")
+        if part_index != self.current_part_index or sender_index in self._held:
+            raise RefusedPart(f"sent part {part_index}, which is not due")
+        self.num_parts_received[sender_index] += 1
+        self._held[sender_index] = Contribution(sender_index, tensor_part, weight)
+        reduced = self.current_part_future
+        self.check_current_part_finished()
+        return await asyncio.shield(reduced)  # who stops waiting for it does not take it from the others
+
+    def on_sender_failed(self, sender_index: int) -> None:
+        """Wait for this sender no longer; what it has brought of the current part does not count either."""
+        self._banned.add(sender_index)
+        self._held.pop(sender_index, None)
+        self.check_current_part_finished()
+
+    def check_current_part_finished(self) -> None:
+        """Combine the current part if everybody who is not banned has brought it."""
+        if self.finished.is_set() or not self._held or len(self._held) < self.num_senders - len(self._banned):
+            return
+        contributions = [self._held[sender] for sender in sorted(self._held)]
+        average = self._combine(self.current_part_index, contributions)
+        self.current_part_future.set_result(ReducedPart(average, sum(given.weight for given in contributions)))
+        self.reset_accumulators()

@@ -1,0 +1,106 @@
+"""What the averager's process has found out about other peers, for the trainer's, which knows whose devices they are.
+
+A round that fails has no result to say it with, and hivemind tries again by itself; so it goes through a pipe of its
+own. The pipe holds little, and who writes never waits: what does not fit is dropped.
+
+Which reducers a group does without: those that most of its members have caught at what no honest reducer does.
+
+Who returns what is no average could make every round fail for as long as it is in the swarm. So each peer tells its
+groups whom it has caught itself, beside the rate of its line; all of a group see the same words, and leave out whom
+most members accuse. One member's word against another's leads to nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MOST_ACCUSED = 8  # by one peer at a time
+
+ACCUSED_S = 3600.0  # for so long; then who did it may reduce again, until it is caught again
+
+MAX_ID_CHARS = 100
+
+
+class Accusations:
+    """Whom this peer has caught lately."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._caught_at: dict[str, float] = {}
+
+    def accuse(self, peer_id: str) -> None:
+        """It was caught now."""
+        self._caught_at.pop(peer_id, None)
+        self._caught_at[peer_id] = self._clock()
+
+    def current(self) -> list[str]:
+        """Peer IDs, those caught last if there are many."""
+        now = self._clock()
+        self._caught_at = {peer: at for peer, at in self._caught_at.items() if now - at < ACCUSED_S}
+        return list(self._caught_at)[-MOST_ACCUSED:]
+
+
+def read_accused(declared: Any) -> frozenset[str]:
+    """Whom another peer accuses, whatever it has really sent."""
+    if not isinstance(declared, list | tuple) or len(declared) > MOST_ACCUSED:
+        return frozenset()
+    return frozenset(peer for peer in declared if isinstance(peer, str) and len(peer) <= MAX_ID_CHARS)
+
+
+def outvoted(
+    peers: Sequence[str], members: Sequence[str], accused: Sequence[Collection[str]], trusted: Sequence[bool]
+) -> list[bool]:
+    """Whether most of the group's other members accuse each of its peers; never of one that is trusted.
+
+    `members`: whose device each peer is; a member has one voice, and none about its own devices. `accused`: by each.
+    """
+    out = []
+    for peer, member, is_trusted in zip(peers, members, trusted, strict=True):
+        voters = set(members) - {member}
+        against = {by for by, theirs in zip(members, accused, strict=True) if peer in theirs} & voters
+        out.append(not is_trusted and 2 * len(against) > len(voters))
+    return out
+
+
+MOST_WAITING = 32  # a pipe has room for many more
+
+MOST_DETAIL_CHARS = 200
+
+FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  # as in `peer.reporting.suspicions`
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one peer was caught at in a round."""
+
+    peer_id: str
+    kind: FindingKind
+    detail: str
+
+
+class Findings:
+    """From one averager to the process that it was forked from."""
+
+    def __init__(self) -> None:
+        self._waiting = mp.Value("i", 0)
+        self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
+
+    def tell(self, finding: Finding) -> None:
+        """Say it; never waits."""
+        with self._waiting.get_lock():
+            if self._waiting.value >= MOST_WAITING:
+                return
+            self._waiting.value += 1
+        self._pipe.put(Finding(finding.peer_id[:100], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
+
+    def take(self) -> list[Finding]:
+        """All that was said since."""
+        taken = []
+        while not self._pipe.empty():
+            taken.append(self._pipe.get())
+            with self._waiting.get_lock():
+                self._waiting.value -= 1
+        return taken

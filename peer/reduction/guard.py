@@ -1,0 +1,161 @@
+"""What stands between the senders and the averages that this peer makes: caps on weights, limits on norms, bans.
+
+An averager has one guard, in its own process, that remembers what earlier rounds were like; each round (each half of
+one, with factors) has a `RoundGuard`. The decisions are those of `peer.reduction.screening`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from hivemind.compression import CompressionInfo
+
+from peer.config.training import Averaging
+from peer.reduction.centered_clipping import centered_clipping
+from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.findings import Finding, Findings
+from peer.reduction.screening import NormHistory, PartPlace, Yardsticks, scale_to
+from peer.reduction.weight_caps import CapsOfRound, WeightCaps
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the rounds before tell of the tensors that are averaged."""
+
+    history: NormHistory = field(default_factory=NormHistory)
+    averages: list[torch.Tensor] = field(default_factory=list)  # the last ones, where they are needed
+
+
+class ReductionGuard:
+    """An averager's guard; made before its process is forked."""
+
+    def __init__(
+        self,
+        caps: WeightCaps | None = None,
+        findings: Findings | None = None,
+        averaging: Averaging | None = None,
+    ) -> None:
+        self.caps, self.findings = caps or WeightCaps(), findings or Findings()
+        self._averaging = averaging or Averaging()
+        self._past: dict[bytes, Past] = {}
+        self._group, self._refused = b"", set[str]()
+
+    @property
+    def makes_means(self) -> bool:
+        """Whether averages are means of the senders' parts, so that whoever knows these can make them again."""
+        return self._averaging.aggregation == "mean"
+
+    def begin(self, group_id: bytes, half: bytes) -> RoundGuard:
+        """For a round, or a half of one, of this group."""
+        if group_id != self._group:
+            self._group, self._refused = group_id, set()
+        past = self._past.setdefault(half, Past())
+        return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused)
+
+    def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
+        """The round has brought these averages."""
+        past = self._past.setdefault(half, Past())
+        past.history.add([norm_of(average) for average in averages])
+        if self._averaging.aggregation == "centered_clipping":
+            past.averages[:] = [average.clone() for average in averages]
+
+
+class RoundGuard:
+    """What one reducer checks in one round."""
+
+    def __init__(
+        self, caps: CapsOfRound, findings: Findings, averaging: Averaging, past: Past, refused: set[str]
+    ) -> None:
+        self._caps, self._findings, self._averaging, self._past = caps, findings, averaging, past
+        self.refused = refused  # peer IDs: banned from the group's rounds for what they sent
+        self._smaller: Counter[int] = Counter()  # sender -> parts that were made smaller
+        self._gross: set[int] = set()
+
+    def set_up(
+        self,
+        senders: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        parts: Sequence[tuple[torch.Tensor, CompressionInfo]],
+        weight: float,
+    ) -> None:
+        """Before the first part: who sends, this peer's own numbers and their weight, and the parts that it reduces."""
+        self._senders, self._parts = senders, parts
+        self._places = [PartPlace(info.key, len(part) / max(1, tensors[info.key].numel())) for part, info in parts]
+        limits = self._past.history.limits()
+        own = [norm_of(tensor) if weight > 0 and parts else 0.0 for tensor in tensors]
+        self._yardsticks = Yardsticks([tensor.numel() for tensor in tensors], own, limits)
+
+    def counted(self, sender: int, weight: float) -> float:
+        """The weight with which a sender's parts count that names this one."""
+        return min(weight, self._caps.of(self._senders[sender]))
+
+    def refuse(self, sender: int, reason: str) -> None:
+        """A sender is banned for what it has sent."""
+        self.refused.add(self._senders[sender])
+        self._findings.tell(Finding(self._senders[sender], "parts", reason))
+
+    def combine(self, part_index: int, contributions: Sequence[Contribution]) -> torch.Tensor:
+        """The average of one part."""
+        weighing = [given for given in contributions if given.weight > 0]
+        if not weighing:
+            return weighted_mean(part_index, contributions)
+        total, place = sum(given.weight for given in weighing), self._places[part_index]
+        norms = [norm_of(given.part) for given in weighing]
+        limit = self._yardsticks.limit(place, norms)
+        bounded = [
+            self._bounded(given, given.weight / total * norm, limit)
+            for given, norm in zip(weighing, norms, strict=True)
+        ]
+        return self._aggregated(part_index, place, bounded)
+
+    def _bounded(self, given: Contribution, contribution: float, limit: float) -> Contribution:
+        scale = scale_to(limit, contribution, self._yardsticks.has_history)
+        if scale == 1.0:
+            return given
+        self._smaller[given.sender] += 1
+        if scale == 0.0:
+            self._name_gross(given.sender, contribution / limit if limit > 0 else float("inf"))
+        return replace(given, part=given.part * scale if scale > 0 else torch.zeros_like(given.part))
+
+    def _name_gross(self, sender: int, times: float) -> None:
+        if sender not in self._gross:
+            self._gross.add(sender)
+            detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
+            self._findings.tell(Finding(self._senders[sender], "gradient", detail))
+
+    def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[Contribution]) -> torch.Tensor:
+        if self._averaging.aggregation == "mean":
+            return weighted_mean(part_index, bounded)
+        medians = self._past.history.medians()
+        usual = medians[place.tensor] * place.share**0.5 if medians is not None else 0.0
+        return centered_clipping(
+            bounded,
+            self._last_average(part_index),
+            usual,
+            self._averaging.clipping_radius,
+            self._averaging.clipping_iterations,
+        )
+
+    def _last_average(self, part_index: int) -> torch.Tensor | None:
+        if not self._past.averages:
+            return None
+        part, info = self._parts[part_index]
+        begin: int = info.part_index * (info.part_size or 0)
+        last: torch.Tensor = self._past.averages[info.key]
+        return last.view(-1)[begin : begin + len(part)]
+
+    def ended(self) -> None:
+        """Say in the log whose parts were made smaller."""
+        for sender, count in self._smaller.items():
+            logger.info("%d parts of %s were larger than could be, and made smaller", count, self._senders[sender])
+
+
+def norm_of(tensor: torch.Tensor) -> float:
+    """The L2 norm, in float64: squares of float32 may be infinite."""
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))

@@ -1,0 +1,75 @@
+"""Who takes part in the swarm, in numbers: for the operator's metrics, and light enough for the service to import.
+
+How many rounds of averaging a peer has begun, how they ended and how long they took, for the operator's metrics.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # of the histogram, inclusive
+
+
+@dataclass(frozen=True)
+class RoundTally:
+    """Rounds since the peer started."""
+
+    failed: int = 0
+    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # that succeeded; the last: longer than all bounds
+    seconds: float = 0.0  # that those took together
+
+    @property
+    def succeeded(self) -> int:
+        """Rounds that led to a step."""
+        return sum(self.by_duration)
+
+    def with_failure(self) -> RoundTally:
+        """One more that failed."""
+        return RoundTally(self.failed + 1, self.by_duration, self.seconds)
+
+    def with_success(self, seconds: float) -> RoundTally:
+        """One more that succeeded."""
+        place = bisect_left(BOUNDS_S, seconds)
+        counts = (*self.by_duration[:place], self.by_duration[place] + 1, *self.by_duration[place + 1 :])
+        return RoundTally(self.failed, counts, self.seconds + seconds)
+
+
+class RoundCounts:
+    """Counts rounds, one at a time; read from any thread."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began_at: float | None = None
+        self._tally = RoundTally()
+
+    def begin(self) -> None:
+        """A round begins: this peer looks for its group."""
+        self._began_at = self._clock()
+
+    def end(self, succeeded: bool) -> None:
+        """What was begun has ended; nothing, where no round was begun."""
+        began_at, self._began_at = self._began_at, None
+        if began_at is None:
+            return
+        with self._lock:
+            tally = self._tally
+            self._tally = tally.with_success(self._clock() - began_at) if succeeded else tally.with_failure()
+
+    @property
+    def tally(self) -> RoundTally:
+        """As it stands."""
+        with self._lock:
+            return self._tally
+
+
+Census = tuple[tuple[str, bool, int], ...]  # peers that take part: role, whether others can connect to them, how many
+
+
+def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
+    """How many peers there are of each role (known from their tokens) and reachability."""
+    return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

@@ -1,0 +1,171 @@
+"""Reports, and samples lost beside them, that the coordinator has not acknowledged yet, on disk.
+
+The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
+and an agent that is killed; the number (`seq`) it gets lets the coordinator count it once however often it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from auth.errors import StorageError
+from peer.reporting.messages import Lost, LostCause, StepReport
+
+CAPACITY = 100_000  # reports; at one step a minute this is more than two months
+MOST_WAIT_S = 7 * 86_400.0  # for its step to become known: so long is unconfirmed work pending at the coordinator, too
+LOST = "lost beside reports"  # the one key of such a row's body
+RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
+
+# AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS reports (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS receipts (seq INTEGER PRIMARY KEY, receipt TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A report, or losses, waiting for an acknowledgement."""
+
+    seq: int
+    era: int
+    completed_at: float  # Unix seconds
+    report: StepReport | Lost
+
+
+class Outbox:
+    """A bounded, ordered queue of reports in a SQLite file; used from one thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        capacity: int = CAPACITY,
+        receipts_kept: int = RECEIPTS_KEPT,
+    ) -> None:
+        self._path, self._clock, self._capacity, self._receipts_kept = path, clock, capacity, receipts_kept
+        with self._reporting():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.executescript(_SCHEMA)
+            self._number_from(int(clock() * 1000))
+
+    def put(self, report: StepReport, era: int, completed_at: float) -> int:
+        """Keep a report and return its number; the oldest goes where there is no room left.
+
+        Reports of this step and of later ones that wait are of a past that the device has left since, if their era is
+        the same: it has taken an earlier state, and does these steps again.
+        """
+        with self._transaction() as database:
+            left = "SELECT seq FROM reports WHERE era = ? AND json_extract(body, '$.step') >= ?"
+            self._give_up(database.execute(left, (era, report.step)).fetchall(), LostCause.OUT_OF_SYNC)
+            seq = self._add(era, completed_at, asdict(replace(report, receipt="")))
+            if report.receipt:
+                database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
+                newest = "SELECT seq FROM receipts ORDER BY seq DESC LIMIT ?"
+                database.execute(f"DELETE FROM receipts WHERE seq NOT IN ({newest})", (self._receipts_kept,))  # noqa: S608
+        return seq
+
+    def put_lost(self, lost: Lost, at: float) -> int:
+        """Keep what no report can tell of, and return its number."""
+        with self._transaction():
+            return self._add(0, at, {LOST: asdict(lost)})
+
+    def keep(self, seq: int) -> bool:
+        """Let a report wait for its step to become known; False if it has waited too long, and is given up."""
+        with self._transaction() as database:
+            too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
+            given_up = database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
+            self._give_up(given_up, LostCause.REFUSED)
+        return not given_up
+
+    def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
+        """Put what these reports' samples are, now that no step has them, in the place of the reports."""
+        if not rows:
+            return
+        numbers = [seq for (seq,) in rows]
+        held = "SELECT json_extract(body, '$.step'), json_extract(body, '$.samples') FROM reports WHERE seq = ?"
+        steps, samples = zip(*(self._database.execute(held, (seq,)).fetchone() for seq in numbers), strict=True)
+        self._forget(numbers)
+        self._add(0, self._clock(), {LOST: asdict(Lost(min(steps), {cause.value: sum(samples)}))})
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for table in ("reports", "receipts"):
+            self._database.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in numbers])  # noqa: S608
+
+    def _add(self, era: int, at: float, body: dict[str, Any]) -> int:
+        row = (era, at, json.dumps(body))
+        seq = self._database.execute("INSERT INTO reports (era, completed_at, body) VALUES (?, ?, ?)", row).lastrowid
+        surplus = len(self) - self._capacity
+        if surplus > 0:
+            oldest = "SELECT seq FROM reports ORDER BY seq LIMIT ?"
+            self._database.execute(f"DELETE FROM reports WHERE seq IN ({oldest})", (surplus,))  # noqa: S608  our own
+            self._database.execute("UPDATE losses SET dropped = dropped + ?", (surplus,))
+        assert seq is not None
+        return seq
+
+    def pending(self, limit: int, after: int = 0) -> list[Pending]:
+        """The oldest unacknowledged reports with a number above `after`."""
+        with self._reporting():
+            rows = self._database.execute(
+                "SELECT seq, era, completed_at, body, COALESCE(receipt, '') "
+                "FROM reports LEFT JOIN receipts USING (seq) WHERE seq > ? ORDER BY seq LIMIT ?",
+                (after, limit),
+            ).fetchall()
+        return [Pending(seq, era, at, _read(json.loads(body), receipt)) for seq, era, at, body, receipt in rows]
+
+    def ack(self, seq: int) -> None:
+        """Forget a report that the coordinator has taken, or refused for good."""
+        with self._transaction():
+            self._forget([seq])
+
+    def __len__(self) -> int:
+        with self._reporting():
+            return int(self._database.execute("SELECT COUNT(*) FROM reports").fetchone()[0])
+
+    @property
+    def dropped(self) -> int:
+        """Reports that were lost for want of room, over the outbox's whole life."""
+        with self._reporting():
+            return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file; what is pending stays in it."""
+        self._database.close()
+
+    def _number_from(self, first: int) -> None:
+        """Begin a new file's numbers at its time of creation, so that a lost outbox's numbers do not come again."""
+        with self._transaction() as database:
+            if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
+                database.execute("INSERT INTO losses VALUES (0)")
+                database.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('reports', ?)", (first,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reporting():
+            self._database.execute("BEGIN IMMEDIATE")
+            with self._database:
+                yield self._database
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(
+                f"Cannot keep reports in {self._path}: {error}; free some space or remove the file."
+            ) from error
+
+
+def _read(body: dict[str, Any], receipt: str) -> StepReport | Lost:
+    return Lost(**body[LOST]) if LOST in body else StepReport(**(body | {"receipt": receipt}))

@@ -1,0 +1,155 @@
+"""What `--device` may say, and which device that is on this machine; decided without touching any device.
+
+The commands check the words before anything starts; what is there is found by `peer.backends.hardware`.
+
+Whether it is worth a try to compile the model's layers: `--compile`, decided before anything is compiled.
+
+What a try costs and gains is measured by `peer.backends.compilation`.
+
+In which precision products are computed, and the loss scale without which half precision loses small gradients.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from auth.errors import ConfigError
+
+CompileMode = Literal["auto", "on", "off"]
+
+LEAST_STEPS = 200  # of the run, still to come
+
+LEAST_HOURS = 1.0  # of this device's stay: a minute or two of compiling is little of them
+
+LEAST_GAIN = 0.05  # of the time of a microbatch, or one may as well go on without
+
+
+@dataclass(frozen=True)
+class Stay:
+    """What this device is about to do."""
+
+    steps_left: int  # global steps of the run
+    hours: float | None  # None: until it is stopped
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was measured, in seconds for one microbatch."""
+
+    plain_s: float
+    compile_s: float  # spent on compiling, once
+    compiled_s: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether compiled layers are so much faster that one should keep them."""
+        return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
+
+
+def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
+    """Whether to compile, and why not.
+
+    On CPUs it is left to who asks for it: there it takes a C++ compiler and a minute or more of one core.
+    """
+    if mode != "auto":
+        return mode == "on", f"--compile {mode}"
+    if not on_gpus:
+        return False, "no GPU"
+    if stay.steps_left < LEAST_STEPS:
+        return False, f"the run has only {stay.steps_left} steps left"
+    if stay.hours is not None and stay.hours < LEAST_HOURS:
+        return False, "the stay is short"
+    return True, ""
+
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+Wanted = Literal["auto", "fp32", "bf16", "fp16"]
+
+FIRST_SCALE = 2.0**16
+
+GROW_AFTER = 2000  # microbatches in a row without an overflow
+
+
+class LossScale:
+    """Multiplies the loss, so that half-precision gradients do not vanish; moved as PyTorch's `GradScaler` moves it.
+
+    Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it again before anybody sees
+    them, and a microbatch that overflowed is computed again: neither a sample nor what was accumulated is lost.
+    """
+
+    def __init__(self, precision: Precision) -> None:
+        self.value = FIRST_SCALE if precision == "fp16" else 1.0
+        self._grows = precision == "fp16"
+        self._successes = 0
+
+    def lower(self) -> None:
+        """Halve it, down to 1, after a microbatch that overflowed, however far that one had to go down."""
+        self._successes = 0
+        self.value = max(1.0, self.value / 2)
+
+    def succeeded(self) -> None:
+        """Count a microbatch that did not overflow; after many in a row the scale doubles."""
+        self._successes += 1
+        if self._grows and self._successes == GROW_AFTER:
+            self._successes = 0
+            self.value *= 2
+
+
+DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
+
+JAX_DEVICES = ("tpu", "jax")
+
+TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
+
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's driver, AMD's, Windows' below Linux
+
+_NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
+
+
+def check_device_name(name: str) -> str:
+    """The name itself; raises `ConfigError` for what no machine has."""
+    if name not in DEVICES and _NUMBERED.fullmatch(name) is None:
+        raise ConfigError(
+            f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}; "
+            "`cuda:1` or `cuda:0,2` chooses among several GPUs."
+        )
+    return name
+
+
+def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
+    """Whether there are a driver's files; without them PyTorch need not be loaded to look for what it drives."""
+    return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
+
+
+def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
+    """The device that `--device` names: `cpu`, `cuda:0,1`, `mps`, `tpu`, or `jax` for whatever JAX finds.
+
+    `cuda` means all GPUs; `auto` takes the TPU, else all GPUs, else Apple's, else the CPU. Raises `ConfigError`.
+    """
+    if check_device_name(name) == "auto":
+        name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"
+    if name == "mps" and not mps:
+        raise ConfigError("`--device mps`: PyTorch finds no Apple GPU here; use `--device cpu`.")
+    if not name.startswith("cuda"):
+        return name
+    if gpus == 0:
+        raise ConfigError(
+            f"`--device {name}`: PyTorch finds no GPU here; use `--device cpu`, or install its CUDA build."
+        )
+    chosen = gpu_numbers(name) or tuple(range(gpus))
+    for number in chosen:
+        if number >= gpus:
+            there = "only `cuda:0` is" if gpus == 1 else f"`cuda:0` to `cuda:{gpus - 1}` are"
+            raise ConfigError(f"`--device {name}`: there is no GPU {number} here; {there}.")
+    return "cuda:" + ",".join(map(str, chosen))
+
+
+def gpu_numbers(name: str) -> tuple[int, ...]:
+    """The GPUs that a name like `cuda:0,2` lists, each once and in order; none where it lists none."""
+    found = _NUMBERED.fullmatch(name)
+    return tuple(sorted({int(number) for number in found[1].split(",")})) if found else ()

@@ -1,0 +1,67 @@
+"""Which distribution this software is, where it was installed from, and the command that adds an optional part to it.
+
+No package index has it under a name of ours: it is installed from a checkout, or from the run that brings it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+DISTRIBUTION = "manyhands-swarm"  # the command and the packages have other names
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # the exact versions, in an installation as in a checkout
+
+
+INSTALLER = "peer/installer"  # in the wheel
+_ADDRESS = re.compile(
+    r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
+)
+FOLDER = "manyhands"  # where it makes its environment, unless told otherwise
+
+
+def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
+    """Fetch a wheel whose address ends in its digest; check it, and only then have it install itself."""
+    place, _, digest = address.partition("#sha256=")
+    name = place.rpartition("/")[2]
+    run = f"python3 {name}/{INSTALLER}" + ("" if folder == FOLDER else f" {shlex.quote(folder)}")
+    return f"curl -fsSLO {shlex.quote(place)}", f"echo '{digest}  {name}' | sha256sum -c && {run}"
+
+
+def update_command(address: str) -> str | None:
+    """The command that installs a run's software in place of this; None where the address names no such wheel.
+
+    A Python that is no environment of its own is the system's, of which the installer would make one: that stays.
+    """
+    folder = FOLDER if sys.prefix == sys.base_prefix else sys.prefix
+    return " && ".join(install_commands(address, folder)) if _ADDRESS.fullmatch(address) else None
+
+
+def how_to_add(extra: str) -> str:
+    """How to add an optional part to this very installation, for the end of an error's sentence."""
+    try:
+        origin = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    return command_to_add(extra, origin)
+
+
+def command_to_add(extra: str, direct_url_json: str | None) -> str:
+    """The same, from the record of the installation's origin that installers leave (PEP 610)."""
+    origin = json.loads(direct_url_json or "{}")
+    address = str(origin.get("url", ""))
+    place = Path(url2pathname(urlsplit(address).path))
+    if not address or (address.startswith("file:") and not place.exists()):
+        return f"install this software again, with its extra `{extra}`"
+    if origin.get("dir_info", {}).get("editable"):
+        wanted = ["--editable", f"{place}[{extra}]"]
+    else:
+        digest = origin.get("archive_info", {}).get("hashes", {}).get("sha256")
+        wanted = [f"{DISTRIBUTION}[{extra}] @ {address}" + (f"#sha256={digest}" if digest else "")]
+    words = ["pip", "--python", sys.executable, "install", "-c", str(CONSTRAINTS), *wanted]
+    return f"run {shlex.join(words)}"

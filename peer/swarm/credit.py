@@ -1,0 +1,194 @@
+"""How many of the samples that a device claims are counted towards a step.
+
+A global step begins when the samples that peers claim fill its batch, so a claim is cut to what is likely: twice what
+the device, or all devices of its member, has lately brought to a step, as the keeper saw it; and for who has brought
+nothing yet, a share of the batch. Both grow with a step that takes longer than usual, so that it always ends. What is
+cut is not lost: it is averaged with the rest.
+
+Who claims samples and does not bring them: found out by each peer in the rounds of which it reduces a part.
+
+Or brings what cannot be taken, or names a weight in the round that its record is far from.
+
+A round with fewer samples than were claimed fails and would be tried for ever. So from then on only what a device has
+really brought counts, and what it accumulates beyond; after false claims in two rounds, no more than it brings. Whose
+parts were refused is not counted until it has brought some that were taken; after the second time no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from peer.swarm.records import MAX_CREDITS, KnownPeer
+
+GROWTH = 2.0  # so much more than lately is believed at once
+
+HEADROOM = 2.0  # of weights above that: who counts them may know of less than who began the round
+
+REMEMBERED_STEPS = 8
+
+DOUBTED_SHARE = 0.01  # of a batch: even who has claimed falsely is believed so much more, with patience all
+
+
+@dataclass(frozen=True)
+class Allowances:
+    """What is believed of each peer towards the step that is being filled."""
+
+    target: int  # samples of the batch
+    share: float = 1.0  # see `peer.verification.receipts.newcomer_share`
+    patience: float = 1.0  # by how much the step takes longer than usual; at least 1
+    usual_s: float = 0.0  # that a step takes; 0: not known
+    credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples lately brought to one step
+    missing: Mapping[str, int] = field(default_factory=dict)  # peer ID -> what it claims towards this step and has not
+    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples that it brought, after false claims
+    refused: frozenset[str] = frozenset()  # peer IDs: what they sent to the last round was not taken
+
+    def of(self, peer_ids: Sequence[str]) -> float:
+        """Samples that these devices, of one member, may together be counted with."""
+        credit = sum(self.credits.get(peer_id, 0) for peer_id in peer_ids)
+        return max(self.share * self.target, GROWTH * credit) * self.patience
+
+    def samples(self, peer: KnownPeer) -> float:
+        """How many of one device's samples are counted, before its member's others are looked at."""
+        if peer.peer_id in self.refused:
+            return 0
+        claimed = max(0, peer.record.samples - self.missing.get(peer.peer_id, 0))
+        most = self.of([peer.peer_id])
+        if peer.peer_id in self.doubted:
+            most = min(most, self.doubted[peer.peer_id] + DOUBTED_SHARE * self.target * self.patience)
+        return min(claimed, most)
+
+    def rate(self, peer: KnownPeer) -> float:
+        """How many of its samples per second are believed; all, as long as nobody knows how long a step takes."""
+        most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
+        return min(peer.record.rate, most)
+
+    def weight_caps(self, peers: Iterable[KnownPeer]) -> dict[str, float]:
+        """The most weight that each of these trainers is given in a round: twice what is believed of it.
+
+        A member's allowance is divided among its devices as they claim, and a device that claims little has its equal
+        share all the same: its record may be an old one. So nothing is cut that was counted towards the batch.
+        """
+        caps = {}
+        for devices in _by_member(peers).values():
+            most = HEADROOM * self.of([device.peer_id for device in devices])
+            claimed = sum(device.record.samples for device in devices)
+            for device in devices:
+                share = device.record.samples / claimed if claimed else 0.0
+                caps[device.peer_id] = most * max(share, 1 / len(devices))
+        return caps
+
+    @property
+    def newcomers_cap(self) -> float:
+        """The same for a device of which nothing is known."""
+        return HEADROOM * self.of([])
+
+    def counted(self, peers: Iterable[KnownPeer]) -> int:
+        """The samples of all these trainers that count towards the step."""
+        sums = [
+            min(sum(map(self.samples, devices)), self.of([device.peer_id for device in devices]))
+            for devices in _by_member(peers).values()
+        ]
+        return int(sum(sums))
+
+
+def _by_member(peers: Iterable[KnownPeer]) -> dict[str, list[KnownPeer]]:
+    members: dict[str, list[KnownPeer]] = {}
+    for peer in peers:
+        members.setdefault(peer.member, []).append(peer)
+    return members
+
+
+class CreditBook:
+    """What each device has lately brought to a step, as the keeper sees it in the rounds that it reduces."""
+
+    def __init__(self) -> None:
+        self._brought: dict[str, deque[int]] = {}
+        self._lasted: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+
+    def take(self, weights: Mapping[str, float], seconds: float, allowed: Callable[[Sequence[str]], float]) -> None:
+        """A step was taken with these samples, after so many seconds; nobody's credit grows faster than `GROWTH`."""
+        self._lasted.append(seconds)
+        for peer_id in self._brought.keys() | weights.keys():
+            weight = weights.get(peer_id, 0.0)
+            credited = min(weight, GROWTH * allowed([peer_id])) if weight >= 0 else 0.0  # false for no number
+            self._brought.setdefault(peer_id, deque(maxlen=REMEMBERED_STEPS)).append(int(credited))
+        self._brought = {peer_id: steps for peer_id, steps in self._brought.items() if any(steps)}
+
+    @property
+    def usual_s(self) -> float:
+        """How long a step takes, in seconds; 0 before the first."""
+        return median(self._lasted) if self._lasted else 0.0
+
+    def credits_above(self, samples: float) -> dict[str, int]:
+        """Who has brought more than so many samples to one of the last steps, the largest first."""
+        most = {peer_id: max(steps) for peer_id, steps in self._brought.items()}
+        named = sorted((peer_id for peer_id in most if most[peer_id] > samples), key=lambda peer_id: -most[peer_id])
+        return {peer_id: most[peer_id] for peer_id in named[:MAX_CREDITS]}
+
+
+HONEST_SHARE = 0.9  # of a claim; a peer may have dropped a microbatch since its record
+
+FALSE_ROUNDS = 2
+
+LOST_ROUNDS = 2  # towards one step
+
+WEIGHT_MARGIN = 4.0  # times what the record says: so much may come between the record and the round
+
+
+class FalseClaims:
+    """What rounds have shown of claims."""
+
+    def __init__(self) -> None:
+        self.missing: dict[str, int] = {}  # peer ID -> claimed towards the step that is being filled, and not brought
+        self.doubted: dict[str, int] = {}  # peer ID -> brought to the last round, by those who claimed falsely
+        self.refused: frozenset[str] = frozenset()  # peer IDs that are not counted
+        self._false: dict[str, set[float]] = {}  # peer ID -> times of its false records
+        self._lost: Counter[str] = Counter()  # peer ID -> rounds towards this step to which it brought nothing
+        self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were refused
+
+    def are_false(self, peer_id: str) -> bool:
+        """Whether this peer has claimed falsely often enough to be doubted."""
+        return peer_id in self.doubted
+
+    def step_began(self) -> None:
+        """Another step is being filled: what was missing from the one before is no matter any more."""
+        self.missing.clear()
+        self._lost.clear()
+
+    def parts_refused(self, peer_ids: Iterable[str]) -> None:
+        """These were banned from a round for what they sent."""
+        peer_ids = set(peer_ids)
+        self._refusals.update(peer_ids)
+        self.refused |= peer_ids
+
+    def round_ended(
+        self, peers: Iterable[KnownPeer], weights: Mapping[str, float], allowances: Allowances, short: bool
+    ) -> None:
+        """These trainers have brought so many samples; who is not in `weights` was lost, and may come once more."""
+        for peer in peers:
+            peer_id, brought = peer.peer_id, max(0.0, weights.get(peer.peer_id, 0.0))
+            if short and not brought:
+                self._lost[peer_id] += 1
+                if self._lost[peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
+                    self.missing[peer_id] = peer.record.samples
+            if brought > 0 and self._refusals[peer_id] < FALSE_ROUNDS:
+                self.refused -= {peer_id}
+            counted = allowances.samples(peer)
+            if short and 0 < brought < counted:
+                self.missing[peer_id] = int(peer.record.samples - brought)
+                if brought < HONEST_SHARE * counted:
+                    self._false.setdefault(peer_id, set()).add(peer.record.time)
+            if peer_id in self.doubted or len(self._false.get(peer_id, ())) >= FALSE_ROUNDS:
+                self.doubted[peer_id] = int(brought)
+
+
+def is_inflated(named: float, cap: float, claimed: int, most_claimed: int) -> bool:
+    """Whether the weight that a device named in a round is far from its record, and above what is believed of it.
+
+    `most_claimed` is where records end: who has more says no more.
+    """
+    return named > cap and claimed < most_claimed and named > WEIGHT_MARGIN * max(1, claimed)

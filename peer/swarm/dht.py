@@ -1,0 +1,242 @@
+"""A peer's node of the swarm's DHT: started for members only, at the peer's place in the network, and watched.
+
+Finding the keeper again: a DHT that has lost it is told where it is, and the two become one.
+
+Runs in the DHT's own process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing as mp
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+from hivemind.dht import DHT
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.node import DHTNode
+from hivemind.p2p import PeerID
+from hivemind.utils.multiaddr import Multiaddr
+
+from auth.credentials import Credentials
+from auth.errors import SwarmError
+from auth.swarm.authorizer import Clock, PeerRecordValidator, RecordKey, SwarmAuthorizer
+from auth.swarm.hivemind_patches import patch_hivemind
+from peer.averaging.rounds import freeze_imported
+from peer.network.endpoints import one_for_each_peer
+from peer.network.placement import Place
+
+logger = logging.getLogger(__name__)
+
+
+def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
+    """Whose addresses these are, each peer once."""
+    return tuple(PeerID.from_base58(name) for name in dict.fromkeys(each.rpartition("/p2p/")[2] for each in addresses))
+
+
+async def greet(_dht: DHT, node: DHTNode, peer_ids: Sequence[PeerID], addresses: Sequence[str]) -> None:
+    """Ping these peers, which makes them add this one to their routing tables, and this one them.
+
+    The p2p daemon knows where they were when this peer joined, and hears of `addresses` here.
+    """
+    await asyncio.gather(*(_connect(node, address) for address in addresses))
+    await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))
+
+
+async def _connect(node: DHTNode, address: str) -> None:
+    where, _, peer_id = address.rpartition("/p2p/")
+    try:
+        await node.p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
+    except Exception as error:  # noqa: BLE001 - the daemon's own errors: it is tried again in some seconds
+        logger.info("the keeper does not answer at %s: %r", where, error)
+
+
+DAEMON_START_TIMEOUT_S = 60.0
+
+RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
+
+NODE_LOOK_S = 1.0
+
+SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
+
+REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}  # "relayed" is our own patch's
+
+
+class Node(DHT):
+    """hivemind's, in a process of its own."""
+
+    _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # in that process
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        patch_hivemind()  # the node's process and the averagers' are forked from this one
+        super().__init__(*arguments, **options)
+
+    async def _run_coroutine(self, coro: Any, future: Any) -> None:
+        """Hold the task: neither asyncio nor hivemind do, so one that waits for a stream alone would go as garbage."""
+        task = asyncio.current_task()
+        self._held.add(task)
+        try:
+            await super()._run_coroutine(coro, future)
+        finally:
+            self._held.discard(task)
+
+    def run(self) -> None:
+        """What the forked process does.
+
+        It remembers requests for minutes, so in time Python searches all that it was forked with for circles of
+        objects. That would copy some fifty megabytes.
+        """
+        freeze_imported()
+        super().run()
+
+
+def join_dht(
+    run: str,
+    credentials: Credentials,
+    initial_peers: Sequence[str],
+    place: Place,
+    relays: Sequence[str] = (),
+    clock: Clock = time.time,
+) -> tuple[DHT, bool]:
+    """A node at this place, and whether it takes part as a client; raises `SwarmError`.
+
+    One relay that is gone would hold up all others for minutes: then the node starts again with the keeper alone.
+    """
+    dht = start_dht(run, credentials, initial_peers, place, clock, relays)
+    if place.reach != "relayed":
+        return dht, place.reach == "client"
+    if waits_at_relay(dht):
+        return dht, False
+    if relays:
+        logger.info("some of %d volunteers that relay do not answer: trying with the keeper alone", len(relays))
+        dht.shutdown()
+        dht = start_dht(run, credentials, initial_peers, place, clock)
+        if waits_at_relay(dht):
+            return dht, False
+    logger.warning("no relay lets others reach this peer: it takes part as a client")
+    return dht, True
+
+
+def start_dht(
+    run: str,
+    credentials: Credentials,
+    initial_peers: Sequence[str],
+    place: Place,
+    clock: Clock = time.time,
+    relays: Sequence[str] = (),
+) -> DHT:
+    """Start the p2p daemon and the DHT's process, which this forks; raises `SwarmError`.
+
+    `relays`: addresses of volunteers, beside the keeper, through which others reach a relayed peer.
+    """
+    mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
+    key = RecordKey(credentials.device_key.private_der)
+    try:
+        return Node(
+            initial_peers=list(initial_peers),
+            start=True,
+            host_maddrs=list(place.host_maddrs),
+            announce_maddrs=None if place.announce_maddrs is None else list(place.announce_maddrs),
+            identity_path=str(Path(credentials.directory) / "device.key"),
+            check_if_identity_free=False,
+            client_mode=place.reach != "direct",  # only who can be reached directly holds the DHT's records
+            use_auto_relay=place.reach == "relayed",
+            trusted_relays=list(one_for_each_peer([*initial_peers, *relays])) if place.reach == "relayed" else None,
+            force_reachability=REACHABILITY[place.reach],  # what libp2p would find out in minutes
+            startup_timeout=DAEMON_START_TIMEOUT_S,
+            use_ipfs=False,
+            nat_port_map=False,
+            authorizer=SwarmAuthorizer(credentials, key, clock),
+            record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, run, clock)],
+        )
+    except Exception as error:  # hivemind's, its daemon's and the system's own
+        raise SwarmError(
+            f"The swarm cannot be joined ({error}): check that this machine may open connections to "
+            f"{', '.join(initial_peers) or 'others'} and that the run is being served."
+        ) from error
+
+
+def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
+    """Whether a relay lets others reach this peer through it; waits for it as long as that may take."""
+    deadline = time.monotonic() + timeout_s
+    while not any("p2p-circuit" in str(address) for address in dht.get_visible_maddrs(latest=True)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(RELAY_POLL_S)
+    logger.info("a relay lets others reach this peer")
+    return True
+
+
+class NodeWatch:
+    """Looks once a second whether the processes of a peer's node live, and whether its p2p daemon answers.
+
+    Without one of them the peer would stay at its step for good and not know it, and hivemind's calls may never return.
+    So `on_lost`, called once by a thread of its own, is to end the process at once.
+    """
+
+    def __init__(
+        self, dht: DHT, averagers: Sequence[mp.Process], on_lost: Callable[[SwarmError], object], clock: Clock
+    ) -> None:
+        self._dht, self._on_lost, self._clock = dht, on_lost, clock
+        pids = {"DHT process": dht.pid, "p2p daemon": dht.run_coroutine(_daemon_pid)}
+        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        self._processes |= {averager.name: psutil.Process(averager.pid) for averager in averagers}
+        self.heard_at = clock()  # when the daemon last answered
+        self._silent_looks = 0  # not seconds: a machine that slept has not listened either
+        self._answer = self._ask()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="node watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more: the node is about to be shut down."""
+        self._stop.set()
+        self._thread.join()
+
+    def look(self) -> SwarmError | None:
+        """What this peer's node has lost; None if it lives."""
+        for name, process in self._processes.items():
+            if _has_died(process):
+                return SwarmError(
+                    f"The {name} of this peer's swarm node has died: without it no other peer is reached."
+                )
+        self._silent_looks += 1
+        if self._answer.done():
+            if self._answer.exception() is None:
+                self.heard_at, self._silent_looks = self._clock(), 0
+            self._answer = self._ask()
+        if self._silent_looks > SILENT_LOOKS:
+            return SwarmError(f"The p2p daemon of this peer's swarm node has not answered for {SILENT_LOOKS} s.")
+        return None
+
+    def _run(self) -> None:
+        while not self._stop.wait(NODE_LOOK_S):
+            lost = self.look()
+            if lost is not None:
+                self._on_lost(lost)
+                return
+
+    def _ask(self) -> Any:
+        return self._dht.run_coroutine(call_daemon, return_future=True)
+
+
+def _has_died(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # between the two
+        return True
+
+
+async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:
+    pid: int = node.protocol.p2p._child.pid
+    return pid
+
+
+async def call_daemon(_dht: DHT, node: DHTNode) -> None:
+    """Ask the node's p2p daemon for something that it knows."""
+    await node.protocol.p2p.list_peers()

@@ -1,0 +1,163 @@
+"""What every peer says of itself in the DHT, as far as it can be believed: whose it is, its bounds, its times.
+
+Used by `peer.swarm.tracker`, which publishes and reads the records, and by `peer.swarm.view`, which decides what
+follows.
+
+The step beacon: the keeper's signed word on where the run is, near which every peer stays.
+
+It is the keeper's record in the DHT (signed with the keeper's key, whose role its token proves) with a `Course` in it.
+A beacon that is older than one seen before, in era and step, is none; nor is one that the keeper has not renewed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from hivemind.utils.timed_storage import ValueWithExpiration
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
+from peer.config.steering import Steering
+from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
+
+MAX_STEP = 2**40
+
+MAX_ERA = 2**31
+
+MAX_CREDITS = 64  # devices whose share of a step is so large that it must be named
+
+_Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+
+
+class Course(BaseModel):
+    """What only the keeper says in its record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    age_s: _Seconds  # since the step was completed
+    usual_s: _Seconds  # that a step takes; 0 before it is known
+    credits: Annotated[
+        dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=2**31)]],
+        Field(max_length=MAX_CREDITS),
+    ]  # peer ID -> samples that it has lately brought to a step, where they are many
+    steering: Steering = Steering()
+
+
+@dataclass(frozen=True)
+class Beacon:
+    """One beacon: the state after `step` has this sketch."""
+
+    step: int
+    sketch: Sketch
+    time: float  # when it was published, by the keeper's clock
+    course: Course
+    era: int = 0  # how often the run has returned to a checkpoint
+
+
+class BeaconWatch:
+    """Takes each beacon that is seen, and says which one holds."""
+
+    def __init__(self, silent_after_s: float) -> None:
+        self._silent_after_s = silent_after_s
+        self._renewed_at = float("-inf")
+        self.newest: Beacon | None = None
+
+    def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
+        """The beacon that holds at `now` (this peer's seconds), given the one that was just seen, if any."""
+        newest = self.newest
+        if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
+            if newest is None or beacon.time != newest.time:
+                self._renewed_at = now
+            self.newest = newest = beacon
+        return newest if now - self._renewed_at <= self._silent_after_s else None
+
+
+def _order(beacon: Beacon) -> tuple[int, int, float]:
+    return beacon.era, beacon.step, beacon.time
+
+
+def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
+    """The swarm's step: what most members have reached, not behind the beacon and one step at most beyond it.
+
+    `seen` is what lies in the DHT now, perhaps since the keeper has gone; beyond `held` alone, which is renewed, nobody
+    goes.
+    """
+    step = agreed if seen is None else max(agreed, seen.step)
+    return step if held is None else min(max(step, held.step), held.step + 1)
+
+
+MAX_RATE = 1e7  # samples per second
+
+
+class PeerRecord(BaseModel):
+    """One peer's record as it lies in the DHT; untrusted until validated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    token: Annotated[str, Field(max_length=4096)]
+    step: Annotated[int, Field(ge=0, le=MAX_STEP)]  # global steps completed
+    samples: Annotated[int, Field(ge=0, le=2**31)]  # accumulated towards the next
+    rate: Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]  # samples per second
+    time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
+    client_mode: bool
+    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # how often the run had returned to a checkpoint before this state
+    sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
+    course: Course | None = None  # the keeper's alone: with it the record is the step's beacon
+
+
+@dataclass(frozen=True)
+class KnownPeer:
+    """A validated record and whose it is, as its token says."""
+
+    peer_id: str
+    member: str
+    device_id: str
+    role: str
+    record: PeerRecord
+
+
+def read_records(records: Any, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
+    """Validate each record of the DHT's dictionary alone; a bad one is dropped and spoils no other."""
+    known = []
+    for entry in records.values() if isinstance(records, dict) else ():
+        if not isinstance(entry, ValueWithExpiration) or not isinstance(entry.value, dict):
+            continue
+        try:
+            record = PeerRecord.model_validate(entry.value)
+        except ValidationError:
+            continue
+        token = check(record.token)
+        if token is not None:
+            known.append(KnownPeer(token.peer_id, token.member, token.device_id, token.role, record))
+    return known
+
+
+class NewestRecords:
+    """The newest record of each device: an older one that somebody stores again changes nothing.
+
+    A record counts for `lifetime_s` seconds from the time that it names, whatever expiration its owner gave it.
+    """
+
+    def __init__(self, lifetime_s: float) -> None:
+        self._lifetime_s = lifetime_s
+        self._newest: dict[str, KnownPeer] = {}
+
+    def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
+        """The newest record of each of these peers; `now` in the DHT's seconds."""
+        newest: dict[str, KnownPeer] = {}
+        for peer in peers:
+            known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)
+            if -MAX_CLOCK_SKEW_S <= now - known.record.time <= self._lifetime_s + MAX_CLOCK_SKEW_S:
+                newest[peer.peer_id] = known
+        kept = {peer_id: peer for peer_id, peer in self._newest.items() if now - _time_of(peer) <= self._lifetime_s}
+        self._newest = kept | newest
+        return list(newest.values())
+
+
+def _time_of(peer: KnownPeer) -> float:
+    return peer.record.time

@@ -1,0 +1,301 @@
+"""The holder of the state: gives parameters and optimizer to members, and takes them from trusted donors only.
+
+To how many peers at once a donor gives its state, and who is asked to come back (pure).
+
+Each download holds a copy of the whole state, and all of them share one line: fifty joiners at once would take the
+keeper's memory and make every download so slow that none ends before the state is old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+
+import torch
+from hivemind.optim.state_averager import TrainingStateAverager
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils import MPFuture, nested_flatten
+from hivemind.utils.asyncio import aiter_with_timeout
+from hivemind.utils.streaming import combine_from_streaming
+
+from auth.errors import SwarmError
+from auth.swarm.access import AuthorizedAverager, SwarmAccess
+from auth.swarm.authorizer import STATE_READERS
+from peer.averaging.all_reduce import is_finite
+from peer.averaging.rounds import freeze_imported
+from peer.network.least_rate import PATIENCE_S, at_least_rate
+from peer.network.traffic import Traffic
+from peer.reduction.compression import decode
+from peer.swarm.fingerprint import Sketch, sketch_of
+from peer.swarm.records import MAX_ERA, MAX_STEP
+
+AT_ONCE = 4
+
+OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
+
+STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
+
+
+@dataclass
+class Donation:
+    """One download."""
+
+    member: str
+    moved_at: float  # when its last part was taken
+
+
+class Donations:
+    """The downloads that are under way at one donor."""
+
+    def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE) -> None:
+        self._clock, self._at_once = clock, at_once
+        self._under_way: list[Donation] = []
+
+    def begin(self, member: str) -> Donation | None:
+        """A place for one of this member's devices; None: there is none now."""
+        now = self._clock()
+        self._under_way = [each for each in self._under_way if now - each.moved_at < STALLED_S]
+        of_member = sum(each.member == member for each in self._under_way)
+        if len(self._under_way) >= self._at_once or of_member >= OF_ONE_MEMBER:
+            return None
+        donation = Donation(member, now)
+        self._under_way.append(donation)
+        return donation
+
+    def goes_on(self, donation: Donation) -> bool:
+        """Its next part is about to be sent: whether it still has its place."""
+        donation.moved_at = self._clock()
+        return any(each is donation for each in self._under_way)
+
+    def end(self, donation: Donation) -> None:
+        """Give its place back, if it still had one."""
+        self._under_way = [each for each in self._under_way if each is not donation]
+
+
+logger = logging.getLogger(__name__)
+
+STATE_OVERHEAD_BYTES = 1 << 20
+
+LOOK_S = 0.5  # between two looks at how far a download has come
+
+HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
+
+QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
+
+Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
+
+
+class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
+    """Holds parameters and optimizer, gives them to members, and downloads them from trusted donors only."""
+
+    def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
+        self.access, self._traffic = access, traffic
+        self.state_lock = threading.RLock()  # held while a global step changes the state
+        self.era = 0  # how often the run had returned to a checkpoint when this state was taken
+        self.is_downloading = False  # another's state, for which this process waits
+        self._clock = time.monotonic
+        self._donations = Donations(self._clock)
+        self._moves = multiprocessing.Value("q", 0)  # of a download; counted by the forked process, as is the next
+        self._turned_away = multiprocessing.Value("q", 0)
+        super().__init__(*args, **kwargs)
+
+    def run(self) -> None:
+        """What the forked process does."""
+        freeze_imported()
+        super().run()
+
+    @property
+    def turned_away(self) -> int:
+        """How often somebody asked for the state and was told to come back."""
+        return int(self._turned_away.value)
+
+    def get_current_state(self) -> Any:
+        """A consistent copy of the state between two global steps (hivemind's shares the live tensors)."""
+        with self.state_lock, torch.no_grad():
+            metadata, tensors, infos = super().get_current_state()
+            return metadata | {"era": self.era}, [tensor.clone() for tensor in tensors], infos
+
+    def set_step(self, step: int) -> None:
+        """Declare that the state is the one after `step` global steps: the schedule follows, backwards too."""
+        self.local_epoch = step
+        self.scheduler._step_count, self.scheduler.last_epoch = step, step - 1
+        self.scheduler.step()
+
+    def load_state_from_peers(
+        self,
+        *,
+        minimum_step: int = 0,
+        minimum_era: int = 0,
+        adopt_era: bool = True,
+        doubt: Doubt,
+    ) -> bool:
+        """Take the first donor's state that is of `minimum_step` and `minimum_era` or later, fits, and passes `doubt`.
+
+        `adopt_era`: its era is then this peer's; the keeper, whose word on it counts, keeps its own. Nothing is
+        overwritten before; false if no donor had such a state.
+
+        It takes as long as donors send at the least rate; raises `SwarmError` if the averager's process hangs.
+        """
+        refused: list[str] = []
+        while (found := self._download(refused)) is not None:
+            donor, metadata, donated = found
+            facts = metadata if isinstance(metadata, dict) else {}
+            step, era = facts.get("epoch"), facts.get("era")
+            reason = (
+                self._misfit(step, minimum_step, donated)
+                or _misplaced(era, minimum_era)
+                or doubt(donor, int(step or 0), self._sketch(donated))
+            )
+            if reason is None:
+                self._take(int(step or 0), int(era or 0) if adopt_era else self.era, donated)
+                return True
+            logger.warning("the state of %s (step %s) %s: not taken", donor, step, reason)
+            refused.append(donor)
+        return False
+
+    def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
+        """The state (donor, metadata, tensors) of the first donor that was not refused; None if there is none."""
+        future: MPFuture = MPFuture()
+        self._outer_pipe.send(("_load_state_from_peers", [], {"future": future, "refused": tuple(refused)}))
+        moves, moved_at = -1, self._clock()
+        self.is_downloading = True
+        try:
+            while True:
+                try:
+                    found: tuple[str, Any, list[torch.Tensor]] | None = future.result(timeout=LOOK_S)
+                    return found
+                except futures.TimeoutError:
+                    if self._moves.value != moves:
+                        moves, moved_at = self._moves.value, self._clock()
+                    elif self._clock() - moved_at > HUNG_S:
+                        raise SwarmError("The process that downloads the run's state hangs.") from None
+        finally:
+            self.is_downloading = False
+
+    def _state_tensors(self) -> list[torch.Tensor]:
+        return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
+
+    def _misfit(self, step: object, minimum_step: int, donated: Sequence[torch.Tensor]) -> str | None:
+        """Why this peer cannot hold such a state, whoever gave it."""
+        if not isinstance(step, int) or isinstance(step, bool) or not minimum_step <= step <= MAX_STEP:
+            return f"is none of step {minimum_step} or later"
+        own = [tensor.shape for tensor in self._state_tensors()]
+        if len(donated) < len(own):
+            return f"came with {len(donated)} of {len(own)} tensors"
+        return None if [tensor.shape for tensor in donated] == own else "has other tensors than this peer's"
+
+    def _sketch(self, donated: Sequence[torch.Tensor]) -> Sketch:
+        parameters = len(list(self._local_tensors()))
+        return sketch_of(donated[:parameters], donated[parameters:])
+
+    def _take(self, step: int, era: int, donated: Sequence[torch.Tensor]) -> None:
+        with self.state_lock, torch.no_grad():
+            for tensor, new in zip(self._state_tensors(), donated, strict=True):
+                tensor.copy_(new)
+            self.era = era
+            self.set_step(step)
+
+    async def rpc_download_state(
+        self, request: averaging_pb2.DownloadRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.DownloadData]:
+        """Give the state to a few at once, at the rate that this peer may send; who comes too many is told so."""
+        if not await self.directory.admits(context.remote_id, STATE_READERS):
+            return
+        token = self.directory.token_of(context.remote_id)
+        donation = None if token is None else self._donations.begin(token.member)
+        if donation is None:
+            with self._turned_away.get_lock():
+                self._turned_away.value += 1
+            yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"busy": True}))
+            return
+        try:
+            async for message in self._traffic.sending(super().rpc_download_state(request, context)):
+                if not self._donations.goes_on(donation):
+                    return
+                yield message
+        finally:
+            self._donations.end(donation)
+
+    async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
+        """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state.
+
+        Trainers, whom the keeper asks, may be liars, and one that sends as slowly as it may takes days: so they are
+        asked in a drawn order, and a few for a short time first.
+        """
+        try:
+            donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
+            names = sorted(donors.keys() - {self.peer_id.to_base58(), *refused})
+            random.shuffle(names)
+            may_lie = len(names) > 1 and "keeper" not in self.access.donor_roles
+            quick = names[:QUICK_DONORS] if may_lie else []
+            for name, most_s in [*((name, QUICK_S) for name in quick), *((name, None) for name in names)]:
+                try:
+                    state = await asyncio.wait_for(self._download_from(donors[name]), most_s)
+                except asyncio.TimeoutError:
+                    logger.warning("the state of %s has not come within %s s", name, most_s)
+                    continue
+                if state is not None:
+                    future.set_result((name, *state))
+                    return
+        finally:
+            if not future.done():
+                future.set_result(None)
+
+    def _most_bytes(self) -> int:
+        """What a state may have, over the wire."""
+        own_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
+        return 4 * own_bytes + STATE_OVERHEAD_BYTES
+
+    async def _download_from(self, donor: PeerID) -> tuple[Any, list[torch.Tensor]] | None:
+        """One donor's state, or None; never more bytes than this peer's own state has."""
+        limit = self._most_bytes()
+        metadata, received = None, 0
+        parts: list[Any] = []
+        tensors: list[torch.Tensor] = []
+        self._moves.value += 1
+        try:
+            stub = self.get_stub(self._p2p, donor, namespace=self.prefix)
+            stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), PATIENCE_S)
+            parts_in_time = aiter_with_timeout(stream, timeout=PATIENCE_S)
+            messages = at_least_rate(parts_in_time, averaging_pb2.DownloadData.ByteSize, self._clock)
+            async for message in self._traffic.receiving(messages):
+                self._moves.value += 1
+                received += message.ByteSize()
+                if received > limit:
+                    raise ValueError(f"the state of {donor} is larger than {limit} bytes")
+                if message.metadata:
+                    metadata = self.serializer.loads(message.metadata)
+                    if isinstance(metadata, dict) and metadata.get("busy") is True:
+                        logger.info("%s gives its state to others now", donor)
+                        return None
+                if message.tensor_part.dtype and parts:
+                    tensors.append(decode(combine_from_streaming(parts)))
+                    parts = []
+                parts.append(message.tensor_part)
+            if parts:
+                tensors.append(decode(combine_from_streaming(parts)))
+        except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
+            logger.warning("state of %s could not be downloaded: %r", donor, error)
+            return None
+        return None if metadata is None or not all(map(is_finite, tensors)) else (metadata, tensors)
+
+
+def _misplaced(era: object, minimum_era: int) -> str | None:
+    """Why a state of this era is none that counts."""
+    if not isinstance(era, int) or isinstance(era, bool) or not minimum_era <= era <= MAX_ERA:
+        return f"is none of era {minimum_era} or later"
+    return None
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The live tensors of the optimizer's state, in the order in which hivemind sends them."""
+    return [value for value in nested_flatten(optimizer.state_dict()) if isinstance(value, torch.Tensor)]

@@ -1,0 +1,381 @@
+"""One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
+
+`Swarm` is what the trainer and the keeper use; below it stands `peer.swarm.optimizer`.
+
+What a peer signs of the rounds that it reduced; used by `peer.swarm.swarm`, in the process that holds the swarm's keys.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.p2p import PeerID
+
+from auth.credentials import Credentials
+from auth.errors import SwarmError
+from auth.keys import DeviceKey
+from auth.receipts import Receipt, sign_receipt, whole_samples
+from auth.swarm.access import SwarmAccess
+from auth.swarm.authorizer import Clock, RecordKey
+from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
+from peer.averaging.bandwidth import LineEstimate
+from peer.config.run import RunConfig
+from peer.config.steering import Steering
+from peer.network.placement import Place
+from peer.network.traffic import Traffic
+from peer.reporting.messages import LostCause
+from peer.reporting.metrics import Census, RoundTally
+from peer.reporting.suspicions import Suspicion, Suspicions
+from peer.swarm.dht import NodeWatch, join_dht
+from peer.swarm.fingerprint import Sketch
+from peer.swarm.optimizer import SwarmOptimizer
+from peer.swarm.records import Beacon
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One device in one run."""
+
+    key: DeviceKey
+    run: str
+
+    def receipt(self, era: int, step: int, weights: Mapping[str, float]) -> str:
+        """The signed receipt of the round that led to `step` (peer ID -> samples); empty where nothing was reduced.
+
+        Its own samples are in it, too, which is no evidence: it makes the receipt the same as the others'.
+        """
+        samples = whole_samples(weights)
+        return str(sign_receipt(self.key, Receipt(self.run, era, step, samples))) if samples else ""
+
+
+ANYWHERE = Place()
+
+Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """How one attempt at a global step ended."""
+
+    step: int  # global steps completed afterwards
+    samples: int  # this peer's samples that were averaged in
+    averaged: bool  # whether the step was taken
+    group_size: int
+    group_samples: int | None  # all samples that were averaged
+    averaging_s: float
+    averaged_bytes: int = 0  # that others sent to this peer to be averaged
+    receipt: str = ""  # of what they brought, signed; empty if this peer reduced nothing
+    era: int = 0  # of the state that the step was taken from
+    lost_samples: int = 0
+    lost_reason: str = ""
+
+
+@dataclass(frozen=True)
+class SwarmProgress:
+    """Where the next global step stands."""
+
+    step: int
+    own_samples: int
+    swarm_samples: int
+    target_batch_size: int
+    peers: int
+    samples_per_second: float  # this peer's
+    apart: bool = False  # no keeper has been seen for as long as records hold
+
+
+class Swarm:
+    """The swarm as the trainer sees it; made by `join`, left by `leave`."""
+
+    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer, witness: Witness, watch: NodeWatch) -> None:
+        self._dht, self._watch = dht, watch
+        self._optimizer = optimizer
+        self._witness = witness
+        self._rounds = futures.ThreadPoolExecutor(
+            1, "averaging"
+        )  # its thread starts with the first round in background
+        self._overlapping: Round | None = None
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        config: RunConfig,
+        model: torch.nn.Module,
+        credentials: Credentials,
+        initial_peers: Sequence[str],
+        place: Place = ANYWHERE,
+        relays: Sequence[str] = (),
+        traffic: Traffic | None = None,
+        clock: Clock = time.time,
+        on_suspicion: Callable[[Suspicion], None] = lambda _: None,
+        on_lost: Callable[[SwarmError], object] = lambda _: None,
+    ) -> Swarm:
+        """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
+
+        `on_lost` hears, by a thread of its own, that one of these processes has died or answers no more.
+        Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
+        """
+        dht, is_client = join_dht(config.run.name, credentials, initial_peers, place, relays, clock)
+        token, key = credentials.access_token(clock()), RecordKey(credentials.device_key.private_der)
+        keeper_ids = [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers]
+        donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
+        access = SwarmAccess(credentials, config.run.name, donors, clock)
+        optimizer = SwarmOptimizer(
+            access=access,
+            key=key,
+            role=token.role,
+            config=config,
+            model=model,
+            dht=dht,
+            keeper_ids=keeper_ids,
+            traffic=traffic or Traffic(),
+            line=LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
+            suspicions=Suspicions(on_suspicion, clock),
+            client_mode=is_client,
+        )
+        optimizer.restore(0)
+        optimizer.tracker.publish()
+        optimizer.tracker.start()
+        watch = NodeWatch(dht, (optimizer.grad_averager, optimizer.state_averager), on_lost, clock)
+        return cls(dht, optimizer, Witness(credentials.device_key, config.run.name), watch)
+
+    @property
+    def step(self) -> int:
+        """Global steps completed by this peer's state."""
+        return int(self._optimizer.local_epoch)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the swarm has come further than this peer's state."""
+        return self._optimizer.tracker.swarm_step > self.step
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that holds the state (LAMB), for checkpoints."""
+        return self._optimizer.opt
+
+    @property
+    def sketch(self) -> Sketch:
+        """A short summary of this peer's state."""
+        return self._optimizer.tracker.sketch
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """The trained parameters, in the order in which they are sketched."""
+        return list(self._optimizer.state_averager.main_parameters)
+
+    def await_beacon(self, patience_s: float) -> Beacon | None:
+        """The keeper's word on where the swarm is; None if it has not been heard of by then."""
+        deadline = time.monotonic() + patience_s
+        while (beacon := self._optimizer.tracker.course.beacon) is None and time.monotonic() < deadline:
+            if self._optimizer.interrupted.wait(GROUP_POLL_S):
+                break
+        return beacon
+
+    @property
+    def sees_keeper(self) -> bool:
+        """Whether the keeper was in the swarm when this peer looked last."""
+        return self._optimizer.tracker.view.keepers > 0
+
+    @property
+    def addresses(self) -> list[str]:
+        """This peer's libp2p multiaddresses."""
+        return [str(address) for address in self._dht.get_visible_maddrs()]
+
+    @property
+    def heard_at(self) -> float:
+        """When this peer's own p2p daemon last answered (Unix seconds)."""
+        return self._watch.heard_at
+
+    def keeper_at(self, addresses: Sequence[str]) -> None:
+        """The keeper is reached there now: it is looked for there whenever this peer does not see it."""
+        self._optimizer.tracker.keeper_at(addresses)
+
+    def line_is_due(self) -> bool:
+        """Whether the line is to be measured (again) now; true once each time."""
+        return self._optimizer.line.is_due()
+
+    def line_measured(self, rate: float) -> None:
+        """The line has this rate (bytes per second), the slower direction of the two."""
+        self._optimizer.line.measured(rate)
+        self._optimizer.declare_line()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the operator wants everybody to wait; a run that has ended is waited for no longer."""
+        return self._optimizer.tracker.course.steering.paused and not self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this peer's state is the run's last."""
+        return self._optimizer.tracker.course.steering.has_ended(self.step)
+
+    def steer(self, steering: Steering) -> None:
+        """The keeper alone: let everybody do what the operator wants."""
+        self._optimizer.tracker.steer(steering)
+
+    def add(self, samples: int) -> None:
+        """Count a microbatch whose gradient (summed over samples) was added to `.grad`."""
+        self._optimizer.add(samples)
+
+    def begin_training(self) -> None:
+        """Tell the others to wait for this peer when they average."""
+        self._optimizer.tracker.begin_training()
+
+    def advance(self, collect: Callable[[], None] = lambda: None) -> StepOutcome | None:
+        """Take the next global step if its batch is full; None while it is not.
+
+        `collect` brings to `.grad` what was accumulated elsewhere, when it is wanted. An outcome with `averaged` False
+        has lost `lost_samples`, or none if the round will be tried again. Where the run allows delayed steps, the batch
+        is averaged in the background, and the step is taken by the first call after that.
+        """
+        optimizer = self._optimizer
+        if self._overlapping is not None:
+            return self._conclude(self._overlapping, collect)
+        tracker = optimizer.tracker
+        if tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone:
+            return self._catch_up()
+        optimizer.prepare_averaging()
+        if not optimizer.is_due or (optimizer.may_overlap and optimizer.others_arrive):
+            return None
+        collect()
+        if optimizer.may_overlap:
+            optimizer.grad_averager.hold()
+            self._overlapping = self._rounds.submit(self._average)
+            return None
+        return self._step(*self._average())
+
+    def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
+        """Before leaving: what came of a round in the background, which must not be waited for any longer."""
+        self.interrupt()
+        if self._overlapping is None:
+            return None
+        futures.wait([self._overlapping])
+        return self._conclude(self._overlapping, collect)
+
+    def _average(self) -> tuple[AveragedGroup | None, float]:
+        began = time.perf_counter()
+        return self._optimizer.average_when_due(), time.perf_counter() - began
+
+    def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
+        """Take the step of a round in the background; if it came to nothing, everything is as before it."""
+        while self._optimizer.is_ahead and not (overlapping.done() or self._optimizer.interrupted.is_set()):
+            futures.wait([overlapping], GROUP_POLL_S)
+        if not overlapping.done():
+            return None
+        self._overlapping = None
+        group, seconds = overlapping.result()
+        if group is None:
+            self._optimizer.take_back()
+            return None
+        collect()  # what was computed beside the round is for the next step
+        return self._step(group, seconds)
+
+    def _step(self, group: AveragedGroup | None, seconds: float) -> StepOutcome | None:
+        if group is None:
+            return None
+        samples = self._optimizer.grad_averager.due_samples
+        self._optimizer.take_step()
+        era = self._optimizer.state_averager.era
+        return StepOutcome(
+            self.step,
+            samples,
+            True,
+            group.size,
+            group.samples,
+            seconds,
+            group.averaged_bytes,
+            receipt=self._witness.receipt(era, self.step, group.counted),
+            era=era,
+        )
+
+    def _catch_up(self) -> StepOutcome:
+        reason = self._why_lost()
+        lost = self._optimizer.drop_gradients()
+        began = time.perf_counter()
+        self._optimizer.download_state()
+        seconds = time.perf_counter() - began
+        reason = reason if lost else ""
+        return StepOutcome(self.step, 0, False, 0, None, seconds, lost_samples=lost, lost_reason=reason)
+
+    def _why_lost(self) -> str:
+        """What brings this peer to take another's state, and so loses what it holds."""
+        optimizer = self._optimizer
+        if optimizer.tracker.is_undone:
+            return LostCause.UNDONE.value
+        if optimizer.tracker.swarm_step <= self.step:
+            return LostCause.OUT_OF_SYNC.value
+        return (LostCause.AVERAGING if optimizer.attempts else LostCause.LATE).value
+
+    def download_state(self) -> bool:
+        """Take a trusted donor's state; false if there is none."""
+        return self._optimizer.download_state()
+
+    @property
+    def is_downloading(self) -> bool:
+        """Whether this peer waits for another's state, which may take hours on a slow line."""
+        return bool(self._optimizer.state_averager.is_downloading)
+
+    @property
+    def turned_away(self) -> int:
+        """How often another peer asked this one for its state while it gave it to others."""
+        return int(self._optimizer.state_averager.turned_away)
+
+    def restore(self, step: int, era: int | None = None) -> None:
+        """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint).
+
+        A newer `era`, the keeper's word, has everybody return to this state who is further.
+        """
+        self._optimizer.restore(step, era)
+
+    @property
+    def era(self) -> int:
+        """How often the run had returned to a checkpoint when this peer's state was taken."""
+        return int(self._optimizer.state_averager.era)
+
+    def frozen_state(self) -> Any:
+        """A context in which no global step changes the state."""
+        return self._optimizer.state_averager.state_lock
+
+    def progress(self) -> SwarmProgress:
+        """Where the next global step stands."""
+        tracker = self._optimizer.tracker
+        progress = tracker.global_progress
+        return SwarmProgress(
+            step=self.step,
+            own_samples=self._optimizer.grad_averager.due_samples,
+            swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
+            target_batch_size=self._optimizer.target_batch_size,
+            peers=tracker.view.trainers,
+            samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
+            apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
+        )
+
+    @property
+    def rounds(self) -> RoundTally:
+        """How this peer's rounds of averaging have ended."""
+        return self._optimizer.rounds.tally
+
+    @property
+    def census(self) -> Census:
+        """Who takes part: peers by role and reachability, this one included."""
+        return self._optimizer.tracker.view.census
+
+    def interrupt(self) -> None:
+        """Let `advance` no longer wait for others, because this peer is about to leave; called from any thread."""
+        self._optimizer.interrupted.set()
+
+    def leave(self) -> None:
+        """Say goodbye and stop every process that `join` started."""
+        self._watch.stop()
+        self.interrupt()
+        self._rounds.shutdown()
+        self._optimizer.shutdown()
+        self._dht.shutdown()

@@ -1,0 +1,273 @@
+"""How far the swarm is towards its next global step: publishes this peer's signed record in the DHT, reads all others'.
+
+hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one
+begins a step only when the samples have really been reported, and believes what `peer.swarm.view` makes of the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from hivemind.dht import DHT
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
+from hivemind.p2p import PeerID
+from hivemind.utils import get_dht_time
+
+from auth.swarm.access import SwarmAccess
+from auth.swarm.authorizer import RecordKey, checked_token, peers_key
+from auth.tokens import AccessToken
+from peer.config.steering import Steering
+from peer.reduction.findings import Finding
+from peer.reduction.weight_caps import WeightCaps
+from peer.reporting.suspicions import Suspicions
+from peer.swarm.credit import GROWTH, CreditBook
+from peer.swarm.dht import greet, peer_ids_of
+from peer.swarm.fingerprint import Sketch, drifted
+from peer.swarm.records import MAX_RATE, Course, KnownPeer, NewestRecords, PeerRecord, read_records
+from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
+
+logger = logging.getLogger(__name__)
+
+
+class StepTracker(ProgressTracker):
+    """hivemind's tracker over our records; see the module's docstring."""
+
+    def __init__(
+        self,
+        dht: DHT,
+        *,
+        access: SwarmAccess,
+        key: RecordKey,
+        role: str,
+        keeper_ids: Iterable[PeerID] = (),
+        newcomer_share: float,
+        caps: WeightCaps,
+        suspicions: Suspicions,
+        metadata_expiration: float,
+        **kwargs: Any,
+    ) -> None:
+        self.local_progress: LocalTrainingProgress
+        self.era = 0  # how often the run had returned to a checkpoint when this peer's state was taken
+        self.course = SwarmCourse(
+            own_id=dht.peer_id.to_base58(),
+            is_keeper=role == "keeper",
+            silent_after_s=metadata_expiration / 2,  # the keeper publishes twice as often, and oftener
+            first_step_s=metadata_expiration,
+            least_share=newcomer_share,
+            suspicions=suspicions,
+        )
+        self._caps = caps
+        self._newest = NewestRecords(metadata_expiration)
+        self._credits = CreditBook()
+        self._own_token = access.credentials.access_token(access.clock())
+        self._access = access
+        self._role = role
+        self._training = role == "keeper"
+        self._steering = Steering()
+        self._sketch: tuple[int, Sketch] = (-1, ())
+        self._keeper_ids = tuple(keeper_ids)
+        self._keeper_addresses: tuple[str, ...] = ()  # that were told since the join
+        self._greeted_at = float("-inf")
+        self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
+        self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
+        super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
+        self.training_progress_key = peers_key(access.run)
+        self._owner = RSASignatureValidator(key).local_public_key
+        self.heartbeat_s = self.metadata_expiration / 4
+
+    @property
+    def ready_to_update_epoch(self) -> bool:
+        """Whether the samples that were really reported fill the global batch of this peer's next step."""
+        progress = self.global_progress
+        return progress.epoch == self.local_progress.epoch and progress.samples_accumulated >= self.target_batch_size
+
+    @property
+    def swarm_step(self) -> int:
+        """The swarm's step as far as this peer knows."""
+        return int(self.global_progress.epoch)
+
+    @property
+    def keeper_may_be_late(self) -> bool:
+        """Whether the keeper was there a short while ago: its record, or the look at it, may only be delayed."""
+        return get_dht_time() - self._keeper_seen_at < self.metadata_expiration
+
+    def set_sketch(self, step: int, sketch: Sketch) -> None:
+        """The sketch of this peer's parameters after `step`; goes out with the reports of that step."""
+        self._sketch = (step, sketch)
+
+    def begin_step_after(self, step: int, era: int) -> None:
+        """This peer's state is the one after `step`; call while updates are paused.
+
+        What was known of the swarm's progress is of an older era where this one is newer: it went further.
+        """
+        if era > self.era:
+            self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
+        self.era = era
+        self.update_epoch(new_epoch=step)
+
+    @property
+    def sketch(self) -> Sketch:
+        """That of this peer's own state."""
+        return self._sketch[1]
+
+    def carry_over(self, samples: int) -> None:
+        """This many samples are towards the step that just began, computed before it; call while updates are paused."""
+        self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
+        self.should_report_progress.set()
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the keeper's parameters after this very step are clearly others than this peer's."""
+        step, sketch = self._sketch
+        return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
+
+    def round_ended(self, weights: Mapping[str, float], *, short: bool) -> None:
+        """A round towards the next step averaged these samples (peer ID -> samples), as far as this peer reduced it.
+
+        `short`: they were too few. If they were enough, the step follows, and the keeper credits who brought them.
+        """
+        if not weights:
+            return
+        step = self.local_progress.epoch
+        if not short and self._role == "keeper":
+            self._credits.take(weights, self.course.age_s(time.monotonic()), self.course.allowances.of)
+        self.course.round_ended(step, weights, short)
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the run has returned to a checkpoint since this peer took its state: what came after is undone."""
+        return self._role != "keeper" and self.course.era > self.era
+
+    def heed(self, findings: Iterable[Finding]) -> None:
+        """What the averager has found out about others in the rounds since, successful ones and failed ones."""
+        step, findings = self.local_progress.epoch, list(findings)
+        refused = {found.peer_id: found.detail for found in findings if found.kind == "parts"}
+        self.course.parts_refused(step, refused)
+        self.course.suspect_all((found for found in findings if found.kind != "parts"), step)
+
+    def steer(self, steering: Steering) -> None:
+        """What the operator wants: goes into the keeper's beacon, by which this peer goes itself, too."""
+        if steering != self._steering:
+            self._steering = steering
+            self.should_report_progress.set()
+
+    def begin_training(self) -> None:
+        """From now on the others wait for this peer when they average."""
+        self._training = True
+
+    def publish(self, timeout_s: float = 10.0) -> bool:
+        """Store this peer's record now; true if any node took it."""
+        now = get_dht_time()
+        return bool(
+            self.dht.store(
+                key=self.training_progress_key,
+                subkey=self._owner,
+                value=self._record(now).model_dump(),
+                expiration_time=now + self.metadata_expiration,
+                return_future=True,
+            ).result(timeout_s)
+        )
+
+    def _record(self, now: float) -> PeerRecord:
+        progress = self.local_progress
+        return PeerRecord(
+            token=self._access.credentials.token_jwt,
+            step=progress.epoch,
+            samples=claim_of(progress.samples_accumulated, self.target_batch_size),
+            rate=min(float(progress.samples_per_second), MAX_RATE),
+            time=now,
+            training=self._training,
+            era=self.era,
+            client_mode=self.client_mode,
+            sketch=self._sketch[1] if self._sketch[0] == progress.epoch else (),
+            course=self._course() if self._role == "keeper" else None,
+        )
+
+    def _course(self) -> Course:
+        """What makes the keeper's record the beacon; credits are named where they exceed what anybody may claim."""
+        allowances = self.course.allowances
+        return Course(
+            age_s=self.course.age_s(time.monotonic()),
+            usual_s=self._credits.usual_s,
+            credits=self._credits.credits_above(allowances.share * allowances.target / GROWTH),
+            steering=self._steering,
+        )
+
+    async def _progress_reporter(self) -> None:
+        """Publish the record whenever progress is reported, and as a heartbeat."""
+        loop = asyncio.get_running_loop()
+        while not self.shutdown_triggered.is_set():
+            await loop.run_in_executor(None, self.should_report_progress.wait, self.heartbeat_s)
+            self.should_report_progress.clear()
+            if self.shutdown_triggered.is_set():
+                break
+            await loop.run_in_executor(None, self._publish_quietly)
+
+    def _publish_quietly(self) -> None:
+        try:
+            self.publish()
+            self._greet_lost_keeper()
+        except Exception as error:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
+            logger.info("this peer's record was not stored: %r", error)
+            time.sleep(min(1.0, self.heartbeat_s))
+
+    def _greet_lost_keeper(self) -> None:
+        """A keeper that was restarted knows nobody: let it know this peer, as at joining."""
+        if self._keeper_ids and self.view.keepers == 0 and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
+            self._greeted_at = get_dht_time()
+            greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
+            self.dht.run_coroutine(greeting, return_future=True)
+
+    def keeper_at(self, addresses: Iterable[str]) -> None:
+        """The keeper is reached there now."""
+        self._keeper_addresses = tuple(addresses)
+        self._keeper_ids = peer_ids_of(self._keeper_addresses)
+        self._greeted_at = float("-inf")
+
+    def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
+        """Turn the records (a dictionary of values with expirations) into hivemind's form; keeps the view beside it."""
+        now = get_dht_time()
+        own = self.local_progress
+        records = self._newest.take(read_records(metadata, self._check), now)
+        self.view = view = self.course.look(self._with_own(records), self.target_batch_size, time.monotonic())
+        self._caps.publish(*self.course.weight_caps())
+        if view.keepers:
+            self._keeper_seen_at = now
+        samples = view.samples
+        remaining_s = max(0, self.target_batch_size - samples) / view.rate if view.rate > 0 else float("inf")
+        return GlobalTrainingProgress(
+            epoch=max(view.step, own.epoch) if view.trainers == 0 else view.step,
+            samples_accumulated=samples,
+            target_batch_size=self.target_batch_size,
+            num_peers=view.averaging,
+            num_clients=0,
+            eta_next_epoch=now + remaining_s,
+            next_fetch_time=now + min(self.max_refresh_period, max(self.min_refresh_period, remaining_s / 4)),
+        )
+
+    def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
+        """The records with this peer's own as it is now, not as it was last published."""
+        own_id = self.dht.peer_id.to_base58()
+        others = [peer for peer in peers if peer.peer_id != own_id]
+        if not self._training:
+            return others
+        token, record = self._own_token, self._record(get_dht_time())
+        return [*others, KnownPeer(own_id, token.member, token.device_id, self._role, record)]
+
+    def _check(self, jwt: str) -> AccessToken | None:
+        return checked_token(self._access.credentials, jwt, self._access.clock())
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Stop tracking and tell the others not to wait for this peer."""
+        for event in self.shutdown_triggered, self.should_report_progress, self.global_state_updated:
+            event.set()
+        if self.is_alive():
+            self.shutdown_complete.wait(timeout)
+        self._training = False
+        self._publish_quietly()

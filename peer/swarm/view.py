@@ -1,0 +1,285 @@
+"""Where the swarm is, as one peer sees it: what the records say, and how much of it is believed.
+
+The loudest claim does not win. A step is the swarm's when most members have reached it, near the keeper's beacon;
+samples count as far as each member is believed (`peer.swarm.credit`). Who claims what cannot be is named
+(`peer.reporting.suspicions`).
+
+What more than half of the members say. A person has one vote, however many devices it brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from auth.swarm.authorizer import TRAINING_ROLES
+from peer.config.steering import Steering
+from peer.reduction.findings import Finding
+from peer.reporting.metrics import Census, census_of
+from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
+from peer.swarm.credit import Allowances, FalseClaims, is_inflated
+from peer.swarm.fingerprint import Sketch, drifted
+from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
+from peer.verification.receipts import newcomer_share
+
+
+def agreed_step(claims: Mapping[str, Sequence[int]]) -> int:
+    """The highest step that more than half of the members have reached, each with more than half of its devices.
+
+    `claims` has the steps of each member's devices; 0 if there are none.
+    """
+    votes = [median_low(steps) for steps in claims.values() if steps]
+    return median_low(votes) if votes else 0
+
+
+def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketch:
+    """The sketch that more than half of `members` report, each with all of its devices; empty if there is none.
+
+    `sketches` are (member, sketch) of the devices at one step.
+    """
+    reported = [(member, sketch) for member, sketch in sketches if sketch]
+    for _, candidate in reported:
+        others = {member for member, sketch in reported if drifted(sketch, candidate)}
+        supporters = {member for member, _ in reported} - others
+        if 2 * len(supporters) > members:
+            return candidate
+    return ()
+
+
+STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
+
+STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may the others have come meanwhile
+
+MOST_BATCHES = 8  # that a device claims towards one step
+
+REMEMBERED_SKETCHES = 16  # steps
+
+GREETING_PERIOD_S = 5.0  # peers that miss the keeper look for it so often
+
+MEETING_S = GREETING_PERIOD_S + 1.0
+
+
+@dataclass(frozen=True)
+class SwarmView:
+    """The swarm as one peer sees it in the records of a moment."""
+
+    step: int  # the swarm's
+    samples: int  # that count towards the next step, of the peers at `step`
+    trainers: int  # training peers, whatever their step
+    averaging: int  # peers at `step` that will take part in the next averaging, keeper and auxiliary peers included
+    rate: float  # samples per second of all trainers, as far as believed
+    keepers: int
+    keeper_sketch: Sketch  # the beacon's, if it is of `step`; else empty
+    arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
+    census: Census = ()
+
+
+def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, allowances: Allowances) -> SwarmView:
+    """What the records say of the swarm at `step`, believed as far as the allowances go."""
+    active = [peer for peer in peers if peer.record.training and peer.role in TRAINING_ROLES]
+    trainers = training(active)
+    current = [peer for peer in trainers if peer.record.step == step]
+    return SwarmView(
+        step=step,
+        samples=allowances.counted(current),
+        trainers=len(trainers),
+        averaging=sum(peer.record.step == step for peer in active),
+        rate=sum(map(allowances.rate, trainers)),
+        keepers=sum(peer.role == "keeper" for peer in active),
+        keeper_sketch=beacon.sketch if beacon is not None and beacon.step == step else (),
+        arriving=sum(peer.record.step == step - 1 for peer in active),
+        census=census_of((peer.role, not peer.record.client_mode) for peer in active),
+    )
+
+
+def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
+    """Those who train."""
+    return [peer for peer in peers if peer.record.training and peer.role == "trainer"]
+
+
+def claim_of(accumulated: int, target: int) -> int:
+    """What to claim of so many samples: while rounds fail, a fast device has more of them than others believe."""
+    return min(accumulated, MOST_BATCHES * target)
+
+
+def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:
+    """The steps of each member's devices."""
+    steps: dict[str, list[int]] = {}
+    for peer in peers:
+        steps.setdefault(peer.member, []).append(peer.record.step)
+    return steps
+
+
+def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
+    """The newest beacon among these records; only a keeper's is one."""
+    beacons = [
+        Beacon(peer.record.step, peer.record.sketch, peer.record.time, peer.record.course, peer.record.era)
+        for peer in peers
+        if peer.role == "keeper" and peer.record.training and peer.record.course is not None
+    ]
+    return max(beacons, key=lambda beacon: (beacon.era, beacon.step, beacon.time), default=None)
+
+
+class SwarmCourse:
+    """Follows the records from moment to moment; what it remembers is what makes a claim unlikely."""
+
+    def __init__(
+        self,
+        *,
+        own_id: str,
+        is_keeper: bool,
+        silent_after_s: float,
+        first_step_s: float,
+        least_share: float,
+        suspicions: Suspicions,
+    ) -> None:
+        self._own_id = own_id
+        self._is_keeper = is_keeper
+        self._watch = BeaconWatch(silent_after_s)
+        self._first_step_s = first_step_s  # a step is taken to last so long before anybody knows
+        self._least_share = least_share
+        self._suspicions = suspicions
+        self._step_began: tuple[int, float] = (-1, 0.0)
+        self._peers: dict[str, KnownPeer] = {}  # those of the last look
+        self._claims = FalseClaims()
+        self._met_at: float | None = None  # when this peer first saw anybody who trains
+        self._sketches: dict[int, Sketch] = {}  # step -> what the beacon or most members report
+        self.allowances = Allowances(target=1)
+
+    def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
+        """The swarm as these records show it at `now` (seconds of this peer)."""
+        beacon, era = beacon_of(peers), self.era
+        held = self._watch.look(beacon, now)
+        if self.era != era:
+            self._sketches.clear()  # of steps that are undone
+        if self._watch.newest is not None:  # who has not returned yet is nowhere
+            peers = [peer for peer in peers if peer.record.era == self.era]
+        trainers = training(peers)
+        self._peers = {peer.peer_id: peer for peer in peers}
+        self._met_at = now if trainers and self._met_at is None else self._met_at
+        # the keeper, whose own the beacon is, follows most members however far they have come without it
+        step = nearest_step(agreed_step(steps_by_member(trainers)), beacon, None if self._is_keeper else held)
+        if step != self._step_began[0]:
+            self._begin_step(step, beacon, now)
+        self.allowances = self._allowances(trainers, target, now)
+        view = view_swarm(peers, step, beacon, self.allowances)
+        if not self._is_keeper or self.has_met_all(now):
+            self._remember_sketches(trainers, view)
+        self._look_for_liars(trainers, view.step, target, now)
+        return view
+
+    @property
+    def beacon(self) -> Beacon | None:
+        """The newest one; None before the first."""
+        return self._watch.newest
+
+    @property
+    def era(self) -> int:
+        """The newest beacon's; 0 before the first."""
+        newest = self._watch.newest
+        return 0 if newest is None else newest.era
+
+    @property
+    def steering(self) -> Steering:
+        """What the operator wants, as the newest beacon says."""
+        newest = self._watch.newest
+        return Steering() if newest is None else newest.course.steering
+
+    def sketch_at(self, step: int) -> Sketch:
+        """What the beacon, or without one most members, reported of the state after `step`; empty if unknown."""
+        return self._sketches.get(step, ())
+
+    def round_ended(self, step: int, weights: Mapping[str, float], short: bool) -> None:
+        """Towards `step + 1` each of these brought so many samples; `short`: together fewer than they claimed."""
+        known = list(self._peers.values())  # the tracker's thread may look again meanwhile
+        here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
+        self._claims.round_ended(here, weights, self.allowances, short)
+        for peer in here:
+            if short and self._claims.are_false(peer.peer_id):
+                detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"
+                self.suspect(peer.peer_id, "samples", step, detail)
+        self._look_for_inflated_weights(training(known), step, weights)
+
+    def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
+        """Only those who train claim anything: who has just begun or left may have an old record."""
+        caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
+        for peer in trainers:
+            named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
+            if peer.record.step == step and is_inflated(named, caps[peer.peer_id], claimed, most):
+                self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
+
+    def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
+        """Senders (peer ID -> why) were banned from a round towards `step + 1` for what they sent."""
+        self._claims.parts_refused(reasons)
+        for peer_id, reason in reasons.items():
+            self.suspect(peer_id, "parts", step, reason)
+
+    def weight_caps(self) -> tuple[dict[str, float], float]:
+        """The most weight of each trainer in a round (peer ID -> samples), and that of anybody else."""
+        return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
+
+    def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
+        """Raise a suspicion against another peer, one that is known by its record."""
+        if peer_id == self._own_id:
+            return
+        peer = self._peers.get(peer_id)
+        member, device = (peer.member, peer.device_id) if peer is not None else ("a member", "unknown")
+        self._suspicions.raise_against(Suspicion(peer_id, member, device, kind, step, detail))
+
+    def suspect_all(self, findings: Iterable[Finding], step: int) -> None:
+        """Raise the suspicions that the averager's process found."""
+        for finding in findings:
+            self.suspect(finding.peer_id, finding.kind, step, finding.detail)
+
+    def has_met_all(self, now: float) -> bool:
+        """Whether everybody has had the time to be seen: until then, who came first would be most of the members."""
+        return self._met_at is not None and now - self._met_at >= MEETING_S
+
+    def age_s(self, now: float) -> float:
+        """How long ago the swarm's step began, as far as this peer knows."""
+        return max(0.0, now - self._step_began[1]) if self._step_began[0] >= 0 else 0.0
+
+    def _allowances(self, trainers: list[KnownPeer], target: int, now: float) -> Allowances:
+        newest = self._watch.newest
+        usual_s = newest.course.usual_s if newest is not None else 0.0
+        return Allowances(
+            target=target,
+            share=newcomer_share(len({peer.member for peer in trainers}), self._least_share),
+            patience=max(1.0, self.age_s(now) / (usual_s or self._first_step_s)),
+            usual_s=usual_s,
+            credits=newest.course.credits if newest is not None else {},
+            missing=self._claims.missing,
+            doubted=self._claims.doubted,
+            refused=self._claims.refused,
+        )
+
+    def _begin_step(self, step: int, beacon: Beacon | None, now: float) -> None:
+        began_before_s = beacon.course.age_s if beacon is not None and beacon.step == step else 0.0
+        self._step_began = (step, now - began_before_s)
+        self._claims.step_began()
+
+    def _remember_sketches(self, trainers: list[KnownPeer], view: SwarmView) -> None:
+        at_step = [(peer.member, peer.record.sketch) for peer in trainers if peer.record.step == view.step]
+        agreed = agreed_sketch(at_step, members=len({peer.member for peer in trainers}))
+        sketch = agreed if self._is_keeper else view.keeper_sketch or agreed
+        if sketch:
+            self._sketches[view.step] = sketch
+            for step in sorted(self._sketches)[:-REMEMBERED_SKETCHES]:
+                del self._sketches[step]
+
+    def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
+        """What cannot be, even where this peer sees the others late or a step takes long.
+
+        A keeper that comes back with an older state holds everybody to its step until it has taken theirs: who has
+        been further itself knows that the others can have been.
+        """
+        own = self._peers.get(self._own_id)
+        reached = step if own is None else max(step, own.record.step)
+        horizon = reached + STEPS_AHEAD + int(self.age_s(now) * STEPS_PER_SECOND)
+        for peer in trainers:
+            if peer.record.step > horizon:
+                self.suspect(peer.peer_id, "step", step, f"claims step {peer.record.step}")
+            if peer.record.samples > MOST_BATCHES * target * self.allowances.patience:
+                detail = f"claims {peer.record.samples} samples towards a batch of {target}"
+                self.suspect(peer.peer_id, "samples", step, detail)

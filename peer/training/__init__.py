@@ -1,0 +1,4 @@
+"""Training: the worker's process, its visible loop, the assistant without samples, the first state.
+
+The agent spawns `worker`; the keeper imports `bootstrap`. Nothing else is imported from here.
+"""

@@ -1,0 +1,126 @@
+"""How a worker comes by the run's state: from a checkpoint that its agent fetched over HTTPS, else from a donor.
+
+A checkpoint serves only as long as it is the swarm's state of now, which the keeper's beacon tells: what lies between
+two steps is no smaller than the state itself. So fifty who join a run that has just been started again, or waits, take
+it from the web server; who joins a swarm that has gone on takes it from a donor, which gives it to a few at once and
+then writes a new checkpoint for the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from auth.errors import StorageError
+from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
+from peer.swarm.fingerprint import drifted, sketch_of
+from peer.swarm.state import optimizer_tensors
+from peer.swarm.swarm import Swarm
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.2
+BEACON_WAIT_S = 5.0  # for the first look at the swarm
+RETRY_S = 2.0
+NOTICE_EVERY = 15  # retries
+SEEK_AFTER_S = 60.0  # without the keeper in the swarm; so long again before the next time
+ASK_EVERY = 5  # retries: what a whole laboratory asks of the coordinator from one address is bounded
+
+
+class StateTaking:
+    """One worker's; `hear` is called from the thread that listens to the agent."""
+
+    def __init__(
+        self,
+        swarm: Swarm,
+        model: torch.nn.Module,
+        tell: Callable[[CheckpointWanted | KeeperSought | Notice], None],
+        stop: threading.Event,
+        rng: random.Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self._swarm, self._model, self._tell, self._stop, self._rng = swarm, model, tell, stop, rng
+        self._clock, self._missed_since = clock, clock()
+        self._fetched: queue.Queue[CheckpointFetched] = queue.Queue()
+
+    def hear(self, fetched: CheckpointFetched) -> None:
+        """The agent's answer."""
+        self._fetched.put(fetched)
+
+    def run(self) -> bool:
+        """Until this peer holds the swarm's state; false if told to stop before."""
+        attempts = 0
+        while not self._stop.is_set():
+            if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.download_state():
+                return True
+            self._look_for_keeper()
+            if attempts % NOTICE_EVERY == 0:
+                self._tell(Notice("warning", f"Waiting for the run's state: {self._reason()}"))
+            attempts += 1
+            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # so that those who wait do not all come at once
+        return False
+
+    def _reason(self) -> str:
+        if self._swarm.sees_keeper:
+            return "the keeper gives it to joining peers, a few at once."
+        return "the keeper, which gives it to joining peers, has not been found in the swarm yet."
+
+    def _look_for_keeper(self) -> None:
+        """Have the agent ask for its addresses again where it has been missed for long."""
+        now = self._clock()
+        if self._swarm.sees_keeper:
+            self._missed_since = now
+        elif now - self._missed_since >= SEEK_AFTER_S:
+            self._missed_since = now
+            self._tell(KeeperSought())
+
+    def _from_checkpoint(self) -> bool:
+        fetched = self._ask_agent()
+        if fetched is None or not fetched.directory:
+            return False
+        try:
+            return self._take(fetched.step, Path(fetched.directory))
+        except StorageError as error:
+            logger.warning("the checkpoint of step %d is not taken: %s", fetched.step, error)
+            return False
+        finally:
+            shutil.rmtree(fetched.directory, ignore_errors=True)
+
+    def _ask_agent(self) -> CheckpointFetched | None:
+        self._tell(CheckpointWanted(most_state_bytes(self._model, self._swarm.optimizer)))
+        while not self._stop.is_set():
+            try:
+                return self._fetched.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+        return None
+
+    def _take(self, step: int, directory: Path) -> bool:
+        """Take the state up if it is the one that the keeper's beacon describes."""
+        beacon = self._swarm.await_beacon(BEACON_WAIT_S)
+        if beacon is None or beacon.step != step or not beacon.sketch:
+            logger.info("the checkpoint of step %d is not the swarm's state of now", step)
+            return False
+        with self._swarm.frozen_state():
+            restore_model(self._model, directory)
+            restore_optimizer(self._model, self._swarm.optimizer, directory)
+            moments = optimizer_tensors(self._swarm.optimizer)
+            if drifted(sketch_of(self._swarm.parameters, moments), beacon.sketch):
+                logger.warning("the checkpoint of step %d does not hold the keeper's state", step)
+                return False
+            self._swarm.restore(step, beacon.era)
+        self._tell(Notice("info", f"Took the run's state after step {step} from its checkpoint."))
+        return True
+
+
+def most_state_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """What the files of this run's state can have at most."""
+    tensors = [*model.state_dict().values(), *optimizer_tensors(optimizer)]
+    return int(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) + (1 << 20)

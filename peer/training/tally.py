@@ -1,0 +1,82 @@
+"""What one peer did since the last global step, summed up for its reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peer.backends import MicrobatchResult
+from peer.reporting.messages import Progress, StepReport
+
+if TYPE_CHECKING:
+    from peer.swarm.swarm import StepOutcome, SwarmProgress
+
+
+@dataclass
+class Tally:
+    """Losses weighted by samples, samples lost and time spent, from `began_at` on."""
+
+    began_at: float  # seconds of the loop's clock
+    data_wait_s: float  # the stream's total at `began_at`
+    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see peer.lost_causes
+    lost_reason: str = ""
+    _results: list[MicrobatchResult] = field(default_factory=list)
+
+    def add(self, result: MicrobatchResult) -> None:
+        """Count a microbatch that was contributed."""
+        self._results.append(result)
+
+    def lose(self, samples: int, reason: str) -> None:
+        """Count samples that will not be averaged in; the last reason is the one that people are told."""
+        if samples:
+            self.lost[reason] += samples
+        self.lost_reason = reason or self.lost_reason
+
+    def forget_losses(self) -> None:
+        """Begin the means anew: their microbatches were lost."""
+        self._results.clear()
+
+    def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
+        """The report of a global step just taken; `now` and `data_wait_s` as at the beginning."""
+        results = self._results if outcome.samples > 0 else []
+        elapsed_s = now - self.began_at
+        self.lose(outcome.lost_samples, outcome.lost_reason)
+        return StepReport(
+            step=outcome.step,
+            samples=outcome.samples,
+            loss=weighted_mean([(result.loss, result.samples) for result in results]),
+            mlm_loss=weighted_mean([(result.mlm_loss, result.samples) for result in results]),
+            sop_loss=weighted_mean([(r.sop_loss, r.samples) for r in results if r.sop_loss is not None]),
+            group_size=outcome.group_size,
+            group_samples=outcome.group_samples,
+            averaging_s=outcome.averaging_s,
+            samples_per_second=outcome.samples / elapsed_s if elapsed_s > 0 else 0.0,
+            lost_samples=self.lost.total(),
+            lost_reason=self.lost_reason,
+            lost=dict(self.lost),
+            data_wait_s=data_wait_s - self.data_wait_s,
+            elapsed_s=elapsed_s,
+            averaged_bytes=outcome.averaged_bytes,
+            receipt=outcome.receipt,
+            era=outcome.era,
+        )
+
+    def progress(self, swarm: SwarmProgress) -> Progress:
+        """Where this peer and the swarm stand in the middle of a global step."""
+        return Progress(
+            step=swarm.step,
+            own_samples=swarm.own_samples,
+            swarm_samples=swarm.swarm_samples,
+            target_batch_size=swarm.target_batch_size,
+            peers=swarm.peers,
+            samples_per_second=swarm.samples_per_second,
+            loss=weighted_mean([(result.loss, result.samples) for result in self._results]),
+            apart=swarm.apart,
+        )
+
+
+def weighted_mean(values: list[tuple[float, int]]) -> float | None:
+    """The mean of values weighted by samples; None without any sample."""
+    samples = sum(weight for _, weight in values)
+    return sum(value * weight for value, weight in values) / samples if samples else None

@@ -1,0 +1,127 @@
+"""THE loop: microbatch -> loss -> gradients -> accumulate -> step together.
+
+A trainer that waits while the run is paused: its microbatches come when the operator lets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from peer.backends import Backend
+from peer.reporting.messages import Lost, LostCause, Progress, StepReport
+from peer.training.tally import Tally
+
+if TYPE_CHECKING:
+    from peer.data.batching.batches import Batch
+    from peer.swarm.swarm import StepOutcome, SwarmProgress
+
+
+PROGRESS_INTERVAL_S = 1.0
+
+
+class Batches(Protocol):
+    """A stream of microbatches that knows how long it kept its reader waiting."""
+
+    @property
+    def wait_s(self) -> float: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Swarm(Protocol):
+    """What the loop needs of `peer.swarm.swarm.Swarm`."""
+
+    def begin_training(self) -> None: ...
+
+    def add(self, samples: int) -> None: ...
+
+    def advance(self, collect: Callable[[], None]) -> StepOutcome | None: ...
+
+    def finish(self, collect: Callable[[], None]) -> StepOutcome | None: ...
+
+    def progress(self) -> SwarmProgress: ...
+
+
+def train(
+    backend: Backend,
+    batches: Batches,
+    swarm: Swarm,
+    send: Callable[[Progress | StepReport | Lost], None],
+    should_stop: Callable[[], bool],
+    clock: Callable[[], float],
+) -> None:
+    """Train until `should_stop` or the end of the data; what the swarm has not taken by then is lost, and told."""
+    waiting_samples = 0  # accumulated, and neither averaged in nor lost yet
+    tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+    next_progress_at = clock()
+    for batch in batches:
+        if should_stop():
+            break
+        result = backend.accumulate(batch)
+        if not result.finite:
+            tally.lose(result.samples, LostCause.NON_FINITE.value)
+        else:
+            tally.add(result)
+            waiting_samples += result.samples
+            swarm.begin_training()
+            swarm.add(result.samples)
+
+        outcome = swarm.advance(backend.collect)
+        if outcome is not None:
+            backend.synchronize()
+            waiting_samples -= outcome.samples + outcome.lost_samples
+            if outcome.averaged:
+                send(tally.report(outcome, clock(), batches.wait_s))
+                tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+            else:  # the swarm was ahead: its state was taken, this peer's samples are lost
+                tally.lose(outcome.lost_samples, outcome.lost_reason)
+                tally.forget_losses()
+
+        if clock() >= next_progress_at:
+            next_progress_at = clock() + PROGRESS_INTERVAL_S
+            send(tally.progress(swarm.progress()))
+
+    outcome = swarm.finish(backend.collect)  # a step whose averaging went on beside the last microbatches
+    if outcome is not None:
+        send(tally.report(outcome, clock(), batches.wait_s))
+        waiting_samples -= outcome.samples
+        tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
+    tally.lose(max(0, waiting_samples), LostCause.LEFT.value)
+    if tally.lost:
+        send(Lost(swarm.progress().step + 1, dict(tally.lost)))
+
+
+POLL_S = 0.5
+
+
+class HeldBatches:
+    """The same microbatches, none of them while `is_held`; whoever is told to stop gets the next at once."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        is_held: Callable[[], bool],
+        wait: Callable[[float], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`wait` sleeps so many seconds and says whether to stop; `tell` tells the person at the terminal."""
+        self._batches, self._is_held, self._wait, self._tell = batches, is_held, wait, tell
+
+    @property
+    def wait_s(self) -> float:
+        """How long the text kept its reader waiting; a pause is not the text's doing."""
+        return self._batches.wait_s
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            if self._is_held():
+                self._hold()
+            yield batch
+
+    def _hold(self) -> None:
+        self._tell("The operator has paused the run: waiting.")
+        while self._is_held():
+            if self._wait(POLL_S):
+                return
+        self._tell("The run goes on.")

@@ -1,0 +1,289 @@
+"""The worker: the process that trains or assists. It joins the swarm, takes the keeper's state, runs a loop, leaves.
+
+hivemind forks, so the order matters: the DHT node and the averagers are started before the accelerator is touched and
+before the data path starts its threads. The process never imports gRPC; it talks to its agent through a pipe.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from hivemind.utils.logging import use_hivemind_log_handler
+from transformers import PreTrainedModel
+
+from auth.credentials import Credentials
+from auth.errors import ManyhandsError, SwarmError, WorkerError
+from peer.averaging.low_rank import values_sent
+from peer.backends import Backend
+from peer.backends.choice import choose_backend
+from peer.backends.compilation import compile_if_it_pays
+from peer.backends.hardware import find_device, pick_threads
+from peer.backends.local_steps import own_model, with_local_steps
+from peer.backends.memory import FoundSizes, describe_work, fitting_microbatch_size, is_out_of_memory
+from peer.config.phases import phase_at
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch, BatchStream, open_batches
+from peer.data.batching.phased import PhasedBatches
+from peer.data.batching.synthetic import random_batch
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.limits.usage import require_memory
+from peer.models.build import build_model
+from peer.network.traffic import Throttle, Traffic, require_rate
+from peer.reduction.compression import VALUE_BYTES
+from peer.reporting.messages import (
+    CheckpointFetched,
+    Failed,
+    KeeperAt,
+    LineInDoubt,
+    LineMeasured,
+    Notice,
+    PhaseEntered,
+    Ready,
+    Stop,
+    Stopped,
+    Transferred,
+    WorkerMessage,
+    WorkerPlan,
+)
+from peer.reporting.warnings import SparingReports
+from peer.runtime.devices import Stay
+from peer.runtime.processes import (
+    LOG_FILE,
+    die_with_parent,
+    exit_now,
+    kill_forks_at_end,
+    lead_own_group,
+    write_output_to,
+)
+from peer.swarm.swarm import Swarm
+from peer.training.assistant import assist
+from peer.training.bootstrap import StateTaking
+from peer.training.trainer import HeldBatches, train
+
+SIZES_FILE = "microbatch.json"
+MAX_LOG_BYTES = 5_000_000
+TRAFFIC_EVERY_S = 2.0
+
+
+def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
+    """Main function of the spawned process; whatever goes wrong becomes one `Failed` message."""
+    lead_own_group()
+    die_with_parent(parent_pid)
+    kill_forks_at_end()
+    _write_output_to(Path(plan.data_dir) / LOG_FILE)
+    try:
+        Worker(plan, pipe.send).run(pipe)
+    except ManyhandsError as error:
+        traceback.print_exc()
+        pipe.send(Failed(error.code, error.exit_code, str(error)))
+    except Exception as error:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
+        traceback.print_exc()
+        text = f"The training process failed ({type(error).__name__}: {error}); details are in {LOG_FILE}."
+        pipe.send(Failed(WorkerError.code, WorkerError.exit_code, text, is_out_of_memory(error)))
+
+
+class Worker:
+    """One stay in the swarm."""
+
+    def __init__(self, plan: WorkerPlan, send: Callable[[WorkerMessage], None]) -> None:
+        self._plan = plan
+        self._traffic = Traffic(Throttle(plan.upload_rate), Throttle(plan.download_rate))
+        self._send = send
+        self._sending = threading.Lock()
+        self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
+        self._stop = threading.Event()
+        self._swarm: Swarm | None = None
+        self._keeper_at = plan.initial_peers  # as it was told last
+        self._taking: StateTaking | None = None
+
+    def run(self, pipe: Connection) -> None:
+        """Join, train until told to stop, leave."""
+        threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
+        plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
+        config = RunConfig.from_json(plan.run_config_json)
+        credentials = Credentials(Path(plan.credentials_dir))
+        torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
+        vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
+        model = build_model(config, vocabulary, special)
+        assists = credentials.access_token(time.time()).role == "auxiliary"
+        self._require_rates(config, model)
+        require_memory(plan.max_memory_bytes, sum(parameter.numel() for parameter in model.parameters()))
+        take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
+        self._swarm = swarm = Swarm.join(
+            config=config,
+            model=model,
+            credentials=credentials,
+            initial_peers=self._keeper_at,
+            place=plan.place,
+            relays=plan.relays,
+            traffic=self._traffic,
+            on_suspicion=self._tell,
+            on_lost=self._end_at_once,
+        )
+        swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
+        threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
+        try:
+            taking = StateTaking(swarm, model, self._tell, self._stop, random.Random(), time.monotonic)
+            self._taking = taking
+            if taking.run():
+                take_part(swarm, credentials.device_key.peer_id)
+        finally:
+            swarm.leave()
+        self._tell(self._transferred())
+        self._tell(Stopped(self._why_left(swarm)))
+
+    def _end_at_once(self, lost: SwarmError) -> NoReturn:
+        with suppress(OSError):  # the agent is gone
+            self._tell(Failed(lost.code, lost.exit_code, str(lost)))
+        exit_now(lost.exit_code)
+
+    def _why_left(self, swarm: Swarm) -> str:
+        if self._stop.is_set():
+            return "told to stop"
+        return f"the run has ended with step {swarm.step}" if swarm.has_ended else "the data has ended"
+
+    def _assist(self, swarm: Swarm, peer_id: str) -> None:
+        torch.set_num_threads(pick_threads(self._plan.threads))  # the optimizer's
+        self._tell(Ready(peer_id, swarm.step, device="", microbatch_size=0))
+        assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
+
+    def _is_over(self, swarm: Swarm) -> bool:
+        """Whether to leave: told to, or because the run has ended."""
+        return self._stop.is_set() or swarm.has_ended
+
+    def _tell_info(self, text: str) -> None:
+        self._tell(Notice("info", text))
+
+    def _prepare_training(
+        self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
+    ) -> Callable[[Swarm, str], None]:
+        """What trains once the swarm is joined; whatever makes training impossible is found out before."""
+        plan = self._plan
+        own = own_model(config, model)
+        start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
+        found = FoundSizes(Path(plan.data_dir) / SIZES_FILE)
+
+        def take_part(swarm: Swarm, peer_id: str) -> None:
+            started = start_backend(pick_threads(plan.threads))
+            backend = with_local_steps(config, started, own, model, lambda: swarm.step)
+            fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
+            now = config.at_step(swarm.step)
+            size = plan.microbatch_size or fitting(now)
+            self._compile(started, now, swarm.step, size, vocabulary, special)
+            enter = partial(self._enter_phase, config, fitting, backend.stage)
+            with PhasedBatches(config, lambda: swarm.step, enter) as batches:
+                self._tell(Ready(peer_id, swarm.step, backend.description, size))
+                held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
+                train(backend, held, swarm, self._tell, partial(self._is_over, swarm), time.monotonic)
+
+        return take_part
+
+    def _compile(
+        self,
+        backend: Backend,
+        config: RunConfig,
+        step: int,
+        size: int,
+        vocabulary: int,
+        special: SpecialIds,
+    ) -> None:
+        """Compile the layers if that pays, before anybody waits for this peer."""
+        plan = self._plan
+        stay = Stay(config.schedule.total_steps - step, plan.max_hours)
+        compile_if_it_pays(
+            backend,
+            plan.compile,
+            stay,
+            describe_work(backend.description, config, vocabulary, size),
+            lambda: random_batch(config, vocabulary, special, size, np.random.default_rng(config.run.seed)),
+            Path(plan.data_dir),
+            self._tell_info,
+            time.monotonic,
+        )
+
+    def _enter_phase(
+        self, config: RunConfig, fitting: Callable[[RunConfig], int], stage: Callable[[Batch], Batch], step: int
+    ) -> BatchStream:
+        """Say what begins, and open its batches."""
+        if config.phases:
+            self._tell(PhaseEntered(phase_at(config, step)))
+        plan, now = self._plan, config.at_step(step)
+        microbatch_size = plan.microbatch_size or fitting(now)
+        return open_batches(
+            now,
+            Path(plan.tokenizer_dir),
+            Path(plan.data_dir),
+            plan.device_number,
+            microbatch_size,
+            report=self._report,
+            stage=stage,
+            reserve=self._traffic.down.reserve,
+        )
+
+    def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
+        """Raise `ConfigError` if the others would wait in vain for a peer as slow as its volunteer allows."""
+        averaging = config.averaging
+        shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
+        size_bytes = VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank)
+        for option, rate in (
+            ("--max-upload-rate", self._plan.upload_rate),
+            ("--max-download-rate", self._plan.download_rate),
+        ):
+            require_rate(option, rate, round(size_bytes), averaging.averaging_timeout_s)
+
+    def _tell_traffic(self, swarm: Swarm) -> None:
+        """Now and then, as long as the process lives, in a thread of its own."""
+        with suppress(OSError):  # the agent is gone
+            while True:
+                self._tell(self._transferred())
+                if swarm.line_is_due():
+                    self._tell(LineInDoubt())
+                time.sleep(TRAFFIC_EVERY_S)
+
+    def _transferred(self) -> Transferred:
+        awaits_state = self._swarm is not None and self._swarm.is_downloading
+        return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes, awaits_state)
+
+    def _tell(self, event: WorkerMessage) -> None:
+        """Send from any thread: a pipe takes one message at a time."""
+        with self._sending:
+            self._send(event)
+
+    def _listen(self, pipe: Connection) -> None:
+        """Until the agent says `Stop`; an agent that is gone means the same."""
+        try:
+            while not isinstance(message := pipe.recv(), Stop):
+                if isinstance(message, LineMeasured) and self._swarm is not None:
+                    self._swarm.line_measured(message.rate)
+                elif isinstance(message, KeeperAt):
+                    self._keeper_at = message.addresses  # before the look at the swarm: `run` does it the other way
+                    if self._swarm is not None:
+                        self._swarm.keeper_at(message.addresses)
+                elif isinstance(message, CheckpointFetched) and self._taking is not None:
+                    self._taking.hear(message)
+        except (EOFError, OSError):
+            logging.getLogger(__name__).info("the agent is gone")
+        self._stop.set()
+        if self._swarm is not None:
+            self._swarm.interrupt()
+
+
+def _write_output_to(path: Path) -> None:
+    """Send everything that this process and those it forks print (hivemind's stack traces too) to a bounded file."""
+    write_output_to(path, MAX_LOG_BYTES)
+    use_hivemind_log_handler("nowhere")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger("hivemind").setLevel(logging.WARNING)

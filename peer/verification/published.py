@@ -1,0 +1,184 @@
+"""What a dashboard publishes of receipts, as it arrives over the network or lies in a file: by schema, bounded.
+
+Reads what a dashboard publishes of receipts, page by page, bounded in size and time.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from auth.errors import ConfigError, RequestError, StorageError, UnreachableError
+from auth.receipts import MAX_COUNT, MAX_RECEIPT_CHARS
+
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+
+_Samples = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+_Name = Annotated[str, Field(max_length=256)]
+
+
+class _Published(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Claim(_Published):
+    """What a device claims of a step, and what counts of it; None: nobody else has spoken yet."""
+
+    device: _Name  # libp2p identity
+    claimed: _Samples
+    counted: _Samples | None
+
+
+class SignedWord(_Published):
+    """A receipt: its signed bytes and the signature in base64."""
+
+    device: _Name
+    body: Annotated[str, Field(max_length=MAX_RECEIPT_CHARS)]
+    signature: Annotated[str, Field(max_length=1024)]
+
+
+class Step(_Published):
+    """One global step."""
+
+    step: _Samples
+    claims: tuple[Claim, ...] = Field(strict=False)
+    receipts: tuple[SignedWord, ...] = Field(strict=False)
+
+
+class Device(_Published):
+    """Whose a libp2p identity is, and the key of one that signed."""
+
+    member: _Name
+    keeper: bool
+    public_key: Annotated[str, Field(max_length=2048)] | None
+
+
+class Page(_Published):
+    """One answer of /api/v1/receipts."""
+
+    run: _Name
+    era: _Samples
+    next: _Samples | None
+    steps: tuple[Step, ...] = Field(strict=False)
+    devices: Mapping[_Name, Device]
+
+
+class Contribution(_Published):
+    """One row of the leaderboard."""
+
+    member: _Name
+    samples: _Count
+
+
+class Overview(_Published):
+    """What matters here of /api/v1/overview."""
+
+    contributions: tuple[Contribution, ...] = Field(strict=False)
+    taken_at: float  # Unix seconds
+
+
+class Authority(_Published):
+    """What matters here of /api/v1/authority."""
+
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Published(_Published):
+    """Everything, as `manyhands verify --save` keeps it: the leaderboard before and after the pages were read."""
+
+    format: Literal["manyhands-receipts-v1"] = "manyhands-receipts-v1"
+    before: Overview
+    pages: tuple[Page, ...] = Field(strict=False)
+    after: Overview
+
+
+_AnyPublished = TypeVar("_AnyPublished", bound=_Published)
+
+
+def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublished:
+    """Read JSON; raises `RequestError`, which names `where` it came from."""
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise RequestError(
+            f"{where} is nothing that a dashboard with receipts says: {place or 'it'} is not as it must be."
+        ) from error
+
+
+TIMEOUT_S = 60.0
+
+MAX_ANSWER_BYTES = 64 * 2**20
+
+MAX_FILE_BYTES = 4 * 2**30
+
+MAX_PAGES = 100_000
+
+FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # for an overview that is newer than the last page
+
+Get = Callable[[str], bytes]
+
+
+def read_published(where: str, wait: Callable[[float], None], get: Get | None = None) -> Published:
+    """From a dashboard's address or a saved file; raises `UnreachableError`, `StorageError` or `RequestError`."""
+    if urlsplit(where).scheme in ("http", "https"):
+        return download(where.rstrip("/"), get or fetch, wait)
+    if "://" in where:
+        raise ConfigError(f"{where!r} is no dashboard's address (http:// or https://), nor a file.")
+    path = Path(where)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise StorageError(f"{path} is larger than {MAX_FILE_BYTES // 2**30} GiB.")
+        return parse(Published, path.read_bytes(), str(path))
+    except OSError as error:
+        raise StorageError(f"Cannot read {path} ({error.strerror}): name a dashboard or a saved file.") from error
+
+
+def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
+    """The leaderboard, all receipts, and the leaderboard again, which is newer than the last of them."""
+    before, pages, after = _overview(base, get), list[Page](), 0
+    while len(pages) < MAX_PAGES:
+        url = f"{base}/api/v1/receipts?after={after}"
+        page = parse(Page, get(url), url)
+        pages.append(page)
+        if page.next is None or page.next <= after:
+            break
+        after = page.next
+    return Published(before=before, pages=tuple(pages), after=_newer_overview(base, get, wait))
+
+
+def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> Overview:
+    """One whose taking began after now: the one shown now may be old, and the next one may be half taken."""
+    seen = [_overview(base, get)]
+    for _ in range(FRESH_ATTEMPTS):
+        if len({overview.taken_at for overview in seen}) > 2:
+            break
+        wait(FRESH_PAUSE_S)
+        seen.append(_overview(base, get))
+    return seen[-1]
+
+
+def fetch(url: str) -> bytes:
+    """GET over HTTP or HTTPS; raises `UnreachableError`."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  the caller has checked the scheme
+            content: bytes = answer.read(MAX_ANSWER_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        raise UnreachableError(f"{url} answers {error.code}: is it a dashboard of this version?") from error
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"{url} does not answer ({error}).") from error
+    if len(content) > MAX_ANSWER_BYTES:
+        raise UnreachableError(f"{url} answers more than {MAX_ANSWER_BYTES // 2**20} MiB.")
+    return content
+
+
+def _overview(base: str, get: Get) -> Overview:
+    url = f"{base}/api/v1/overview"
+    return parse(Overview, get(url), url)

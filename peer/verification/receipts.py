@@ -1,0 +1,167 @@
+"""Recomputes a leaderboard from what devices signed. Pure: what was published in, what came of it out.
+
+How many of the samples that a device claims count: as many as others confirm by their receipts.
+
+Pure, and in one place: the coordinator counts by it, and `manyhands verify` recomputes by it what was published.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median_low
+
+from auth.errors import RequestError
+from auth.keys import peer_id_of
+from auth.receipts import Receipt, SignedReceipt, open_receipt
+from peer.verification.published import Contribution, Device, Page, Published, SignedWord, Step
+
+
+@dataclass(frozen=True)
+class Word:
+    """What one receipt says of one device."""
+
+    member: str  # whose device signed it
+    is_keeper: bool
+    samples: int  # 0 if it does not name the device
+
+
+def newcomer_share(members: int, least: float) -> float:
+    """The share of a batch that a member without credit may fill: twice a fair one, or `least`, where that is more."""
+    return min(1.0, max(2.0 / max(1, members), least))
+
+
+def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
+    """How many samples of this member's claim count; None as long as nobody has said anything that matters.
+
+    The keeper's word suffices alone: it is the operator's own, and whoever runs the run must believe it anyway. Without
+    it the median of what *other* members' devices received decides, so a single liar among three neither gives nor
+    takes anything; of two the smaller counts. What a member's own devices say of each other is no evidence. Nobody is
+    credited with more than was claimed.
+    """
+    keepers = [word.samples for word in words if word.is_keeper]
+    others = [word.samples for word in words if not word.is_keeper and word.member != member]
+    evidence = keepers or others
+    if claim == 0:
+        return 0
+    return min(claim, median_low(evidence)) if evidence else None
+
+
+def disproved(claim: int, member: str, words: Sequence[Word], believed: float) -> bool:
+    """Whether a claim is so plainly larger than what was received that its member is to be named.
+
+    By the keeper, or by most of the others and two at least: one member's word against another's is none. A receipt
+    says how much counted: of more a reducer may have cut what exceeds its caps, which are no less than is `believed` of
+    anybody.
+    """
+    least = min(claim, believed)
+    keepers = [word.samples < least for word in words if word.is_keeper]
+    others = [word.samples < least for word in words if not word.is_keeper and word.member != member]
+    return all(keepers) if keepers else sum(others) >= 2 and 2 * sum(others) > len(others)
+
+
+@dataclass
+class Verification:
+    """What came of it."""
+
+    steps: int = 0
+    receipts: int = 0  # whose signatures are right
+    samples: Counter[str] = field(default_factory=Counter)  # member -> what the receipts confirm
+    unsigned: Counter[str] = field(
+        default_factory=Counter
+    )  # of it, what no receipt is about: from before there were any
+    pending: Counter[str] = field(default_factory=Counter)  # claimed, and not confirmed yet
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(published: Published) -> Verification:
+    """Check every signature, count every claim by the ledger's own rule, and compare with what was published."""
+    found = Verification()
+    after = 0
+    for page in published.pages:
+        if (page.run, page.era) != (published.pages[0].run, published.pages[0].era):
+            found.problems.append("the run returned to a checkpoint while it was read: read it again")
+            break
+        for step in page.steps:
+            if step.step <= after:
+                found.problems.append(f"step {step.step} is out of order")
+            after = max(after, step.step)
+            _verify_step(page, step, found)
+    _compare(published, found)
+    return found
+
+
+def _verify_step(page: Page, step: Step, found: Verification) -> None:
+    found.steps += 1
+    receipts = _opened(page, step, found)
+    seen: set[str] = set()
+    for claim in step.claims:
+        device = page.devices.get(claim.device)
+        if device is None:
+            found.problems.append(f"step {step.step}: nobody knows whose {claim.device} is")
+            continue
+        words = [Word(signer.member, signer.keeper, said.samples.get(claim.device, 0)) for signer, said in receipts]
+        counted = credited(claim.claimed, device.member, words) if claim.device not in seen else 0
+        seen.add(claim.device)
+        if not step.receipts and claim.counted is not None:
+            found.unsigned[device.member] += claim.counted
+            counted = claim.counted
+        if counted != claim.counted:
+            found.problems.append(
+                f"step {step.step}: of {device.member}'s {claim.claimed} samples {claim.counted} are counted, "
+                f"and the receipts confirm {counted}"
+            )
+        found.samples[device.member] += counted or 0
+        found.pending[device.member] += claim.claimed if counted is None else 0
+
+
+def _opened(page: Page, step: Step, found: Verification) -> list[tuple[Device, Receipt]]:
+    """The receipts of this step that are what they seem, one of each member."""
+    opened: dict[str, tuple[Device, Receipt]] = {}
+    for word in step.receipts:
+        try:
+            signer, receipt = _open(page, step, word)
+        except RequestError as error:
+            found.problems.append(f"step {step.step}, receipt of {word.device}: {error}")
+            continue
+        if signer.member in opened:
+            found.problems.append(f"step {step.step}: {signer.member} signed more than once")
+            continue
+        found.receipts += 1
+        opened[signer.member] = (signer, receipt)
+    return list(opened.values())
+
+
+def _open(page: Page, step: Step, word: SignedWord) -> tuple[Device, Receipt]:
+    signer = page.devices.get(word.device)
+    if signer is None or signer.public_key is None:
+        raise RequestError("Its signer's key was not published.")
+    key = signer.public_key.encode()
+    if peer_id_of(key) != word.device:
+        raise RequestError("The key is not the one that this identity is made of.")
+    try:
+        signature = base64.b64decode(word.signature, validate=True)
+    except binascii.Error as error:
+        raise RequestError("Its signature is not in base64.") from error
+    receipt = open_receipt(SignedReceipt(word.body, signature), key)
+    if (receipt.run, receipt.step) != (page.run, step.step):
+        raise RequestError("It is of another run or step.")
+    return signer, receipt
+
+
+def _compare(published: Published, found: Verification) -> None:
+    """Every member's samples lie between what the leaderboard said before the pages were read and after."""
+    before, after = _leaderboard(published.before.contributions), _leaderboard(published.after.contributions)
+    for member in sorted(before.keys() | after.keys() | found.samples.keys()):
+        least, most = before.get(member, 0), after.get(member, 0)
+        if not min(least, most) <= found.samples[member] <= max(least, most):
+            found.problems.append(
+                f"the leaderboard says {most} samples of {member}, and the receipts confirm {found.samples[member]}"
+            )
+
+
+def _leaderboard(rows: Sequence[Contribution]) -> Mapping[str, int]:
+    return {row.member: row.samples for row in rows}

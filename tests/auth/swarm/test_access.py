@@ -1,0 +1,531 @@
+"""Which DHT requests and records a node takes; the averaging RPCs are attacked in tests/system."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import weakref
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import CompositeValidator, DHTRecord
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2, dht_pb2
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from auth.credentials import Credentials
+from auth.keys import AuthorityKey
+from auth.swarm.access import AuthorizedAverager, SwarmAccess
+from auth.swarm.authorizer import (
+    TRAINING_ROLES,
+    PeerRecordValidator,
+    RecordKey,
+    SwarmAuthorizer,
+    owner_subkey,
+    peers_key,
+    peers_key_id,
+)
+from auth.swarm.directory import PeerDirectory, while_admitted
+from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from tests.support.clocks import Clock
+
+RUN = "demo"
+NOW = 1_000.0
+
+
+def member(
+    directory: Path,
+    authority: AuthorityKey,
+    serial: int = 0,
+    revoked: frozenset[str] = frozenset(),
+    role: Role = "trainer",
+) -> Credentials:
+    """A device that joined the run."""
+    credentials = Credentials(directory)
+    key = credentials.device_key
+    token = AccessToken("alice", "device-1", key.peer_id, key.public_key.decode(), role, RUN, NOW, NOW + 60)
+    revocations = issue_revocations(authority, RevocationList(RUN, serial, NOW, revoked))
+    credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
+    return credentials
+
+
+@pytest.fixture(scope="module")
+def authority() -> AuthorityKey:
+    """The run's authority."""
+    return AuthorityKey.generate()
+
+
+@pytest.fixture(scope="module")
+def alice(authority: AuthorityKey, tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    """A member."""
+    return member(tmp_path_factory.mktemp("alice"), authority)
+
+
+@pytest.fixture(scope="module")
+def bob(authority: AuthorityKey, tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    """Another member, whom nothing here revokes."""
+    return member(tmp_path_factory.mktemp("bob"), authority)
+
+
+@pytest.fixture(scope="module")
+def mallory(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    """Somebody with a token of an authority of her own making."""
+    return member(tmp_path_factory.mktemp("mallory"), AuthorityKey.generate())
+
+
+def record(credentials: Credentials, value: Any, key: str = peers_key(RUN)) -> DHTRecord:
+    """A record as the DHT hands it to validators, signed by the device."""
+    signer = RecordKey(credentials.device_key.private_der)
+    unsigned = DHTRecord(
+        DHTID.generate(source=key).to_bytes(),
+        DHTProtocol.serializer.dumps(owner_subkey(credentials.device_key.public_key)),
+        DHTProtocol.serializer.dumps(value),
+        NOW + 10,
+    )
+    return replace(unsigned, value=RSASignatureValidator(signer).sign_value(unsigned))
+
+
+def validator(credentials: Credentials, clock: Clock | None = None) -> CompositeValidator:
+    """What a node of the swarm validates records with."""
+    key = RecordKey(credentials.device_key.private_der)
+    return CompositeValidator([RSASignatureValidator(key), PeerRecordValidator(credentials, RUN, clock or Clock(NOW))])
+
+
+def test_members_record_is_taken(alice: Credentials) -> None:
+    """A record signed by the key that its token names is valid."""
+    assert validator(alice).validate(record(alice, {"token": alice.token_jwt}))
+
+
+def test_expired_members_record_is_refused(alice: Credentials) -> None:
+    """After the token's time the same record is refused."""
+    assert not validator(alice, Clock(NOW + 61)).validate(record(alice, {"token": alice.token_jwt}))
+
+
+def test_record_with_anothers_token_is_refused(alice: Credentials, mallory: Credentials) -> None:
+    """A stolen token does not make a record of the thief's valid: the key that signed is not the token's."""
+    assert not validator(alice).validate(record(mallory, {"token": alice.token_jwt}))
+
+
+def test_record_of_another_authority_is_refused(alice: Credentials, mallory: Credentials) -> None:
+    """A token that the run's authority did not sign is none."""
+    assert not validator(alice).validate(record(mallory, {"token": mallory.token_jwt}))
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", {}, {"token": 5}, {"token": "x"}, {"token": None}])
+def test_malformed_record_is_refused(alice: Credentials, value: Any) -> None:
+    """A record without a readable token is refused and raises nothing."""
+    assert not validator(alice).validate(record(alice, value))
+
+
+def test_oversized_record_is_refused(alice: Credentials) -> None:
+    """A member cannot store more than a record needs."""
+    assert not validator(alice).validate(record(alice, {"token": alice.token_jwt, "filler": "x" * 20_000}))
+
+
+def test_unsigned_record_is_refused(alice: Credentials) -> None:
+    """The right token and owner without the owner's signature are not enough."""
+    signed = record(alice, {"token": alice.token_jwt})
+    unsigned = replace(signed, value=DHTProtocol.serializer.dumps({"token": alice.token_jwt}))
+    assert not validator(alice).validate(unsigned)
+
+
+def test_other_keys_are_none_of_its_business(alice: Credentials) -> None:
+    """Records under other keys (averaging groups) pass; their requests are authorized as a whole."""
+    assert validator(alice).validate(record(alice, True, key="demo_grad_averager.0b"))
+
+
+def test_revoked_members_record_is_refused(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
+    """As soon as a node knows the revocation, the revoked one's records are refused there."""
+    bob = member(tmp_path / "bob", authority)
+    signed = record(alice, {"token": alice.token_jwt})
+    check = validator(bob)
+    assert check.validate(signed)
+    revoked = RevocationList(RUN, 1, NOW, frozenset({alice.device_key.peer_id}))
+    bob.store_revocations(issue_revocations(authority, revoked))
+    assert not check.validate(signed)
+
+
+async def signed_ping(credentials: Credentials) -> dht_pb2.PingRequest:
+    """A DHT request of this device."""
+    request = dht_pb2.PingRequest()
+    await SwarmAuthorizer(credentials, RecordKey(credentials.device_key.private_der), Clock(NOW)).sign_request(
+        request, None
+    )
+    return request
+
+
+async def test_request_of_a_member_is_served(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
+    """Another member's node accepts a member's request, once."""
+    bob = member(tmp_path / "bob", authority)
+    node = SwarmAuthorizer(bob, RecordKey(bob.device_key.private_der), Clock(NOW))
+    request = await signed_ping(alice)
+    replay = dht_pb2.PingRequest.FromString(request.SerializeToString())
+    assert await node.validate_request(request)
+    assert not await node.validate_request(replay)
+
+
+async def test_request_of_a_stranger_is_not_served(alice: Credentials, mallory: Credentials) -> None:
+    """A request with another authority's token is refused."""
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
+    assert not await node.validate_request(await signed_ping(mallory))
+
+
+async def test_request_with_a_stolen_token_is_not_served(alice: Credentials, mallory: Credentials) -> None:
+    """Alice's token under Mallory's signature is refused."""
+    request = await signed_ping(mallory)
+    request.auth.client_access_token.signature = alice.token_jwt.encode()
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
+    assert not await node.validate_request(request)
+
+
+async def test_renewed_token_is_used_for_the_next_request(authority: AuthorityKey, tmp_path: Path) -> None:
+    """When the agent stores a renewed token, requests carry it without a restart."""
+    carol = member(tmp_path / "carol", authority)
+    signer = SwarmAuthorizer(carol, RecordKey(carol.device_key.private_der), Clock(NOW))
+    first, second = dht_pb2.PingRequest(), dht_pb2.PingRequest()
+    await signer.sign_request(first, None)
+    renewed = issue_token(authority, replace(carol.access_token(NOW), expires_at=NOW + 999))
+    carol.store_token(renewed)
+    await signer.sign_request(second, None)
+    assert first.auth.client_access_token.signature != second.auth.client_access_token.signature
+    assert second.auth.client_access_token.signature == renewed.encode()
+
+
+@pytest.mark.parametrize(
+    ("role", "keys", "served"),
+    [
+        ("observer", [RUN + "_grad_averager.0b"], False),
+        ("observer", [peers_key(RUN), RUN + "_state_averager.all_averagers"], False),
+        ("observer", [peers_key(RUN)], True),
+        ("auxiliary", [RUN + "_grad_averager.0b"], True),
+        ("trainer", [RUN + "_grad_averager.0b"], True),
+    ],
+)
+async def test_an_observer_stores_its_own_record_only(
+    authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role, keys: list[str], served: bool
+) -> None:
+    """It cannot declare itself for averaging or as a donor; by its record others know whom they give the state."""
+    sender = member(tmp_path / role, authority, role=role)
+    request = dht_pb2.StoreRequest(keys=[DHTID.generate(source=key).to_bytes() for key in keys])
+    await SwarmAuthorizer(sender, RecordKey(sender.device_key.private_der), Clock(NOW)).sign_request(request, None)
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
+    assert await node.validate_request(request) is served
+
+
+async def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
+    """Requests that store nothing are served."""
+    watcher = member(tmp_path / "watcher", authority, role="observer")
+    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
+    request = dht_pb2.FindRequest(keys=[peers_key_id(RUN)])
+    await SwarmAuthorizer(watcher, RecordKey(watcher.device_key.private_der), Clock(NOW)).sign_request(request, None)
+    assert await node.validate_request(request)
+
+
+class OneRecord:
+    """A DHT that holds the record of one peer."""
+
+    def __init__(self, jwt: str) -> None:
+        self._record = ValueWithExpiration({b"owner": ValueWithExpiration({"token": jwt}, NOW + 10)}, NOW + 10)
+
+    def get(self, _key: str, **_options: bool) -> asyncio.Future[Any]:
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        found.set_result(self._record)
+        return found
+
+
+async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: AuthorityKey, tmp_path: Path) -> None:
+    """Of a long answer, or of parts on their way, nothing passes after the list has come; the rest is let go."""
+    alice, bob = member(tmp_path / "alice", authority), member(tmp_path / "bob", authority)
+    directory = PeerDirectory(OneRecord(bob.token_jwt), alice, RUN, Clock(NOW))  # type: ignore[arg-type]
+    bob_id, ended = PeerID.from_base58(bob.device_key.peer_id), []
+
+    async def messages() -> AsyncIterator[int]:
+        try:
+            for number in range(5):
+                yield number
+                if number == 1:
+                    listed = RevocationList(RUN, 1, NOW, frozenset({bob.device_key.peer_id}))
+                    alice.store_revocations(issue_revocations(authority, listed))
+        finally:
+            ended.append(True)
+
+    assert await directory.admits(bob_id, TRAINING_ROLES)
+    assert [number async for number in while_admitted(directory, bob_id, TRAINING_ROLES, messages())] == [0, 1]
+    assert ended == [True]
+
+
+class LookedUp:
+    """A DHT that answers look-ups one by one, when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[Any]] = []
+
+    def get(self, _key: str, **_options: bool) -> asyncio.Future[Any]:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+    async def asked_times(self, times: int) -> None:
+        """Wait until that many look-ups have begun."""
+        while len(self.asked) < times:  # noqa: ASYNC110 - a fake has no event
+            await asyncio.sleep(0.001)
+
+
+def records_of(*values: Any) -> ValueWithExpiration[Any]:
+    """What a look-up finds: these values, one for each owner."""
+    owners = {bytes([number]): ValueWithExpiration(value, NOW + 10) for number, value in enumerate(values)}
+    return ValueWithExpiration(owners, NOW + 10)
+
+
+def directory_of(dht: Any, credentials: Credentials, timer: Clock | None = None) -> PeerDirectory:
+    """A directory that reads from `dht`, with a clock that stands still for the tokens."""
+    return PeerDirectory(dht, credentials, RUN, Clock(NOW), timer or Clock(10_000.0))
+
+
+async def test_a_clock_set_back_delays_no_lookup(alice: Credentials, bob: Credentials) -> None:
+    """When the wall clock is set back by an hour, the next look-up begins all the same, and not an hour later."""
+    wall, dht = Clock(NOW + 3.0), LookedUp()
+    directory = PeerDirectory(dht, alice, RUN, wall)  # type: ignore[arg-type]
+    first = asyncio.create_task(directory.refresh())
+    await dht.asked_times(1)
+    second = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
+    dht.asked[0].set_result(records_of())
+    await first
+    wall.now -= 3600.0
+    await dht.asked_times(2)
+    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    wall.now += 3600.0
+    assert await second
+
+
+async def test_waiting_for_a_lookup_keeps_nobody_from_what_is_known(alice: Credentials, bob: Credentials) -> None:
+    """While a stranger waits for the period's end, known peers are admitted at once."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    stranger = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
+    await dht.asked_times(1)
+    dht.asked[0].set_result(records_of({"token": bob.token_jwt}))
+    assert await stranger
+    waiting = asyncio.create_task(directory.refresh())
+    assert await directory.admits(bob_id, TRAINING_ROLES)
+    waiting.cancel()
+
+
+async def test_those_who_ask_together_share_one_lookup_and_its_failure(alice: Credentials, bob: Credentials) -> None:
+    """A look-up that fails makes nobody a stranger: all who waited for it hear of it, and the next reads again."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    asking = [asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(3)]
+    await dht.asked_times(1)
+    dht.asked[0].set_exception(ConnectionError("no line"))
+    assert [type(result) for result in await asyncio.gather(*asking, return_exceptions=True)] == [ConnectionError] * 3
+    again = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
+    await dht.asked_times(2)
+    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    assert await again
+    assert len(dht.asked) == 2
+
+
+async def test_lookups_that_fail_do_not_pile_up(alice: Credentials) -> None:
+    """Each is forgotten after the next, however long a line is away."""
+    failed = []
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    directory.REFRESH_PERIOD_S = 0.0
+    for number in range(4):
+        reading = asyncio.create_task(directory.refresh())
+        await dht.asked_times(number + 1)
+        failed.append(weakref.ref(directory._newest))
+        dht.asked[number].set_exception(ConnectionError("no line"))
+        await asyncio.wait({reading})
+        assert isinstance(reading.exception(), ConnectionError)
+    del reading
+    newest, dht.asked = dht.asked[-1:], []
+    gc.collect()
+    assert [task() is not None for task in failed] == [False, False, False, True]
+    assert newest
+
+
+async def test_a_caller_that_goes_takes_no_lookup_with_it(alice: Credentials, bob: Credentials) -> None:
+    """Whoever began the look-up may be cancelled (its line broke): those who share it get its answer."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    first, second = (asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(2))
+    await dht.asked_times(1)
+    first.cancel()
+    dht.asked[0].set_result(records_of({"token": bob.token_jwt}))
+    assert await second
+    assert len(dht.asked) == 1
+
+
+async def test_who_asks_during_a_lookup_gets_a_newer_one(alice: Credentials, bob: Credentials) -> None:
+    """A record may have come while the older look-up was under way; the next begins after it and after the period."""
+    dht, timer = LookedUp(), Clock(0.0)
+    directory = directory_of(dht, alice, timer)
+    older = asyncio.create_task(directory.refresh())
+    await dht.asked_times(1)
+    timer.now += PeerDirectory.REFRESH_PERIOD_S
+    newer = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
+    for _ in range(5):  # turns of the event loop
+        await asyncio.sleep(0.0)
+    assert len(dht.asked) == 1
+    dht.asked[0].set_result(records_of())
+    await older
+    await dht.asked_times(2)
+    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    assert await newer
+
+
+async def test_a_flood_of_strangers_costs_one_lookup_a_period(alice: Credentials, bob: Credentials) -> None:
+    """Until the period is over no other look-up begins, however many ask one after another."""
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    directory.REFRESH_PERIOD_S = 3600.0
+    first = asyncio.create_task(directory.refresh())
+    await dht.asked_times(1)
+    dht.asked[0].set_result(records_of())
+    await first
+    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    flood = []
+    for _ in range(5):
+        flood.append(asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)))
+        for _ in range(5):  # turns of the event loop
+            await asyncio.sleep(0.0)
+    assert len(dht.asked) == 1
+    assert not any(task.done() for task in flood)
+    for task in flood:
+        task.cancel()
+
+
+async def test_malformed_records_spoil_no_others(alice: Credentials, bob: Credentials) -> None:
+    """Values that are no records, of whatever shape, are passed over; the sound one among them is read."""
+    found = records_of("text", None, 5, {"token": 5}, {"token": bob.token_jwt}, ["token"], {})
+    found.value[b"bare"] = {"token": alice.token_jwt}  # without a time
+    dht = LookedUp()
+    directory = directory_of(dht, alice)
+    asking = asyncio.create_task(directory.with_role(TRAINING_ROLES))
+    await dht.asked_times(1)
+    dht.asked[0].set_result(found)
+    assert await asking == [PeerID.from_base58(bob.device_key.peer_id)]
+
+
+@pytest.mark.parametrize("answer", [None, ValueWithExpiration(5, NOW + 10)])
+async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentials, answer: Any) -> None:
+    """A look-up that finds nothing leaves known tokens known for as long as they are valid."""
+    dht, timer = LookedUp(), Clock(0.0)
+    directory = directory_of(dht, alice, timer)
+    for number, found in enumerate((records_of({"token": bob.token_jwt}), answer)):
+        reading = asyncio.create_task(directory.refresh())
+        await dht.asked_times(number + 1)
+        dht.asked[number].set_result(found)
+        await reading
+        timer.now += PeerDirectory.REFRESH_PERIOD_S
+    token = directory.token_of(PeerID.from_base58(bob.device_key.peer_id))
+    assert token is not None
+    assert token.peer_id == bob.device_key.peer_id
+
+
+class Rounds:
+    """What stands below the mixin: averages with any group, and serves everybody."""
+
+    async def _aggregate_with_group(self, group_info: GroupInfo) -> int:
+        return len(group_info.peer_ids)
+
+    async def rpc_join_group(self, request: str, _context: Any) -> AsyncIterator[str]:
+        for number in (1, 2):
+            yield f"{request} {number}"
+
+    async def rpc_aggregate_part(self, stream: AsyncIterator[str], _context: Any) -> AsyncIterator[str]:
+        async for part in stream:
+            yield f"average of {part}"
+
+    async def rpc_download_state(self, request: str, _context: Any) -> AsyncIterator[str]:
+        for number in (1, 2):
+            yield f"{request} {number}"
+
+
+class Averager(AuthorizedAverager, Rounds):
+    """The mixin over it."""
+
+    def __init__(self, dht: Any, access: SwarmAccess) -> None:
+        self.dht, self.access = dht, access
+
+
+@pytest.mark.parametrize("with_stranger", [False, True])
+async def test_a_group_with_a_stranger_is_given_up(
+    alice: Credentials, bob: Credentials, mallory: Credentials, with_stranger: bool
+) -> None:
+    """Tensors go to a group of members, and not to one with a single peer without a valid token in it."""
+    access = SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW))
+    averager = Averager(OneRecord(bob.token_jwt), access)
+    peers = [PeerID.from_base58(each.device_key.peer_id) for each in ([bob, mallory] if with_stranger else [bob])]
+    group = GroupInfo(b"group", tuple(peers), tuple(b"" for _ in peers))
+    if with_stranger:
+        with pytest.raises(AllreduceException, match="1 of the group's 2 peers hold no valid token"):
+            await averager._aggregate_with_group(group)
+    else:
+        assert await averager._aggregate_with_group(group) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "averages", "reads", "contributes"),
+    [
+        ("trainer", True, True, True),
+        ("auxiliary", True, True, False),
+        ("keeper", True, True, False),
+        ("observer", False, True, False),
+        (None, False, False, False),
+    ],
+)
+async def test_each_call_serves_the_roles_that_it_is_for(
+    authority: AuthorityKey,
+    alice: Credentials,
+    mallory: Credentials,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    role: Role | None,
+    averages: bool,
+    reads: bool,
+    contributes: bool,
+) -> None:
+    """Others get a refusal, or nothing; without a role: a stranger. Who only claims to contribute is named."""
+    caller = member(tmp_path, authority, role=role) if role else mallory
+    averager = Averager(None, SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW)))
+    averager._directory = PeerDirectory(
+        OneRecord(caller.token_jwt),  # type: ignore[arg-type]
+        alice,
+        RUN,
+        Clock(NOW),
+        itertools.count().__next__,  # a look-up never waits for the one before
+    )
+    peer = PeerID.from_base58(caller.device_key.peer_id)
+    context: Any = SimpleNamespace(remote_id=peer)
+
+    async def parts() -> AsyncIterator[str]:
+        yield "part 1"
+        yield "part 2"
+
+    calls: Any = averager
+    joined = [answer async for answer in calls.rpc_join_group("group", context)]
+    averaged = [answer async for answer in calls.rpc_aggregate_part(parts(), context)]
+    state = [answer async for answer in calls.rpc_download_state("state", context)]
+    refused = averaging_pb2.PROTOCOL_VIOLATION
+    assert joined == (["group 1", "group 2"] if averages else [averaging_pb2.MessageFromLeader(code=refused)])
+    wanted = ["average of part 1", "average of part 2"]
+    assert averaged == (wanted if averages else [averaging_pb2.AveragingData(code=refused)])
+    assert state == (["state 1", "state 2"] if reads else [])
+    assert await averager.may_contribute(peer) is contributes
+    who = f"alice (device device-1, {role})" if role else "no member"
+    assert (f"suspicious: {who}, peer {peer}, sent gradients" in caplog.text) is not contributes

@@ -1,0 +1,310 @@
+"""hivemind's patches: where they are, streams between two real nodes over QUIC, messages within messages.
+
+Over QUIC the daemon drops what is on its way when a stream is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+from hivemind.p2p import P2P, P2PContext, P2PHandlerError
+from hivemind.proto.averaging_pb2 import DownloadData, DownloadRequest
+from hivemind.proto.p2pd_pb2 import RPCError
+from hivemind.utils.serializer import MSGPackSerializer
+from hivemind.utils.timed_storage import get_dht_time
+
+from auth.swarm.hivemind_patches import MAX_NESTING, patch_hivemind
+from tests.support.inputs import tuples_in_tuples
+from tests.support.waiting import PATIENCE_S, eventually
+
+# hivemind finds its daemon by a function of importlib that is going away
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+QUIC = ["/ip4/127.0.0.1/udp/0/quic-v1"]
+MESSAGES = 300
+A_PART = DownloadData(metadata=bytes(1300))
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = ("auth", "peer", "coordinator", "benchmarks", "tests")
+PLAIN = {  # peers of hivemind alone, for what attacks do where nobody is checked
+    "tests/security/plain_peer.py",
+    "tests/security/plain_reducer.py",
+    "tests/security/plain_rounds.py",
+}
+MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemind's own
+
+
+def test_importing_patches_nothing_and_a_node_brings_the_patches() -> None:
+    """Nothing changes where no node is made; a node's own process has what the one that made it has."""
+    script = """
+from hivemind.p2p import P2P
+from hivemind.utils.serializer import MSGPackSerializer
+
+def state(*_):
+    mine = P2P._add_protobuf_stream_handler, P2P._iterate_protobuf_stream_handler, MSGPackSerializer._decode_ext_types
+    return [*(each.__module__.split(".")[0] for each in mine), *P2P.FORCE_REACHABILITY_MAPPING]
+
+async def state_there(_dht, _node):
+    return state()
+
+import auth.swarm.access, auth.swarm.hivemind_patches, coordinator.keeper.keeper, peer.doctor.swarm_helper
+import peer.training.worker
+from peer.swarm.dht import Node
+print(state())
+node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+print(state())
+print(node.run_coroutine(state_there))
+node.shutdown()
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    patched = str(["auth"] * 3 + ["public", "private", "relayed"])
+    assert ran.stdout.splitlines() == [str(["hivemind"] * 3 + ["public", "private"]), patched, patched]
+
+
+def test_every_way_to_a_node_begins_with_the_patches() -> None:
+    """Peers, assistants and keeper make `peer.swarm.dht.Node`; other makers, as the doctor, patch first."""
+    paths = [path for name in SOURCES for path in (ROOT / name).rglob("*.py")]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    assert {path for path, text in texts.items() if MAKES.search(text) and "patch_hivemind()" not in text} == PLAIN
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[tuple[P2P, P2P]]:
+    """A server and a client that know each other."""
+    patch_hivemind()
+    server = await P2P.create(host_maddrs=QUIC, startup_timeout=PATIENCE_S)
+    client = await P2P.create(
+        host_maddrs=QUIC, initial_peers=await server.get_visible_maddrs(), startup_timeout=PATIENCE_S
+    )
+    try:
+        yield server, client
+    finally:
+        await client.shutdown()
+        await server.shutdown()
+
+
+async def call(
+    client: P2P, server: P2P, requests: AsyncIterator[DownloadRequest] | None = None
+) -> AsyncIterator[DownloadData]:
+    """What `parts` of the server says."""
+    asked = DownloadRequest() if requests is None else requests
+    async for message in await client.iterate_protobuf_handler(server.peer_id, "parts", asked, DownloadData):
+        yield message
+
+
+def tasks_of_streams() -> list[str]:
+    """Whatever of either end still runs."""
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [name for name in names if name in {"_answer", "_receive", "_Asking._send_all", "ControlClient._handler"}]
+
+
+async def collect(messages: AsyncIterator[DownloadData], into: list[DownloadData]) -> None:
+    """Also what comes before an error."""
+    async for message in messages:
+        into.append(message)
+
+
+async def test_every_message_arrives() -> None:
+    """The last ones too, of each of many streams."""
+
+    async def parts(_request: DownloadRequest, _context: P2PContext) -> AsyncIterator[DownloadData]:
+        for _ in range(MESSAGES):
+            yield A_PART
+
+    async with two_nodes() as (server, client):
+        await server.add_protobuf_handler("parts", parts, DownloadRequest, stream_output=True)
+        for _ in range(20):
+            assert len([message async for message in call(client, server)]) == MESSAGES
+
+
+@pytest.mark.parametrize("pause_s", [0.001, 0.003, 0.01])
+async def test_every_message_arrives_though_the_requests_end_late(pause_s: float) -> None:
+    """The end of the requests is no hang-up: a server that has answered before it does not take it for one."""
+
+    async def parts(requests: AsyncIterator[DownloadRequest], _context: P2PContext) -> AsyncIterator[DownloadData]:
+        await anext(aiter(requests))
+        for _ in range(MESSAGES):
+            yield A_PART
+
+    async def one_and_a_pause() -> AsyncIterator[DownloadRequest]:
+        yield DownloadRequest()
+        await asyncio.sleep(pause_s)
+
+    async with two_nodes() as (server, client):
+        await server.add_protobuf_handler("parts", parts, DownloadRequest, stream_input=True, stream_output=True)
+        for _ in range(20):
+            assert len([message async for message in call(client, server, one_and_a_pause())]) == MESSAGES
+
+
+async def test_a_stream_that_breaks_off_is_no_whole_one() -> None:
+    """A server that closes without a word, as one does that is killed, is an error after what it did send."""
+    arrived = asyncio.Event()
+
+    async def half(_info: object, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await P2P.send_protobuf(A_PART, writer)
+        await arrived.wait()
+        writer.close()
+
+    async with two_nodes() as (server, client):
+        await server.add_binary_stream_handler("parts", half)
+        stream = call(client, server)
+        assert await anext(stream) == A_PART
+        arrived.set()
+        with pytest.raises(P2PHandlerError, match="broke off"):
+            await anext(stream)
+
+
+async def test_what_is_no_message_breaks_a_stream_off() -> None:
+    """A server that says anything else is told from one that has ended, and from a fault of ours."""
+
+    async def babble(_info: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            writer.write(b"\x07hello")
+            await reader.read()
+
+    async with two_nodes() as (server, client):
+        await server.add_binary_stream_handler("parts", babble)
+        with pytest.raises(P2PHandlerError, match="broke off"):
+            await anext(call(client, server))
+
+
+async def test_a_server_that_fails_says_so_and_no_more() -> None:
+    """The client hears what kind of error it was; what the error says may be private to the server's machine."""
+
+    async def failing(_request: DownloadRequest, _context: P2PContext) -> AsyncIterator[DownloadData]:
+        yield A_PART
+        raise ValueError("/home/ada")
+
+    async with two_nodes() as (server, client):
+        await server.add_protobuf_handler("parts", failing, DownloadRequest, stream_output=True)
+        stream = call(client, server)
+        assert await anext(stream) == A_PART
+        with pytest.raises(P2PHandlerError, match="failed: 'ValueError'"):
+            await anext(stream)
+
+
+async def test_what_a_server_says_went_wrong_is_cut_short() -> None:
+    """And can begin no line of its own in anybody's log."""
+
+    async def hostile(_info: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await P2P.send_protobuf(RPCError(message="no\n" + "x" * 1_000_000), writer)
+            await reader.read()
+
+    async with two_nodes() as (server, client):
+        await server.add_binary_stream_handler("parts", hostile)
+        with pytest.raises(P2PHandlerError) as raised:
+            await anext(call(client, server))
+        assert len(str(raised.value)) < 500
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("spoken", [False, True])
+async def test_who_hangs_up_early_ends_the_handler(spoken: bool) -> None:
+    """One that has said nothing yet, and one that has more to say."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(_request: DownloadRequest, _context: P2PContext) -> AsyncIterator[DownloadData]:
+        try:
+            begun.set()
+            if spoken:
+                yield A_PART
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    async with two_nodes() as (server, client):
+        await server.add_protobuf_handler("parts", endless, DownloadRequest, stream_output=True)
+        stream = await client.iterate_protobuf_handler(server.peer_id, "parts", DownloadRequest(), DownloadData)
+        if spoken:
+            assert await anext(stream) == A_PART
+        asking = asyncio.create_task(collect(stream, []))
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        await asyncio.sleep(0.1)  # until it reads
+        asking.cancel()
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+
+
+async def test_answers_before_all_is_asked_cost_no_later_stream() -> None:
+    """A server that has answered lets the rest of the requests run dry: 25 streams with 3 MB more to ask each.
+
+    None of them leaves a task behind on either side.
+    """
+
+    async def curt(requests: AsyncIterator[DownloadRequest], _context: P2PContext) -> AsyncIterator[DownloadData]:
+        await anext(aiter(requests))
+        yield A_PART
+
+    async def verbose() -> AsyncIterator[DownloadData]:
+        for _ in range(60):
+            yield DownloadData(metadata=bytes(50_000))
+
+    async with two_nodes() as (server, client):
+        await server.add_protobuf_handler("parts", curt, DownloadData, stream_input=True, stream_output=True)
+        for _ in range(25):
+            messages: list[DownloadData] = []
+            stream = await client.iterate_protobuf_handler(server.peer_id, "parts", verbose(), DownloadData)
+            await asyncio.wait_for(collect(stream, messages), PATIENCE_S)
+            assert messages == [A_PART]
+        await eventually("no task of a stream is left", lambda: tasks_of_streams() == [])
+
+
+async def test_requests_that_fail_are_told_to_the_caller() -> None:
+    """What the caller's own iterator raised is no secret of a task."""
+
+    async def patient(requests: AsyncIterator[DownloadRequest], _context: P2PContext) -> AsyncIterator[DownloadData]:
+        async for _ in requests:
+            yield A_PART
+            await asyncio.sleep(0.5)
+            return
+
+    async def one_and_a_fault() -> AsyncIterator[DownloadRequest]:
+        yield DownloadRequest()
+        raise ValueError("nothing more to ask")
+
+    async with two_nodes() as (server, client):
+        await server.add_protobuf_handler("parts", patient, DownloadRequest, stream_input=True, stream_output=True)
+        with pytest.raises(ValueError, match="nothing more to ask"):
+            [message async for message in call(client, server, one_and_a_fault())]
+
+
+def test_what_hivemind_writes_is_read() -> None:
+    """Tuples in dictionaries in tuples come back as they were."""
+    patch_hivemind()
+    value = {"a": (1, (2.5, b"x", ({"b": (None, "y")},))), "time": get_dht_time()}
+    assert MSGPackSerializer.loads(MSGPackSerializer.dumps(value)) == value
+
+
+def test_the_bound_is_exact_and_leaves_nothing_behind() -> None:
+    """One level more is refused, and what comes after is read as ever; patching again changes nothing."""
+    for _ in range(3):
+        patch_hivemind()
+        MSGPackSerializer.loads(tuples_in_tuples(MAX_NESTING))
+        with pytest.raises(ValueError, match="nested"):
+            MSGPackSerializer.loads(tuples_in_tuples(MAX_NESTING + 1))
+
+
+def test_a_process_of_the_swarm_survives_what_kills_plain_hivemind() -> None:
+    """Ten kilobytes end an interpreter that has hivemind alone; patched they are a `ValueError`."""
+    script = """
+from hivemind.utils.serializer import MSGPackSerializer
+from auth.swarm.hivemind_patches import patch_hivemind
+from tests.support.inputs import tuples_in_tuples
+{0}
+try:
+    MSGPackSerializer.loads(tuples_in_tuples(4000))
+except ValueError:
+    print("refused")
+"""
+    results = [
+        subprocess.run(
+            [sys.executable, "-c", script.format(line)], capture_output=True, text=True, cwd=ROOT, check=False
+        )
+        for line in ("", "patch_hivemind()")
+    ]
+    assert [(result.returncode == 0, result.stdout) for result in results] == [(False, ""), (True, "refused\n")]

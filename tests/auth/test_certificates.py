@@ -1,0 +1,60 @@
+"""Certificates of contribution: what a changed one is worth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from auth.certificates import certificate_body, open_certificate, read_certificate, sign_certificate, write_certificate
+from auth.errors import RequestError, UnverifiedError
+from auth.keys import AuthorityKey
+from tests.support.certificates import CERTIFICATE
+
+
+def test_a_certificate_survives_a_file() -> None:
+    """What was signed, written, read and opened is the same, whatever the member is called."""
+    signed = sign_certificate(AuthorityKey.generate(), CERTIFICATE)
+    again = read_certificate(write_certificate(signed))
+    assert again == signed
+    assert open_certificate(again) == CERTIFICATE
+
+
+def test_a_changed_certificate_proves_nothing() -> None:
+    """Neither more samples, nor another name, nor another's key."""
+    signed = sign_certificate(AuthorityKey.generate(), CERTIFICATE)
+    for changed in (
+        replace(signed, body=certificate_body(replace(CERTIFICATE, samples=10**9))),
+        replace(signed, body=signed.body.replace("sahajbert", "another")),
+        replace(signed, authority_key=AuthorityKey.generate().public_bytes),
+        replace(signed, signature=bytes(64)),
+    ):
+        with pytest.raises(UnverifiedError, match="changed"):
+            open_certificate(changed)
+
+
+def test_another_spelling_is_no_certificate() -> None:
+    """The authority signs one form only, so nothing can be read in two ways."""
+    authority = AuthorityKey.generate()
+    signed = sign_certificate(authority, CERTIFICATE)
+    spelled = json.dumps(json.loads(signed.body), indent=1)
+    forged = replace(signed, body=spelled, signature=authority.private_key.sign(spelled.encode()))
+    with pytest.raises(UnverifiedError, match="canonical"):
+        open_certificate(forged)
+
+
+def test_what_the_authority_signs_elsewhere_is_no_certificate() -> None:
+    """A signature over other bytes of the same key opens nothing."""
+    authority = AuthorityKey.generate()
+    other = '{"receipt":"manyhands-receipt-v1"}'
+    signed = sign_certificate(authority, CERTIFICATE)
+    with pytest.raises(UnverifiedError):
+        open_certificate(replace(signed, body=other, signature=authority.private_key.sign(other.encode())))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"body":"","signature":"!","authority_key":""}', "x" * 70_000])
+def test_what_is_no_certificate_is_refused(text: str) -> None:
+    """Files of strangers are read by their form."""
+    with pytest.raises(RequestError):
+        read_certificate(text)

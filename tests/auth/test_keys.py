@@ -1,0 +1,143 @@
+"""Keys: what they are on disk, and that libp2p and hivemind read them as we do."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from auth.errors import RequestError, StorageError
+from auth.keys import (
+    TLS_NAME,
+    AuthorityKey,
+    DeviceKey,
+    certificate_fingerprint,
+    challenge_bytes,
+    create_tls_certificate,
+    peer_id_of,
+    verify_signature,
+)
+
+
+@pytest.fixture(scope="module")
+def identity_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("device") / "device.key"
+    DeviceKey.load_or_create(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def key(identity_file: Path) -> DeviceKey:
+    return DeviceKey.load_or_create(identity_file)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_authority_key_survives_saving(tmp_path: Path) -> None:
+    """A saved authority key is private and loads as the same key."""
+    authority = AuthorityKey.generate()
+    authority.save(tmp_path / "authority.key")
+    assert AuthorityKey.load(tmp_path / "authority.key").public_bytes == authority.public_bytes
+    assert len(authority.public_bytes) == 32
+    assert mode(tmp_path / "authority.key") == 0o600
+
+
+def test_damaged_authority_key_is_refused(tmp_path: Path) -> None:
+    """A file of the wrong length is a StorageError that names it."""
+    (tmp_path / "authority.key").write_bytes(b"short")
+    with pytest.raises(StorageError, match=r"authority\.key"):
+        AuthorityKey.load(tmp_path / "authority.key")
+
+
+def test_device_key_is_made_once(identity_file: Path, key: DeviceKey) -> None:
+    """The second call reads what the first wrote, in a private file."""
+    assert DeviceKey.load_or_create(identity_file).public_key == key.public_key
+    assert mode(identity_file) == 0o600
+
+
+def test_simultaneous_first_uses_agree(tmp_path: Path) -> None:
+    """Two users that start together end up with one key."""
+    with ThreadPoolExecutor(2) as pool:
+        keys = list(pool.map(lambda _: DeviceKey.load_or_create(tmp_path / "device.key").public_key, range(2)))
+    assert keys[0] == keys[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["device.key"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\x00\x12\x05short", b"\x08\x00\x12\x80\x01" + bytes(128)])
+def test_damaged_device_key_is_refused(tmp_path: Path, content: bytes) -> None:
+    """A file that is no libp2p RSA key is a StorageError that says what to do, never silently replaced."""
+    (tmp_path / "device.key").write_bytes(content)
+    with pytest.raises(StorageError, match="move it away"):
+        DeviceKey.load_or_create(tmp_path / "device.key")
+    assert (tmp_path / "device.key").read_bytes() == content
+
+
+def test_hivemind_reads_the_identity_file(identity_file: Path, key: DeviceKey) -> None:
+    """hivemind's parser finds our peer ID and private key in the file, and writes the public key as we do."""
+    from hivemind.p2p import PeerID
+    from hivemind.proto import crypto_pb2
+    from hivemind.utils.crypto import RSAPublicKey
+
+    content = identity_file.read_bytes()
+    message = crypto_pb2.PrivateKey.FromString(content)
+    assert message.data == key.private_der
+    assert message.SerializeToString() == content
+    assert PeerID.from_identity(content).to_base58() == key.peer_id
+    assert RSAPublicKey.from_bytes(key.public_key).to_bytes() == key.public_key
+
+
+def test_signature_proves_the_key_and_the_data(key: DeviceKey) -> None:
+    """A signature holds for its key and data only; rubbish is False, not an error."""
+    signature = key.sign(b"data")
+    assert verify_signature(key.public_key, b"data", signature)
+    assert not verify_signature(key.public_key, b"other", signature)
+    assert not verify_signature(key.public_key, b"data", b"")
+    assert not verify_signature(b"rubbish", b"data", signature)
+
+
+def openssh(key: rsa.RSAPrivateKey) -> bytes:
+    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
+def test_unusable_public_keys_are_refused(key: DeviceKey) -> None:
+    """Other kinds, weak keys, long and second spellings of a key are refused: one device cannot appear as two."""
+    weak = openssh(rsa.generate_private_key(public_exponent=65537, key_size=1024))  # noqa: S505  # weak on purpose
+    odd = openssh(rsa.generate_private_key(public_exponent=3, key_size=2048))
+    ed25519 = AuthorityKey.generate().private_key.public_key()
+    other_kind = ed25519.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    for bad in (b"", b"ssh-rsa AAAA", weak, odd, other_kind, key.public_key + b" me@home", b"x" * 2000):
+        with pytest.raises(RequestError, match="public key"):
+            peer_id_of(bad)
+
+
+def test_challenges_are_unambiguous() -> None:
+    """Purpose, run, nonce and key each change the challenge, and bytes moved between fields do too."""
+    challenges = {
+        challenge_bytes(purpose, run, nonce, public_key)
+        for purpose, run, nonce, public_key in product(
+            ("join", "renew", "session"), ("a", "ab"), (b"", b"b", b"bc"), (b"", b"c")
+        )
+    }
+    assert len(challenges) == 3 * 2 * 3 * 2
+
+
+def test_certificate_is_pinned_and_carries_our_name(tmp_path: Path) -> None:
+    """The certificate names `manyhands`, has a private key file, and one fingerprint in PEM and DER."""
+    create_tls_certificate(tmp_path / "tls.key", tmp_path / "tls.crt")
+    pem = (tmp_path / "tls.crt").read_text()
+    names = x509.load_pem_x509_certificate(pem.encode()).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert names.value.get_values_for_type(x509.DNSName) == [TLS_NAME]
+    assert mode(tmp_path / "tls.key") == 0o600
+    fingerprints = {certificate_fingerprint(form) for form in (pem, pem.encode(), ssl.PEM_cert_to_DER_cert(pem))}
+    assert len(fingerprints) == 1
+    assert len(fingerprints.pop()) == 64
+    ssl.create_default_context(cadata=pem).load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")

@@ -1,0 +1,110 @@
+"""Receipts: what a device signs of what others brought, and what nobody can make of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from auth.errors import RequestError
+from auth.keys import challenge_bytes
+from auth.receipts import (
+    LABEL,
+    MAX_COUNT,
+    MAX_RECEIPT_CHARS,
+    MAX_SENDERS,
+    Receipt,
+    SignedReceipt,
+    open_receipt,
+    read_receipt,
+    receipt_body,
+    sign_receipt,
+    whole_samples,
+)
+from peer.protocol import MAX_PEER_MESSAGE_BYTES
+from tests.support.receipts import key_of
+
+ADA, BOB = key_of("ada"), key_of("bob")
+RECEIPT = Receipt("sahaj-বাংলা", 2, 7, {ADA.peer_id: 12, BOB.peer_id: 20})
+
+
+def test_a_receipt_comes_back_as_it_was_signed() -> None:
+    """Through its text and with the signer's public key alone."""
+    signed = read_receipt(str(sign_receipt(ADA, RECEIPT)))
+    assert open_receipt(signed, ADA.public_key) == RECEIPT
+    assert json.loads(signed.body)["receipt"] == LABEL
+
+
+def test_the_order_of_the_senders_changes_nothing() -> None:
+    """Equal receipts have equal bytes."""
+    assert receipt_body(RECEIPT) == receipt_body(replace(RECEIPT, samples=dict(reversed(RECEIPT.samples.items()))))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"run": "other"}, {"era": 3}, {"step": 8}, {"samples": {ADA.peer_id: 13, BOB.peer_id: 20}}]
+)
+def test_a_changed_receipt_is_refused(changed: dict[str, object]) -> None:
+    """Not a digit of it can be changed, nor can it be signed by another."""
+    signed = sign_receipt(ADA, RECEIPT)
+    forged = SignedReceipt(receipt_body(replace(RECEIPT, **changed)), signed.signature)
+    for claimed, key in ((forged, ADA), (signed, BOB)):
+        with pytest.raises(RequestError, match="not signed with the key"):
+            open_receipt(claimed, key.public_key)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        receipt_body(RECEIPT).replace(",", ", "),
+        receipt_body(RECEIPT).replace('"era":2', '"era":2,"era":2'),
+        receipt_body(RECEIPT).replace(LABEL, "manyhands-receipt-v2"),
+        receipt_body(RECEIPT).replace('"step":7', '"step":7.0'),
+        receipt_body(RECEIPT).replace('"step":7', '"step":0'),
+        receipt_body(RECEIPT).replace(":12", ":0"),
+        receipt_body(RECEIPT).replace(":12", f":{MAX_COUNT + 1}"),
+        receipt_body(RECEIPT).replace(":12", ":" + "9" * 5000),
+        receipt_body(RECEIPT).replace(BOB.peer_id, "../" + BOB.peer_id),
+        receipt_body(RECEIPT).replace("}}", "}").replace('"samples"', '"more"'),
+        "[" * 20_000,
+        "বাংলা",
+        "",
+    ],
+)
+def test_what_is_signed_in_another_form_is_refused(body: str) -> None:
+    """One receipt has one spelling; a valid signature does not make another one of it."""
+    with pytest.raises(RequestError):
+        open_receipt(SignedReceipt(body, ADA.sign(body.encode())), ADA.public_key)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "{}\nnot base64!", "{}\n\xff", "x" * (MAX_RECEIPT_CHARS + 1)])
+def test_what_is_no_receipt_is_refused(text: str) -> None:
+    """Whatever arrives in its place: one sentence, and nothing is believed."""
+    with pytest.raises(RequestError):
+        open_receipt(read_receipt(text), ADA.public_key)
+
+
+def test_no_other_signature_passes_for_one() -> None:
+    """A challenge that a device answers never begins like a receipt."""
+    assert not challenge_bytes("session", "{", b"{" * 32, ADA.public_key).startswith(b"{")
+    assert receipt_body(RECEIPT).startswith("{")
+
+
+def test_weights_become_whole_samples() -> None:
+    """Who brought nothing, or no number, is left out; the rest is rounded and bounded."""
+    weights = {"a": 3.0, "b": 0.0, "c": math.nan, "d": math.inf, "e": -4.0, "f": 1e30, "g": 2.6}
+    assert whole_samples(weights) == {"f": MAX_COUNT, "a": 3, "g": 3}
+
+
+def test_the_largest_group_fits_a_message() -> None:
+    """Of more senders than a receipt names the largest stay, and it can travel with its report."""
+    identity = "Qm" + "Z" * 44
+    weights = {f"{number:06}"[:6].replace("0", "z") + identity[6:]: float(number) for number in range(1, 2000)}
+    samples = whole_samples(weights | {identity: 1e9})
+    assert len(samples) == MAX_SENDERS
+    assert max(samples.values()) == 10**9
+    text = str(sign_receipt(ADA, Receipt("r" * 64, MAX_COUNT, MAX_COUNT, dict.fromkeys(samples, MAX_COUNT))))
+    assert len(text) <= MAX_RECEIPT_CHARS < MAX_PEER_MESSAGE_BYTES
+    assert len(base64.b64decode(text.partition("\n")[2])) == 256

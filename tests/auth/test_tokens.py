@@ -1,0 +1,220 @@
+"""Access tokens and revocation lists: one test for each way in which a token can be wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import given, strategies as st
+
+from auth.errors import ExpiredTokenError, TokenError
+from auth.keys import AuthorityKey
+from auth.tokens import (
+    MAX_CLOCK_SKEW_S,
+    MAX_HANDOVER_CHARS,
+    MAX_REVOCATIONS_CHARS,
+    MAX_TOKEN_CHARS,
+    TOKEN_TYPE,
+    AccessToken,
+    Handover,
+    RevocationList,
+    check_times,
+    issue_handover,
+    issue_revocations,
+    issue_token,
+    read_token,
+    verify_handover,
+    verify_revocations,
+)
+
+AUTHORITY = AuthorityKey.generate()
+NOW = 1_800_000_000.5
+TOKEN = AccessToken(
+    member="Ada",
+    device_id="d1",
+    peer_id="QmPeer",
+    public_key="ssh-rsa AAAA",
+    role="trainer",
+    run="demo",
+    issued_at=NOW - 10,
+    expires_at=NOW + 10,
+)
+REVOCATIONS = RevocationList("demo", 3, NOW, frozenset({"QmOne", "QmTwo"}))
+
+
+def verify(text: str, now: float = NOW, run: str = "demo") -> AccessToken:
+    token = read_token(text, AUTHORITY.public_bytes, run)
+    check_times(token, now)
+    return token
+
+
+def forged(change: Callable[[dict[str, Any]], object], headers: dict[str, Any] | None = None) -> str:
+    """A token with changed claims that the right authority signed."""
+    claims = jwt.decode(issue_token(AUTHORITY, TOKEN), options={"verify_signature": False})
+    change(claims)
+    return jwt.encode(claims, AUTHORITY.private_key, algorithm="EdDSA", headers={"typ": TOKEN_TYPE} | (headers or {}))
+
+
+def test_valid_token_says_what_was_issued() -> None:
+    """Verification gives back exactly what the authority signed."""
+    assert verify(issue_token(AUTHORITY, TOKEN)) == TOKEN
+
+
+def test_a_handover_says_what_was_issued() -> None:
+    """For its run only, and only if the key that it names as the old one has signed it."""
+    handover = Handover("demo", NOW, AUTHORITY.public_bytes, b"n" * 32, NOW + 60)
+    assert verify_handover(issue_handover(AUTHORITY, handover), "demo") == handover
+    with pytest.raises(TokenError, match="not for the run 'other'"):
+        verify_handover(issue_handover(AUTHORITY, handover), "other")
+    with pytest.raises(TokenError, match="not signed"):
+        verify_handover(issue_handover(AuthorityKey.generate(), handover), "demo")
+
+
+def test_tampered_token_is_refused() -> None:
+    """A changed payload under the old signature is refused."""
+    header, _, signature = issue_token(AUTHORITY, TOKEN).split(".")
+    _, payload, _ = issue_token(AUTHORITY, replace(TOKEN, role="keeper")).split(".")
+    with pytest.raises(TokenError, match="not signed by the authority"):
+        verify(f"{header}.{payload}.{signature}")
+
+
+@pytest.mark.parametrize("claim", ["aud", "iat", "exp", "sub", "member", "peer_id", "public_key", "role"])
+def test_missing_claim_is_refused(claim: str) -> None:
+    """No claim may be left out."""
+    with pytest.raises(TokenError):
+        verify(forged(lambda claims: claims.pop(claim)))
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [("exp", "never"), ("exp", True), ("exp", 1e300), ("iat", -1), ("role", "king"), ("sub", ""), ("member", ["Ada"])],
+)
+def test_malformed_claim_is_refused(claim: str, value: object) -> None:
+    """A claim of the wrong type or out of range is refused, even if the authority signed it."""
+    with pytest.raises(TokenError, match=claim):
+        verify(forged(lambda claims: claims.update({claim: value})))
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", "..", "ü.ü.ü", "{}", "x" * (MAX_TOKEN_CHARS + 1)])
+def test_malformed_token_is_refused(text: str) -> None:
+    """What is no JWT, or too long for one, is refused."""
+    with pytest.raises(TokenError):
+        verify(text)
+
+
+def test_signed_text_is_bounded() -> None:
+    """Nothing longer is decoded, whoever signed it: neither a token nor a revocation list nor a handover."""
+    with pytest.raises(TokenError, match=f"{MAX_TOKEN_CHARS} are allowed"):
+        verify(forged(lambda claims: claims.update(padding="x" * MAX_TOKEN_CHARS)))
+    many = frozenset(f"{number:01000}" for number in range(MAX_REVOCATIONS_CHARS // 1000))
+    listed = issue_revocations(AUTHORITY, replace(REVOCATIONS, peer_ids=many))
+    with pytest.raises(TokenError, match=f"{MAX_REVOCATIONS_CHARS} are allowed"):
+        verify_revocations(listed, AUTHORITY.public_bytes, "demo")
+    run = "d" * MAX_HANDOVER_CHARS
+    with pytest.raises(TokenError, match=f"{MAX_HANDOVER_CHARS} are allowed"):
+        verify_handover(issue_handover(AUTHORITY, Handover(run, NOW, AUTHORITY.public_bytes, b"n" * 32, NOW)), run)
+
+
+def test_deeply_nested_token_is_refused() -> None:
+    """A header nested deeper than Python's stack is refused, not a crash."""
+    header = base64.urlsafe_b64encode(b"[" * 2900).decode().rstrip("=")
+    with pytest.raises(TokenError):
+        verify(f"{header}.e30.c2ln")
+
+
+@given(text=st.text(max_size=200))
+def test_no_text_breaks_the_verifier(text: str) -> None:
+    """Whatever a stranger sends, the answer is a TokenError."""
+    with pytest.raises(TokenError):
+        verify(text)
+
+
+@given(
+    header=st.dictionaries(st.sampled_from(["alg", "typ", "kid", "crit", "b64"]), st.none() | st.integers() | st.text())
+)
+def test_no_header_breaks_the_verifier(header: dict[str, Any]) -> None:
+    """Whatever a stranger writes into the unsigned header, the answer is a TokenError."""
+    encoded = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
+    _, payload, signature = issue_token(AUTHORITY, TOKEN).split(".")
+    with pytest.raises(TokenError):
+        verify(f"{encoded}.{payload}.{signature}")
+
+
+def test_token_is_not_valid_long_before_its_issue() -> None:
+    """A token from the future is refused, but for the clock skew that is allowed."""
+    text = issue_token(AUTHORITY, TOKEN)
+    assert verify(text, now=TOKEN.issued_at - MAX_CLOCK_SKEW_S) == TOKEN
+    with pytest.raises(TokenError, match="clock") as raised:
+        verify(text, now=TOKEN.issued_at - MAX_CLOCK_SKEW_S - 1)
+    assert not isinstance(raised.value, ExpiredTokenError)
+
+
+def test_expired_token_is_told_apart() -> None:
+    """At its expiry time a token ends, with an error of its own that says when."""
+    text = issue_token(AUTHORITY, TOKEN)
+    assert verify(text, now=TOKEN.expires_at - 0.1) == TOKEN
+    with pytest.raises(ExpiredTokenError, match="2027-01-15"):
+        verify(text, now=TOKEN.expires_at)
+
+
+def test_token_of_another_run_is_refused() -> None:
+    """A token holds for its run only."""
+    with pytest.raises(TokenError, match="not for the run 'other'"):
+        verify(issue_token(AUTHORITY, TOKEN), run="other")
+
+
+def test_token_for_several_runs_is_refused() -> None:
+    """An audience must be one run, not a list that contains it."""
+    with pytest.raises(TokenError):
+        verify(forged(lambda claims: claims.update(aud=["demo", "other"])))
+
+
+def test_token_of_another_authority_is_refused() -> None:
+    """Only the run's own authority counts."""
+    with pytest.raises(TokenError, match="not signed by the authority"):
+        verify(issue_token(AuthorityKey.generate(), TOKEN))
+
+
+def unsigned(algorithm: str) -> str:
+    claims = jwt.decode(issue_token(AUTHORITY, TOKEN), options={"verify_signature": False})
+    key = AUTHORITY.public_bytes if algorithm == "HS256" else None
+    return jwt.encode(claims, key, algorithm=algorithm, headers={"typ": TOKEN_TYPE})
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256"])
+def test_other_algorithms_are_refused(algorithm: str) -> None:
+    """Neither an unsigned token nor one "signed" with the public key as a shared secret passes."""
+    with pytest.raises(TokenError):
+        verify(unsigned(algorithm))
+
+
+@pytest.mark.parametrize("kind", [None, "JWT", "manyhands-revocations+jwt"])
+def test_token_of_another_kind_is_refused(kind: str | None) -> None:
+    """Something else that the authority signed is no access token."""
+    with pytest.raises(TokenError, match="kind"):
+        verify(forged(lambda claims: None, headers={"typ": kind}))
+
+
+def test_revocation_list_says_what_was_issued() -> None:
+    """Verification gives back exactly what the authority signed; a list has no end of validity."""
+    assert verify_revocations(issue_revocations(AUTHORITY, REVOCATIONS), AUTHORITY.public_bytes, "demo") == REVOCATIONS
+
+
+@pytest.mark.parametrize(
+    "text", [issue_token(AUTHORITY, TOKEN), issue_revocations(AuthorityKey.generate(), REVOCATIONS)]
+)
+def test_forged_revocation_list_is_refused(text: str) -> None:
+    """Neither a token nor another authority's list passes for the run's list."""
+    with pytest.raises(TokenError):
+        verify_revocations(text, AUTHORITY.public_bytes, "demo")
+
+
+def test_revocation_list_of_another_run_is_refused() -> None:
+    """A list holds for its run only."""
+    with pytest.raises(TokenError, match="not for the run"):
+        verify_revocations(issue_revocations(AUTHORITY, REVOCATIONS), AUTHORITY.public_bytes, "other")

@@ -1,0 +1,363 @@
+"""Backing up and restoring: all of a run or nothing, from either kind of database to either."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from auth.errors import ConfigError, ManyhandsError, StorageError
+from coordinator.backup import restore as restoring
+from coordinator.backup.backup import (
+    DATABASE,
+    DATABASE_FILES,
+    MANIFEST as BACKUP_MANIFEST,
+    Backup,
+    back_up,
+    open_backup,
+)
+from coordinator.backup.database import contents, copy_rows, file_contents, sqlite_address
+from coordinator.backup.restore import restore
+from coordinator.checkpoints.manifest import MANIFEST, FileEntry, Manifest, file_entry, verify
+from coordinator.context.open_run import OpenRun, open_run
+from coordinator.ledger.presence import checkpoints, record_checkpoint
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
+from coordinator.store.engine import migrate, open_engine
+from coordinator.store.models import Member
+from peer.config.run import Run, RunConfig
+from tests.support.operator_commands import call
+from tests.support.postgres import new_database
+from tests.support.receipts import key_of
+from tests.support.stores import Kind, database_address, downgrade, put_tables
+from tests.support.waiting import PATIENCE_S
+
+CONFIG = RunConfig(run=Run(name="demo"))
+NOW = 1_800_000_000.0
+
+
+@contextmanager
+def another(kind: Kind, directory: Path) -> Iterator[Path | None]:
+    """A settings.yaml for an empty database of this kind; none for SQLite, which is in the run's directory."""
+    with database_address(directory, kind) as address:
+        path = directory / "other-settings.yaml"
+        path.write_text(Settings(database_url=None if kind == "sqlite" else address, web_port=9090).to_yaml())
+        yield path
+
+
+@pytest.fixture
+def run(tmp_path: Path, store_kind: Kind) -> Iterator[RunDirectory]:
+    """A run with a member, a device and two checkpoints."""
+    with database_address(tmp_path, store_kind) as address:
+        settings = Settings(database_url=None if store_kind == "sqlite" else address)
+        directory = RunDirectory.create(tmp_path / "run", CONFIG, settings, prepare=put_tables)
+        (directory.tokenizer_dir / "tokenizer.json").write_text("{}")
+        with open_run(directory.path) as opened:
+            join(opened, "Ada")
+            for step in (5, 10):
+                add_checkpoint(opened, step)
+        yield directory
+
+
+def join(run: OpenRun, name: str) -> str:
+    """Bring a device of a new member in; returns its token."""
+    return run.membership.join(key_of(name).public_key, run.membership.invite(name)[0]).token_jwt
+
+
+def add_checkpoint(run: OpenRun, step: int) -> Path:
+    """Write and record a small one."""
+    folder = run.directory.checkpoint_dir(step)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights" * step)
+    files: dict[str, FileEntry] = {"model.safetensors": file_entry(folder / "model.safetensors")}
+    manifest = Manifest(format_version=1, run="demo", step=step, era=0, created_at=NOW, probe_loss=None, files=files)
+    (folder / MANIFEST).write_text(manifest.model_dump_json())
+    sha256 = file_entry(folder / MANIFEST).sha256
+    record_checkpoint(run.sessions, step=step, size_bytes=1, manifest_sha256=sha256, now=NOW)
+    return folder
+
+
+@pytest.fixture
+def backup(run: RunDirectory, tmp_path: Path) -> Backup:
+    return back_up(run, tmp_path / "backup", NOW)
+
+
+@pytest.mark.parametrize("target_kind", ["sqlite", "postgresql"])
+def test_a_restored_run_goes_on_where_it_was(run: RunDirectory, tmp_path: Path, target_kind: Kind) -> None:
+    """Members, tokens, keys, checkpoints and numbers: on the same kind of database as before or on the other."""
+    with open_run(run.path) as opened:
+        token = join(opened, "Bob")
+    made = back_up(run, tmp_path / "backup", NOW)
+    (tmp_path / "b").mkdir()
+    with another(target_kind, tmp_path / "b") as settings:
+        restored = restore(made.path, tmp_path / "again", settings)
+        assert restored.join_link == run.join_link
+        assert restored.settings.web_port == 9090
+        assert (restored.path / "manyhands.db").exists() == (target_kind == "sqlite")
+        with open_run(restored.path) as opened:
+            assert [row.name for row in opened.membership.members()] == ["Ada", "Bob"]
+            assert opened.membership.check(token).member == "Bob"
+            join(opened, "Eve")
+            rows = checkpoints(opened.sessions)
+        assert [row.step for row in rows] == [10, 5]
+        assert all((restored.checkpoint_dir(row.step) / MANIFEST).is_file() for row in rows)
+
+
+def test_nobody_else_can_read_a_backup_or_what_comes_of_it(backup: Backup, tmp_path: Path) -> None:
+    """It holds the authority's key: each file 0600, each folder 0700."""
+    (tmp_path / "settings.yaml").write_text("")
+    restored = restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
+    for top in (backup.path, restored.path):
+        found = [top, *top.rglob("*")]
+        assert any(path.name == "authority.key" for path in found)
+        for path in found:
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_backup_is_of_one_moment_while_others_write(run: RunDirectory, tmp_path: Path) -> None:
+    """Each invitation is two rows, in one transaction: a backup has both or none of it."""
+    stop, invited = threading.Event(), itertools.count()
+    begun, gone_on = threading.Event(), threading.Event()
+
+    def keep_inviting() -> None:
+        with open_run(run.path) as opened:
+            while not stop.is_set():
+                opened.membership.invite(f"member {next(invited)}")
+                (gone_on if begun.is_set() else begun).set()
+
+    writer = threading.Thread(target=keep_inviting)
+    writer.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        sizes = [back_up(run, tmp_path / f"backup-{number}", NOW).manifest.tables for number in range(4)]
+        gone_on.clear()
+        assert gone_on.wait(PATIENCE_S)
+        sizes.append(back_up(run, tmp_path / "backup-4", NOW).manifest.tables)
+    finally:
+        stop.set()
+        writer.join()
+    assert all(tables["members"].rows == tables["invites"].rows for tables in sizes)
+    assert sizes[0]["members"].rows < sizes[-1]["members"].rows
+
+
+def test_what_is_unfinished_or_of_the_database_is_left_out(run: RunDirectory, tmp_path: Path) -> None:
+    """Files that are being written, checkpoints that are being removed; they are neither copied nor recorded."""
+    (run.keys_dir / ".authority.key.x1").write_text("half")
+    (run.checkpoints_dir / "step-00000005" / "model.safetensors").unlink()
+    made = back_up(run, tmp_path / "backup", NOW)
+    assert made.checkpoints == ["step-00000010"]
+    names = set(made.manifest.files)
+    assert {"keys/authority.key", "keys/tls.key", "run.yaml", "settings.yaml", "tokenizer/tokenizer.json"} <= names
+    assert not any(Path(name).name.startswith(".") or name in DATABASE_FILES for name in names)
+
+
+def test_what_links_lead_to_is_in_it(run: RunDirectory, tmp_path: Path) -> None:
+    """An operator may have put the checkpoints on another disk, and a note beside them."""
+    run.checkpoints_dir.rename(tmp_path / "large-disk")
+    run.checkpoints_dir.symlink_to(tmp_path / "large-disk")
+    (run.checkpoints_dir / "step-by-step.txt").write_text("a note")
+    made = back_up(run, tmp_path / "backup", NOW)
+    assert made.checkpoints == ["step-00000005", "step-00000010"]
+    assert "checkpoints/step-by-step.txt" in made.manifest.files
+
+
+def test_a_backup_without_checkpoints_restores_to_none(run: RunDirectory, tmp_path: Path) -> None:
+    """What is not there is not recorded either."""
+    made = back_up(run, tmp_path / "backup", NOW, checkpoints=False)
+    assert made.checkpoints == []
+    (tmp_path / "settings.yaml").write_text("")
+    restored = restore(made.path, tmp_path / "again", tmp_path / "settings.yaml")
+    assert list(restored.checkpoints_dir.iterdir()) == []
+    with open_run(restored.path) as opened:
+        assert checkpoints(opened.sessions) == []
+
+
+def test_an_older_versions_backup_restores_with_its_checkpoints(backup: Backup, tmp_path: Path) -> None:
+    """Its database says where they lay; now they lie where the run was restored to."""
+    engine = open_engine(sqlite_address(backup.path / DATABASE))
+    downgrade(engine, "0023")
+    engine.dispose()
+    older = {"database": file_entry(backup.path / DATABASE), "tables": file_contents(backup.path / DATABASE)}
+    (backup.path / BACKUP_MANIFEST).write_text(backup.manifest.model_copy(update=older).model_dump_json())
+    (tmp_path / "settings.yaml").write_text("")
+    restored = restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
+    with open_run(restored.path) as opened:
+        rows = checkpoints(opened.sessions)
+    assert [row.step for row in rows] == [10, 5]
+    for row in rows:
+        assert verify(restored.checkpoint_dir(row.step)).manifest_sha256 == row.manifest_sha256
+
+
+def test_nothing_is_overwritten(run: RunDirectory, backup: Backup, tmp_path: Path) -> None:
+    """Neither an earlier backup, nor a run's directory, nor a run's database; nor does a run hold its own backup."""
+    before = sorted(run.path.rglob("*"))
+    with pytest.raises(ConfigError, match="not empty"):
+        back_up(run, backup.path, NOW)
+    with pytest.raises(ConfigError, match="run's own directory"):
+        back_up(run, run.path / "backups" / "monday", NOW)
+    with pytest.raises(ConfigError, match="never overwritten"):
+        restore(backup.path, run.path)
+    assert sorted(run.path.rglob("*")) == before
+
+
+def test_a_database_that_holds_another_run_is_refused(backup: Backup, tmp_path: Path) -> None:
+    """And is left as it is; the directory is not made."""
+    settings = tmp_path / "settings.yaml"
+    with new_database() as address:
+        settings.write_text(Settings(database_url=address).to_yaml())
+        other = RunDirectory.create(tmp_path / "other", CONFIG, Settings(database_url=address))
+        with open_run(other.path) as opened:
+            opened.membership.invite("Somebody")
+        with pytest.raises(ConfigError, match="holds a run already"):
+            restore(backup.path, tmp_path / "again", settings)
+        with open_run(other.path) as opened:
+            assert [row.name for row in opened.membership.members()] == ["Somebody"]
+    assert not (tmp_path / "again").exists()
+
+
+def test_an_older_versions_database_is_refused_untouched(backup: Backup, tmp_path: Path) -> None:
+    """It is not even migrated: its own run may go on."""
+    with new_database("template1") as address:
+        (tmp_path / "settings.yaml").write_text(Settings(database_url=address).to_yaml())
+        engine = open_engine(address)
+        migrate(engine, "0005")
+        with engine.begin() as connection:
+            connection.execute(text("INSERT INTO members (name, created_at, revoked_reason) VALUES ('Old', 0, '')"))
+        with pytest.raises(ConfigError, match="holds a run already"):
+            restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0005"
+        engine.dispose()
+
+
+def test_a_restore_that_was_killed_can_be_run_again(
+    backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it fills the database, that is empty; killed after it, what is there is taken for what it is."""
+    settings = tmp_path / "settings.yaml"
+
+    def fail_after(action: Callable[..., None]) -> Callable[..., None]:
+        def act(*arguments: object) -> None:
+            action(*arguments)
+            raise KeyboardInterrupt
+
+        return act
+
+    with new_database("template1") as address:
+        settings.write_text(Settings(database_url=address).to_yaml())
+        for name, action in (("copy_rows", copy_rows), ("sync_folders", lambda _: None)):
+            with monkeypatch.context() as patch:
+                patch.setattr(restoring, name, fail_after(action))
+                with pytest.raises(KeyboardInterrupt):
+                    restore(backup.path, tmp_path / "again", settings)
+            assert not (tmp_path / "again").exists()
+        restored = restore(backup.path, tmp_path / "again", settings)
+        with open_run(restored.path) as opened:
+            assert [row.name for row in opened.membership.members()] == ["Ada"]
+
+
+def test_a_failed_backup_leaves_nothing(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even aside: a full disk is one sentence."""
+
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coordinator.backup.backup.copy_file", no_space)
+    (tmp_path / "backups").mkdir()
+    with pytest.raises(StorageError, match="No space left"):
+        back_up(run, tmp_path / "backups" / "monday", NOW)
+    assert list((tmp_path / "backups").iterdir()) == []
+
+
+def flip_last_byte(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def escape(path: Path) -> None:
+    """Name a file outside the backup."""
+    manifest = json.loads(path.read_text())
+    manifest["files"]["../secret"] = {"size_bytes": 0, "sha256": "0" * 64}
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("run/keys/authority.key", flip_last_byte),
+        ("run/checkpoints/step-00000010/model.safetensors", flip_last_byte),
+        ("run/run.yaml", Path.unlink),
+        ("database.db", flip_last_byte),
+        ("backup.json", Path.unlink),
+        ("backup.json", flip_last_byte),
+        ("backup.json", escape),
+    ],
+)
+def test_a_damaged_backup_is_refused(tmp_path: Path, whole: Path, name: str, damage: Callable[[Path], None]) -> None:
+    """Whatever byte is missing or wrong, nothing is made of it."""
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    damage(copy / name)
+    with pytest.raises((ConfigError, StorageError), match="backup"):
+        restore(copy, tmp_path / "again")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of a run on SQLite."""
+    directory = tmp_path_factory.mktemp("whole")
+    run = RunDirectory.create(directory / "run", CONFIG, Settings(), prepare=put_tables)
+    with open_run(run.path) as opened:
+        add_checkpoint(opened, 10)
+    return back_up(run, directory / "backup", NOW).path
+
+
+def test_a_manifest_that_lies_about_the_database_is_noticed(whole: Path, tmp_path: Path) -> None:
+    """Its rows are counted and compared, not only its bytes."""
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    manifest = json.loads((copy / "backup.json").read_text())
+    manifest["tables"]["members"]["rows"] += 1
+    (copy / "backup.json").write_text(json.dumps(manifest))
+    with pytest.raises(StorageError, match="something else"):
+        open_backup(copy)
+
+
+def test_text_that_the_other_database_cannot_hold_is_refused_whole(tmp_path: Path) -> None:
+    """SQLite takes a NUL in a text; PostgreSQL says no, and no row stays there."""
+    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(), prepare=put_tables)
+    with open_run(run.path) as opened, opened.sessions.begin() as session:
+        session.add(Member(name="a\0b", created_at=0.0, revoked_reason=""))
+    made = back_up(run, tmp_path / "backup", NOW)
+    with new_database() as address:
+        (tmp_path / "settings.yaml").write_text(Settings(database_url=address).to_yaml())
+        with pytest.raises(ManyhandsError, match="does not take the run"):
+            restore(made.path, tmp_path / "again", tmp_path / "settings.yaml")
+        engine = open_engine(address)
+        with engine.connect() as connection:
+            assert all(table.rows == 0 for table in contents(connection).values())
+        engine.dispose()
+
+
+def test_the_commands_say_what_they_did(run: RunDirectory, tmp_path: Path) -> None:
+    """In figures for scripts; both acts are in the audit log of the run that they concern."""
+    said = json.loads(call("backup", run.path, tmp_path / "backup", "--json").stdout)
+    assert (said["run"], said["checkpoints"]) == ("demo", ["step-00000005", "step-00000010"])
+    assert said["rows"] >= 5
+    assert "keys" in call("backup", run.path, tmp_path / "small", "--no-checkpoints").stdout
+    (tmp_path / "settings.yaml").write_text("")
+    given = (tmp_path / "backup", tmp_path / "again", "--settings", tmp_path / "settings.yaml")
+    assert json.loads(call("restore", *given, "--json").stdout)["join_link"] == str(run.join_link)
+    acts = [row["act"] for row in json.loads(call("audit", tmp_path / "again", "--json").stdout)]
+    assert acts == ["restore"]
+    acts = [row["act"] for row in json.loads(call("audit", run.path, "--json").stdout)]
+    assert acts == ["backup", "backup"]

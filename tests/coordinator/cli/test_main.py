@@ -1,0 +1,287 @@
+"""The operator's commands, each on a real run directory."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from auth.errors import ConfigError
+from auth.join_link import JoinLink
+from auth.keys import DeviceKey
+from auth.tokens import verify_revocations
+from coordinator.checkpoints.validations import record_validation
+from coordinator.cli import main as cli
+from coordinator.context.open_run import open_run
+from coordinator.ledger.presence import record_checkpoint, write_swarm_status
+from coordinator.members.quarantine import Claim, hear
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Policy
+from coordinator.run.software import own_software
+from peer.data.tokenization.tokenizers import load_tokenizer
+from peer.reporting.messages import StepReport
+from peer.runtime.software import install_commands
+from tests.support.operator_commands import call
+from tests.support.postgres import PASSWORD, new_database
+from tests.support.receipts import keeper_confirms
+from tests.support.served_page import validation_row
+from tests.support.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return make_small_run(tmp_path).path
+
+
+def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> None:
+    """A member with a device that has done one global step."""
+    key = DeviceKey.load_or_create(key_path)
+    with open_run(run_dir, clock=lambda: NOW) as run:
+        grant = run.membership.join(key.public_key, run.membership.invite(name)[0])
+        report = StepReport(
+            step=1,
+            samples=samples,
+            loss=8.5,
+            mlm_loss=None,
+            sop_loss=None,
+            group_size=2,
+            group_samples=samples,
+            averaging_s=0.5,
+            samples_per_second=100.0,
+        )
+        assert run.ledger.record(grant.device_id, None, 1, 0, report, NOW).accepted
+        keeper_confirms(run.sessions, run.membership, run.ledger, run.directory.config.run.name, 1)
+
+
+def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:
+    """`init` writes configuration, settings, keys and a trained tokenizer, and prints the link that names them."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(small_config(tmp_path).to_yaml())
+    result = call("init", tmp_path / "new", "--config", run_file, "--host", "example.org", "--web-port", 8181)
+    run = RunDirectory.open(tmp_path / "new")
+    assert run.config.run.name == "small"
+    assert (run.settings.public_host, run.settings.web_port) == ("example.org", 8181)
+    assert str(run.join_link) in result.output
+    assert load_tokenizer(run.tokenizer_dir).get_vocab_size() > 50
+    assert str(tmp_path / "new") in result.output  # the next command can be pasted
+
+
+def test_init_makes_a_run_on_postgresql(tmp_path: Path) -> None:
+    """The database that a private file names is made this run's; its URL stands in settings.yaml alone."""
+    run_file, url_file = tmp_path / "run.yaml", tmp_path / "url"
+    run_file.write_text(small_config(tmp_path).to_yaml())
+    with new_database("template1") as address:
+        url_file.write_text(address)
+        url_file.chmod(0o600)
+        result = call("init", tmp_path / "new", "--config", run_file, "--database-url-file", url_file)
+        assert PASSWORD not in result.output
+        assert RunDirectory.open(tmp_path / "new").settings.database_url == address
+        assert not (tmp_path / "new" / "manyhands.db").exists()
+        assert call("members", tmp_path / "new").exit_code == 0
+
+
+def test_init_says_when_only_this_machine_can_join(tmp_path: Path) -> None:
+    """Without --host the operator is told that nobody else can join."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(small_config(tmp_path).to_yaml())
+    assert "--host" in call("init", tmp_path / "new", "--config", run_file).output
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ({"runn": {}}, [], "runn"),
+        ({"data": {"sources": [{"kind": "text", "path": "/does/not/exist"}]}}, [], "/does/not/exist"),
+        ({}, ["--web-port", "7443"], "7443"),
+        ({}, ["--swarm-port", "0"], "swarm_port"),
+        ({}, ["--host", "two words"], "public_host"),
+    ],
+)
+def test_init_leaves_nothing_after_a_mistake(
+    tmp_path: Path, content: dict[str, object], options: list[str], words: str
+) -> None:
+    """A wrong run file or option is one sentence that names it, and no directory is made."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=words):
+        call("init", tmp_path / "new", "--config", run_file, *options)
+    assert sorted(tmp_path.iterdir()) == [run_file]
+
+
+def test_init_refuses_a_directory_with_a_run(run_dir: Path) -> None:
+    """A run is never overwritten."""
+    link = RunDirectory.open(run_dir).join_link
+    with pytest.raises(ConfigError, match="not empty"):
+        call("init", run_dir)
+    assert RunDirectory.open(run_dir).join_link == link
+
+
+def test_invite_prints_codes_that_admit_once_each(run_dir: Path, tmp_path: Path) -> None:
+    """Each printed code admits one device under the invited name, and the printed command carries link and code."""
+    invited = json.loads(call("invite", run_dir, "ada", "--devices", 2, "--json").output)
+    codes = [entry["code"] for entry in invited["invites"]]
+    assert len(set(codes)) == 2
+    with open_run(run_dir) as run:
+        for number, code in enumerate(codes):
+            key = DeviceKey.load_or_create(tmp_path / f"{number}.key")
+            assert run.membership.join(key.public_key, code).member == "ada"
+        link = str(run.directory.join_link)
+    assert JoinLink.parse(invited["join_link"]) == JoinLink.parse(link)
+    assert invited["invites"][0]["command"] == f"manyhands join '{link}' --invite {codes[0]}"
+
+
+def test_no_code_is_made_that_nobody_would_see(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the software cannot be packed: a code is shown once and stored nowhere."""
+
+    def refuse() -> None:
+        raise ConfigError("It is not installed.")
+
+    monkeypatch.setattr(cli, "own_software", refuse)
+    with pytest.raises(ConfigError):
+        call("invite", run_dir, "ada")
+    with open_run(run_dir) as run:
+        assert run.membership.members() == []
+
+
+def test_invite_for_people_shows_the_same_command(run_dir: Path) -> None:
+    """Without --json each line to copy stands by itself; the last is the command, which compose.yaml's demo takes."""
+    lines = call("invite", run_dir, "ada").output.splitlines()
+    software = lines[0].removeprefix("The run's software, which a notebook asks for: ")
+    code = lines[1].removeprefix("Invite code: ")
+    assert software == own_software().address(RunDirectory.open(run_dir).settings.web_address)
+    assert lines[-1].startswith("manyhands join 'manyhands://")
+    assert lines[-1].endswith(f" --invite {code}")
+    assert " && ".join((*install_commands(software), f"manyhands/bin/{lines[-1]}")) in lines
+
+
+def test_members_lists_what_everybody_gave(run_dir: Path, tmp_path: Path) -> None:
+    """Names, devices, open invites and samples, for scripts and for people."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    call("invite", run_dir, "[red]bob[/red]")
+    (ada, bob) = sorted(json.loads(call("members", run_dir, "--json").output), key=lambda row: -row["samples"])
+    assert (ada["name"], ada["devices"], ada["samples"], ada["open_invites"]) == ("ada", 1, 20, 0)
+    assert (bob["devices"], bob["samples"], bob["open_invites"]) == (0, 0, 1)
+    assert "[red]bob[/red]" in call("members", run_dir).output  # shown, not read as markup
+
+
+def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
+    """After `revoke` the member's device is on the signed list, and the reason is kept."""
+    join_and_report(run_dir, tmp_path / "key", "mallory", 20)
+    result = json.loads(call("revoke", run_dir, "mallory", "--reason", "sends garbage", "--json").output)
+    assert result == {"member": "mallory", "devices_revoked": 1}
+    with open_run(run_dir) as run:
+        revoked = verify_revocations(
+            run.membership.revocations_jwt(), run.membership.authority_public, run.directory.config.run.name
+        )
+        assert (revoked.serial, len(revoked.peer_ids)) == (1, 1)
+    assert "sends garbage" in call("members", run_dir).output
+
+
+def test_a_device_is_quarantined_and_released(run_dir: Path, tmp_path: Path) -> None:
+    """`quarantine` imposes, lists and lifts; `devices` shows it, and every act is on record."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    [device] = json.loads(call("devices", run_dir, "ada", "--json").output)
+    device_id, short_id = device["device_id"], device["device_id"][:8]
+    imposed = call("quarantine", run_dir, "impose", "ada", "--device", short_id, "--reason", "overheats", "--json")
+    assert json.loads(imposed.output) == {"device_quarantined": device_id}
+    [row] = json.loads(call("quarantine", run_dir, "list", "--json").output)
+    assert (row["device_id"], row["member"], row["reason"], row["words"]) == (device_id, "ada", "overheats", [])
+    with open_run(run_dir) as run:
+        other = run.membership.join(
+            DeviceKey.load_or_create(tmp_path / "other").public_key, run.membership.invite("bob")[0]
+        )
+        peer_id = DeviceKey.load_or_create(tmp_path / "key").peer_id
+        hear(run.sessions, Policy(), Claim(peer_id, "step", 7, "claims step 99"), other.device_id, NOW)
+    listed = call("quarantine", run_dir).output
+    assert short_id in listed
+    assert "overheats" in listed
+    assert "claims step 99" in listed
+    assert "in quarantine" in " ".join(call("devices", run_dir).output.split())
+    assert short_id in call("quarantine", run_dir, "lift", "ada").output.replace("\n", "")
+    assert json.loads(call("quarantine", run_dir, "--json").output) == []
+    with pytest.raises(ConfigError, match="needs the member's name"):
+        call("quarantine", run_dir, "lift")
+    acts = [entry["act"] for entry in json.loads(call("audit", run_dir, "--json").output)]
+    assert acts == ["lift-quarantine", "quarantine"]
+
+
+def test_one_device_is_listed_and_revoked(run_dir: Path, tmp_path: Path) -> None:
+    """`devices` shows the id that `revoke --device` takes; the member stays, and both acts are on record."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    [device] = json.loads(call("devices", run_dir, "ada", "--json").output)
+    short_id = device["device_id"][:8]
+    assert (device["member"], device["role"], device["revoked_at"]) == ("ada", "trainer", None)
+    assert short_id in call("devices", run_dir).output
+    with pytest.raises(ConfigError, match="No member is called"):
+        call("devices", run_dir, "eve")
+    with pytest.raises(ConfigError, match="too short"):
+        call("revoke", run_dir, "ada", "--device", "")  # a script's empty variable is not the whole member
+    result = json.loads(call("revoke", run_dir, "ada", "--device", short_id, "--reason", "stolen", "--json").output)
+    assert result == {"member": "ada", "device_revoked": device["device_id"]}
+    assert "stolen" in call("devices", run_dir, "ada").output
+    assert "ada may bring another" in call("revoke", run_dir, "ada", "--device", short_id).output
+    [member] = json.loads(call("members", run_dir, "--json").output)
+    assert member["revoked_at"] is None
+    acts = [(row["act"], row["subject"], row["detail"]) for row in json.loads(call("audit", run_dir, "--json").output)]
+    assert acts[1] == ("revoke-device", "ada", f"{short_id} stolen")
+    assert acts[2][2].startswith("refused: The device id")
+
+
+def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> None:
+    """Step, loss, what the keeper sees, and the newest checkpoint's path."""
+    join_and_report(run_dir, tmp_path / "key", "ada", 20)
+    with open_run(run_dir) as run:
+        write_swarm_status(
+            run.sessions,
+            step=1,
+            samples_accumulated=7,
+            target_batch_size=TARGET_BATCH_SIZE,
+            peers=2,
+            samples_per_second=12.5,
+            eta_s=2.0,
+            addresses=(),
+            now=NOW,
+        )
+        record_checkpoint(run.sessions, step=1, size_bytes=5, manifest_sha256="0" * 64, now=NOW)
+    status = json.loads(call("status", run_dir, "--json").output)
+    expected = {
+        "run": "small",
+        "step": 1,
+        "phase": f"1 of 1, from step 0 on: 32 tokens, {TARGET_BATCH_SIZE} samples a step",
+        "loss": 8.5,
+        "samples_accumulated": 7,
+        "target_batch_size": TARGET_BATCH_SIZE,
+        "peers": 2,
+        "samples_per_second": 12.5,
+    }
+    assert expected.items() <= status.items()
+    assert status["checkpoint"] == f"{run_dir}/checkpoints/step-00000001"
+    assert status["validation_loss"] is None
+    with open_run(run_dir) as run:
+        for step in (1, 2):
+            record_validation(run.sessions, validation_row(step, mlm_loss=8.0 - step))
+    status = json.loads(call("status", run_dir, "--json").output)
+    measures = [status[f"validation_{name}"] for name in ("step", "loss", "accuracy", "sop_accuracy")]
+    assert measures == [2, 6.5, 0.125, 0.75]
+    assert status["validation_perplexity"] == pytest.approx(math.exp(6.0))
+    assert f"{run_dir}/checkpoints/step-00000001" in call("status", run_dir).output
+
+
+def test_status_of_a_new_run_has_no_numbers_yet(run_dir: Path) -> None:
+    """Before anything happened, unknown things are unknown, not zero."""
+    status = json.loads(call("status", run_dir, "--json").output)
+    assert status["step"] == 0
+    assert status["loss"] is None
+    assert status["peers"] is None
+    assert status["online"] == []
+
+
+def test_serve_cannot_leave_both_parts_out(run_dir: Path) -> None:
+    """--service-only and --keeper-only together are a mistake, not an idle process."""
+    with pytest.raises(ConfigError, match="exclude each other"):
+        call("serve", run_dir, "--service-only", "--keeper-only")

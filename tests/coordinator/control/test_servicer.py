@@ -1,0 +1,205 @@
+"""The control plane's calls, over real gRPC and TLS: who gets in, and how each who does not is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from auth.errors import (
+    ExpiredInviteError,
+    ExpiredTokenError,
+    NotInvitedError,
+    RequestError,
+    RevokedError,
+    TokenError,
+    UnknownInviteError,
+    UnreachableError,
+    UsedInviteError,
+)
+from auth.keys import DeviceKey, challenge_bytes
+from auth.tokens import read_token
+from peer.config.run import RunConfig
+from peer.control.client import ControlClient
+from peer.protocol import PROTOCOL_VERSION, control_pb2
+from peer.protocol.errors import error_from_rpc
+from tests.support.control_plane import TOKENIZER, connected, serving, write_status
+from tests.support.waiting import PATIENCE_S
+
+
+async def call(client: ControlClient, method: str, request: Any) -> Any:
+    """A raw call, for requests that our own client would not make; raises our errors."""
+    try:
+        return await getattr(client._stub, method)(request, timeout=PATIENCE_S)
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+
+
+async def nonce_of(client: ControlClient) -> bytes:
+    return (await call(client, "Challenge", control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION))).nonce
+
+
+def a_join(
+    key: DeviceKey, nonce: bytes, invite: str = "", run: str = "test", **changes: Any
+) -> control_pb2.JoinRequest:
+    request = control_pb2.JoinRequest(
+        nonce=nonce,
+        public_key=key.public_key,
+        signature=key.sign(challenge_bytes("join", run, nonce, key.public_key)),
+        invite_code=invite,
+    )
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return request
+
+
+@pytest.fixture(scope="module")
+def other_key(tmp_path_factory: pytest.TempPathFactory) -> DeviceKey:
+    return DeviceKey.load_or_create(tmp_path_factory.mktemp("other") / "device.key")
+
+
+async def test_a_join_hands_out_everything_a_peer_needs(tmp_path: Path, key: DeviceKey) -> None:
+    """An invited device receives a token in its member's name, the run, the keeper's addresses and the files."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        write_status(coordinator, "/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper")
+        reply = await client.join(key, coordinator.invite("Ada"))
+        token = read_token(reply.token, reply.authority_key, "test")
+        assert (token.member, token.peer_id, token.role) == ("Ada", key.peer_id, "trainer")
+        assert (reply.member, reply.device_id) == ("Ada", token.device_id)
+        assert reply.device_number == 0
+        assert RunConfig.from_json(reply.run_config_json) == coordinator.services.config
+        assert list(reply.initial_peers) == ["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeper"]
+        assert [(file.name, file.size_bytes) for file in reply.files] == [("tokenizer.json", len(TOKENIZER))]
+        assert reply.revocations
+
+
+async def test_a_known_device_comes_back_and_renews_without_an_invite(tmp_path: Path, key: DeviceKey) -> None:
+    """Only the first join takes an invite; from then on the device's signature is enough."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        first = await client.join(key, coordinator.invite("Ada"))
+        again = await client.join(key)
+        renewed = await client.renew(key)
+        assert first.device_id == again.device_id
+        assert read_token(renewed, first.authority_key, "test").device_id == first.device_id
+        assert coordinator.refusals() == []
+
+
+async def test_each_refused_join_raises_its_own_error_and_is_recorded(
+    tmp_path: Path, key: DeviceKey, other_key: DeviceKey
+) -> None:
+    """No invite, an unknown, a used and an expired one, a revoked member: five different errors at the peer."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        used, expired = coordinator.invite("Ada"), coordinator.invite("Bo")
+        await client.join(key, used)
+        with pytest.raises(NotInvitedError):
+            await client.join(other_key)
+        with pytest.raises(UnknownInviteError):
+            await client.join(other_key, "00000-00000-00000-00000")
+        with pytest.raises(UsedInviteError):
+            await client.join(other_key, used)
+        coordinator.clock.ahead_s = 30 * 86_400.0
+        with pytest.raises(ExpiredInviteError):
+            await client.join(other_key, expired)
+        coordinator.services.membership.revoke("Ada", "test")
+        with pytest.raises(RevokedError):
+            await client.join(key)
+        with pytest.raises(RevokedError):
+            await client.renew(key)
+        codes = ["not-invited", "unknown-invite", "used-invite", "expired-invite", "revoked"]
+        assert coordinator.refusals() == [*(("join", code) for code in codes), ("renew", "revoked")]
+
+
+async def test_a_nonce_counts_once(tmp_path: Path, key: DeviceKey) -> None:
+    """A request that was recorded and sent again is refused, however right its signature is."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        request = a_join(key, await nonce_of(client), coordinator.invite("Ada"))
+        await call(client, "Join", request)
+        with pytest.raises(RequestError, match="challenge"):
+            await call(client, "Join", request)
+
+
+async def test_a_nonce_expires(tmp_path: Path, key: DeviceKey) -> None:
+    """An answer that comes more than a minute after its challenge is refused."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        request = a_join(key, await nonce_of(client), coordinator.invite("Ada"))
+        coordinator.clock.ahead_s = 61.0
+        with pytest.raises(RequestError, match="too old"):
+            await call(client, "Join", request)
+
+
+async def test_a_signature_by_another_key_is_refused(tmp_path: Path, key: DeviceKey, other_key: DeviceKey) -> None:
+    """Nobody joins or renews with a public key whose private half he does not hold; the invite stays unused."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        invite = coordinator.invite("Ada")
+        with pytest.raises(TokenError, match="signature"):
+            await call(client, "Join", a_join(other_key, await nonce_of(client), invite, public_key=key.public_key))
+        await client.join(key, invite)
+        nonce = await nonce_of(client)
+        forged = control_pb2.RenewRequest(
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=other_key.sign(challenge_bytes("renew", "test", nonce, key.public_key)),
+        )
+        with pytest.raises(TokenError, match="signature"):
+            await call(client, "Renew", forged)
+
+
+async def test_a_signature_for_another_purpose_is_refused(tmp_path: Path, key: DeviceKey) -> None:
+    """What was signed to renew cannot be used to join."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        nonce = await nonce_of(client)
+        signature = key.sign(challenge_bytes("renew", "test", nonce, key.public_key))
+        with pytest.raises(TokenError):
+            await call(client, "Join", a_join(key, nonce, coordinator.invite("Ada"), signature=signature))
+
+
+async def test_an_oversized_message_is_refused_before_it_is_read(tmp_path: Path, key: DeviceKey) -> None:
+    """A request beyond the limit never reaches a handler."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        request = a_join(key, await nonce_of(client), "x" * 100_000)
+        with pytest.raises(RequestError, match="size"):
+            await call(client, "Join", request)
+        with pytest.raises(RequestError, match="too long"):
+            await call(client, "Join", a_join(key, await nonce_of(client), "x" * 100))
+
+
+@pytest.mark.parametrize("name", ["../secret", "secret", "/etc/passwd", "", "tokenizer"])
+async def test_only_the_listed_files_are_served(tmp_path: Path, key: DeviceKey, name: str) -> None:
+    """A name is looked up, never opened as a path."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        stream = client._stub.FetchFile(control_pb2.FetchFileRequest(token=reply.token, name=name), timeout=PATIENCE_S)
+        with pytest.raises(grpc.aio.AioRpcError, match="no file"):
+            await stream.read()
+        assert coordinator.refusals() == [("file", "bad-request")]
+
+
+async def test_files_are_for_members_only(tmp_path: Path, key: DeviceKey) -> None:
+    """Without a valid token there is no file: neither with rubbish nor with a token whose time is over."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        reply = await client.join(key, coordinator.invite("Ada"))
+        file = reply.files[0]
+        rubbish = control_pb2.JoinReply(token="rubbish", files=[file])
+        with pytest.raises(TokenError):
+            await client.fetch_files(rubbish, tmp_path / "out")
+        coordinator.clock.ahead_s = 3601.0
+        with pytest.raises(ExpiredTokenError):
+            await client.fetch_files(reply, tmp_path / "out")
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+async def test_an_internal_failure_tells_the_network_nothing(
+    tmp_path: Path, key: DeviceKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug or a broken store is an anonymous, temporary error to the peer."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("database password is hunter2")
+
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        monkeypatch.setattr(coordinator.services.membership, "join", broken)
+        with pytest.raises(UnreachableError) as caught:
+            await client.join(key)
+        assert "hunter2" not in str(caught.value)

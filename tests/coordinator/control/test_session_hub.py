@@ -1,0 +1,111 @@
+"""What the hub of sessions works out for all of them at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from pathlib import Path
+
+import pytest
+
+from auth.tokens import AccessToken
+from coordinator.control import session_hub
+from coordinator.control.session_hub import (
+    PRESENCE_EVERY_S,
+    STANDING_EVERY_S,
+    End,
+    LiveSession,
+    SessionHub,
+    Standing,
+    presence_every_s,
+    standings,
+)
+from coordinator.ledger.ledger import Contribution
+from coordinator.ledger.presence import ONLINE_S
+from peer.protocol.control_pb2 import CoordinatorMessage
+from tests.support.control_plane import serving
+
+
+def contribution(member: str, samples: int) -> Contribution:
+    return Contribution(member, samples, 1, 1, None, 0.0, 0.0, 0.0, 0)
+
+
+def test_equals_share_a_rank() -> None:
+    """It is one more than how many have given more."""
+    rows = [contribution(name, samples) for name, samples in (("Ada", 5), ("Bob", 9), ("Cyd", 5), ("Dan", 0))]
+    assert standings(rows) == {
+        "Bob": Standing(9, 1, 4),
+        "Ada": Standing(5, 2, 4),
+        "Cyd": Standing(5, 2, 4),
+        "Dan": Standing(0, 4, 4),
+    }
+
+
+async def test_a_large_crowd_is_told_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it stands, and how often to speak: so many at each call; who has gone is passed over, who knows it too."""
+    monkeypatch.setattr(session_hub, "TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 1.0)
+    async with serving(tmp_path) as coordinator:
+        hub = SessionHub(coordinator.services, 10)
+        crowd = [
+            LiveSession(name, token_of(name), ipaddress.ip_address("192.0.2.1"))
+            for name in ("Ada", "Bob", "Cyd", "Dan")
+        ]
+        for session in crowd:
+            hub.add(session)
+
+        async def told() -> list[tuple[str, str]]:
+            await hub.refresh()
+            return [
+                (session.id, kind) for session in crowd for kind in kinds_of(session) if kind in {"standing", "pace"}
+            ]
+
+        assert await told() == [(name, kind) for name in ("Ada", "Bob") for kind in ("pace", "standing")]
+        crowd[2].end()
+        hub.remove(crowd[2])
+        assert await told() == [("Dan", "pace"), ("Dan", "standing")]
+        coordinator.clock.ahead_s += 2 * STANDING_EVERY_S
+        assert await told() == []
+
+
+async def test_what_found_no_room_is_told_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pace and standing count as told once they are queued; those whose queues are full take nobody else's turn."""
+    monkeypatch.setattr(session_hub, "TOLD_AT_ONCE", 1)
+    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.5)
+    async with serving(tmp_path) as coordinator:
+        hub = SessionHub(coordinator.services, 10)
+        full, free = (LiveSession(name, token_of(name), ipaddress.ip_address("192.0.2.1")) for name in ("Ada", "Bob"))
+        while full.push(CoordinatorMessage()):
+            pass
+        for session in full, free:
+            hub.add(session)
+        for _ in range(2):
+            await hub.refresh()
+        assert set(kinds_of(full)) == {None}
+        assert {"pace", "standing"} <= set(kinds_of(free))
+        coordinator.clock.ahead_s += 2 * STANDING_EVERY_S
+        for _ in range(2):
+            await hub.refresh()
+        assert {"pace", "standing"} <= set(kinds_of(full))
+        assert kinds_of(free) == []
+
+
+def token_of(name: str) -> AccessToken:
+    now = time.time()
+    return AccessToken(name, name, name, "", "trainer", "test", now, now + 3600.0)
+
+
+def kinds_of(session: LiveSession) -> list[str | None]:
+    """What is in its queue now, which is empty then."""
+    queued = [session.outgoing.get_nowait() for _ in range(session.outgoing.qsize())]
+    return ["end" if isinstance(message, End) else message.WhichOneof("body") for message in queued]
+
+
+def test_a_large_crowd_says_seldom_that_it_is_here() -> None:
+    """In whole seconds; who comes and goes at a boundary changes nothing, and nobody is silent until it seems gone."""
+    assert presence_every_s(1500, PRESENCE_EVERY_S) == PRESENCE_EVERY_S
+    assert presence_every_s(1501, PRESENCE_EVERY_S) == 4.0
+    assert presence_every_s(1500, 4.0) == 4.0
+    assert presence_every_s(2001, 4.0) == 5.0
+    assert presence_every_s(1500, 5.0) == 3.0
+    assert presence_every_s(100_000, PRESENCE_EVERY_S) == 10.0 < ONLINE_S

@@ -1,0 +1,208 @@
+"""Each kind of task on a tiny BERT, by the process's own function: it learns what can be learnt."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, AutoModelForTokenClassification, AutoTokenizer
+
+from auth.errors import ConfigError, StorageError
+from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.pretrained import cut
+from coordinator.evaluation.tasks.question_answering import best_span, token_span
+from coordinator.evaluation.tasks.running import run_apart
+from coordinator.evaluation.tasks.worker import run_plan
+from peer.config.evaluation import Task
+from tests.support.tiny_bert import save_tiny_bert
+
+FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": 32}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose folder's name says nothing."""
+    return save_tiny_bert(tmp_path_factory.mktemp("x") / "17")
+
+
+def plan(model: Path, folder: Path, **task: Any) -> Plan:
+    """This task on the model, its files in the folder."""
+    content = {"name": "try", "recipe": FAST, **task}
+    return Plan(str(model), Task.model_validate(content), str(folder), str(folder / "cache"))
+
+
+def write_ner(folder: Path) -> None:
+    """People live in places, and the words say which is which."""
+    rng = random.Random(0)
+    for name, count in (("train", 60), ("test", 20)):
+        lines = []
+        for _ in range(count):
+            who, where = rng.choice(["ada", "grace"]), rng.choice(["berlin", "paris"])
+            lines += [f"{who}\tB-PER", "lives\tO", f"{rng.choice(['in', 'near'])}\tO", f"{where}\tB-LOC", ".\tO", ""]
+        (folder / name).write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_entities_are_learnt_and_the_best_model_is_kept(model: Path, tmp_path: Path) -> None:
+    """Both seeds converge; the kept folder loads and tags by the names of the training set."""
+    write_ner(tmp_path)
+    asked = plan(model, tmp_path, kind="ner", train="train", test="test")
+    found = run_plan(Plan(asked.checkpoint, asked.task, asked.base, asked.cache, save_to=str(tmp_path / "kept")))
+    assert [seed.failure for seed in found.seeds] == ["", ""]
+    assert found.mean() == 1.0
+    assert found.examples == 20
+    kept = AutoModelForTokenClassification.from_pretrained(tmp_path / "kept", use_safetensors=True)
+    ids = AutoTokenizer.from_pretrained(tmp_path / "kept")("ada lives in paris", return_tensors="pt")
+    tags = [kept.config.id2label[int(number)] for number in kept(**ids).logits[0].argmax(-1)]
+    assert tags[1:5] == ["B-PER", "O", "O", "B-LOC"]
+
+
+def test_the_same_seeds_give_the_same_scores(model: Path, tmp_path: Path) -> None:
+    """Nothing but seed, data and checkpoint decides."""
+    write_ner(tmp_path)
+    once = {**FAST, "seeds": [3], "epochs": 1}
+    asked = plan(model, tmp_path, kind="pos", train="train", test="test", recipe=once)
+    assert run_plan(asked).seeds == run_plan(asked).seeds
+
+
+def test_what_teaches_nothing_is_told_as_failed(model: Path, tmp_path: Path) -> None:
+    """With a learning rate that moves nothing no entity is found, and there is no mean."""
+    write_ner(tmp_path)
+    still = {**FAST, "seeds": [0], "epochs": 1, "learning_rate": 1e-12}
+    found = run_plan(plan(model, tmp_path, kind="ner", train="train", test="test", recipe=still))
+    assert "no better than the commonest answer" in found.seeds[0].failure
+    assert found.mean() is None
+
+
+def test_a_loss_that_is_no_number_fails_its_seed(model: Path, tmp_path: Path) -> None:
+    """And the process goes on to the next."""
+    write_ner(tmp_path)
+    wild = {**FAST, "learning_rate": 1e30}
+    found = run_plan(plan(model, tmp_path, kind="ner", train="train", test="test", recipe=wild))
+    assert [seed.failure for seed in found.seeds] == ["its loss became infinite or no number"] * 2
+
+
+def test_pairs_are_classified(model: Path, tmp_path: Path) -> None:
+    """Whether the second text says good or bad can be learnt; texts longer than the model are cut."""
+    rng = random.Random(1)
+    for name in ("train", "test"):
+        rows = []
+        for _ in range(60):
+            label = rng.choice(["good", "bad"])
+            rows.append({"a": "the film is", "b": f"very {label} " + "film " * rng.choice([1, 50]), "label": label})
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+    columns = {"text": "a", "pair": "b"}
+    found = run_plan(plan(model, tmp_path, kind="classification", train="train", test="test", columns=columns))
+    assert found.mean() == 1.0
+    assert found.mean("macro_f1") == 1.0
+
+
+def test_answers_are_found_in_their_contexts(model: Path, tmp_path: Path) -> None:
+    """The place that follows `in` is the answer, in contexts longer than a window, too."""
+    rng = random.Random(2)
+    for name in ("train", "test"):
+        asked = []
+        for number in range(40):
+            where = rng.choice(["berlin", "paris"])
+            context = "the film was very good . " * rng.choice([0, 5]) + f"ada lives in {where} ."
+            answers = [{"text": where, "answer_start": context.index(where)}]
+            question = {"id": str(number), "question": "where is ada ?", "answers": answers}
+            asked.append({"context": context, "qas": [question]})
+        (tmp_path / name).write_text(json.dumps({"data": [{"paragraphs": asked}]}))
+    slow = {**FAST, "seeds": [0], "epochs": 8}
+    found = run_plan(plan(model, tmp_path, kind="qa", train="train", test="test", recipe=slow))
+    assert found.seeds[0].failure == ""
+    assert (found.mean() or 0.0) > 0.9
+
+
+def test_spans_of_characters_and_tokens() -> None:
+    """A span cut off by its window is none; the likeliest pair in order wins, unless no answer is likelier."""
+    offsets = [None, None, (0, 3), (4, 9), None]
+    assert token_span(offsets, 4, 9) == (3, 3)
+    assert token_span(offsets, 4, 12) == (0, 0)
+    starts, ends = torch.tensor([0.0, 9.0, 2.0, 3.0, 9.0, 9.0]), torch.tensor([0.0, 9.0, 5.0, 1.0, 9.0, 9.0])
+    assert best_span(starts, ends, offsets) == (7.0, (0, 3))
+    assert best_span(starts + torch.tensor([99.0, 0, 0, 0, 0, 0]), ends, offsets)[1] is None
+
+
+def test_pseudo_perplexity_is_what_masking_one_by_one_gives(model: Path, tmp_path: Path) -> None:
+    """Equal to the plain computation, text by text and token by token."""
+    texts = ["ada lives in paris .", "the film was good"]
+    (tmp_path / "test").write_text("\n".join(texts))
+    found = run_plan(plan(model, tmp_path, kind="fill-mask", test="test"))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = AutoModelForMaskedLM.from_pretrained(model, use_safetensors=True)
+    losses, hits = [], 0
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.mask_token_id
+            with torch.no_grad():
+                logits = network(hidden).logits[0, place]
+            losses.append(float(functional.cross_entropy(logits, ids[0, place])))
+            hits += int(logits.argmax() == ids[0, place])
+    assert found.examples == len(losses) == 9
+    assert found.mean() == pytest.approx(math.exp(sum(losses) / 9), rel=1e-5)
+    assert found.mean("accuracy") == pytest.approx(hits / 9)
+    assert found.std() is None
+
+
+def test_probes_are_filled_side_by_side(model: Path, tmp_path: Path) -> None:
+    """The likeliest words of each group with their shares; equal groups are no distance apart."""
+    probes = [
+        {"template": "{group} is a [MASK] .", "groups": ["he", "she"], "top": 3},
+        {"template": "the {group} is a [MASK]", "groups": ["film", "film"]},
+    ]
+    (tmp_path / "test").write_text(json.dumps(probes))
+    found = run_plan(plan(model, tmp_path, kind="bias", test="test"))
+    first, second = found.probes
+    assert [len(group) for group in first.fillings] == [3, 3]
+    assert first.fillings[0][0].probability >= first.fillings[0][1].probability
+    assert 0 < first.distance < 1
+    assert second.distance == pytest.approx(0.0, abs=1e-6)
+    assert found.mean() == pytest.approx((first.distance + second.distance) / 2)
+
+
+def test_long_sentences_lose_no_word() -> None:
+    """They are cut between words into windows that fit; a word without tokens is in none."""
+    sentence = [f"w{number}" for number in range(10)] + [""]
+    windows = cut([sentence], lambda word: [1] * len(word), 7)
+    assert [place for window in windows for place in window.words] == list(range(10))
+    assert max(len(window.tokens) for window in windows) <= 7
+    assert windows[0].firsts == (0, 2, 4)
+
+
+def test_a_random_start_has_the_shape_but_not_the_weights(model: Path, tmp_path: Path) -> None:
+    """It gives another perplexity, and the same one again."""
+    (tmp_path / "test").write_text("ada lives in paris .")
+    asked = plan(model, tmp_path, kind="fill-mask", test="test")
+    fresh = Plan(asked.checkpoint, asked.task, asked.base, asked.cache, random_start=True)
+    assert run_plan(fresh).mean() == run_plan(fresh).mean()
+    assert run_plan(fresh).mean() != run_plan(asked).mean()
+
+
+def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    """Neither an empty folder nor one that is not what its manifest says is evaluated."""
+    (tmp_path / "test").write_text("ada")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigError, match="cannot be loaded by transformers"):
+        run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
+    (tmp_path / "none" / "manifest.json").write_text("{}")
+    with pytest.raises(StorageError):
+        run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
+
+
+@pytest.mark.usefixtures("forked")
+def test_it_runs_in_a_process_of_its_own(model: Path, tmp_path: Path) -> None:
+    """Which returns the sentence, where there is no result, and ends when told to."""
+    (tmp_path / "test").write_text("ada lives in paris .")
+    asked = plan(model, tmp_path, kind="fill-mask", test="test")
+    with pytest.raises(ConfigError, match="Cannot read the examples"):
+        run_apart(plan(model, tmp_path, kind="fill-mask", test="nowhere"))
+    assert run_apart(asked, lambda: True) is None

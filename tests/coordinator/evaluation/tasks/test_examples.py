@@ -1,0 +1,224 @@
+"""CoNLL files as they are in earnest load, or fail with the line.
+
+The other formats: tables, SQuAD's JSON, texts, templates, files with digests, datasets.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from auth.errors import ConfigError
+from coordinator.evaluation.tasks.data import Place, check_readable, judged_examples, read_text, train_examples
+from coordinator.evaluation.tasks.examples import (
+    Classified,
+    Question,
+    Tagged,
+    classified,
+    read_conll,
+    read_probes,
+    read_rows,
+    read_squad,
+    read_texts,
+)
+from peer.config.evaluation import Columns, Examples, Task
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'text,label\n"good, very",yes\nbad,no\n',
+        "\ufefftext\tlabel\r\ngood, very\tyes\r\nbad\tno\r\n",
+        '{"text": "good, very", "label": "yes"}\n\n{"text": "bad", "label": "no"}\n',
+    ],
+    ids=["csv", "tsv", "jsonl"],
+)
+def test_tables_of_each_format_give_the_same_examples(text: str) -> None:
+    """CSV, TSV and JSON Lines are told apart by their beginning."""
+    assert classified(read_rows(text, "file"), Columns()) == [
+        Classified("good, very", None, "yes"),
+        Classified("bad", None, "no"),
+    ]
+
+
+def test_pairs_and_numbers_as_labels() -> None:
+    """Columns are chosen by name, and a label may be a number."""
+    rows = read_rows('{"premise": "a", "hypothesis": "b", "label": 2}', "file")
+    assert classified(rows, Columns(text="premise", pair="hypothesis")) == [Classified("a", "b", "2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"text": "a", "label": "b"}\n{"text": ', "file, line 2 is not JSON"),
+        ('{"text": "a"}\n', "file, line 1 has no `label` (its columns: text)"),
+        ("text,label\nx,y\nz\n", "file, line 3 has no `label`"),
+        ("text,label\n", "file holds no example"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(text: str, said: str) -> None:
+    """By its line and what it lacks."""
+    with pytest.raises(ConfigError) as caught:
+        classified(read_rows(text, "file"), Columns())
+    assert said in str(caught.value)
+
+
+def squad(answer: str = "Paris", start: int = 13) -> str:
+    """One question in SQuAD's format."""
+    answers = [{"text": answer, "answer_start": start}]
+    question = {"id": "q1", "question": "where?", "answers": answers}
+    return json.dumps({"data": [{"paragraphs": [{"context": "ada lives in Paris", "qas": [question]}]}]})
+
+
+def test_squads_format_is_read_with_and_without_answers() -> None:
+    """Version 2's questions without an answer have none."""
+    assert read_squad(squad(), "file") == [Question("q1", "where?", "ada lives in Paris", ("Paris",), (13,))]
+    without = squad().replace('[{"text": "Paris", "answer_start": 13}]', "[]")
+    assert read_squad(without, "file")[0].answers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[]", "is not in SQuAD's format"), (squad(start=12), "question q1: its answer 'Paris' is not at character 12")],
+)
+def test_answers_must_be_where_they_say(text: str, said: str) -> None:
+    """An answer at another place would teach nonsense."""
+    with pytest.raises(ConfigError) as caught:
+        read_squad(text, "file")
+    assert said in str(caught.value)
+
+
+def test_texts_are_lines_or_documents() -> None:
+    """Plain lines, and the lines of each JSON object's text."""
+    assert read_texts("a b\r\n\nc\n", "file") == ["a b", "c"]
+    assert read_texts('{"text": "a\\nb"}\n{"text": "c"}', "file") == ["a", "b", "c"]
+
+
+def test_a_template_needs_a_mask_and_a_gap() -> None:
+    """What lacks one is named."""
+    with pytest.raises(ConfigError, match="template 0"):
+        read_probes('[{"template": "{group} is a doctor", "groups": ["he", "she"]}]', "file")
+    with pytest.raises(ConfigError, match="groups"):
+        read_probes('[{"template": "{group} is a [MASK]", "groups": ["he"]}]', "file")
+    assert len(read_probes('[{"template": "{group} is a [MASK]", "groups": ["he", "she"]}]', "file")) == 1
+
+
+def test_a_digest_tells_whether_it_is_the_file(tmp_path: Path) -> None:
+    """A packed file is unpacked if it is what its digest says, and refused otherwise."""
+    raw = gzip.compress("বাংলা\tO\n".encode())
+    (tmp_path / "a.conll.gz").write_bytes(raw)
+    right = Examples(path="a.conll.gz", sha256=hashlib.sha256(raw).hexdigest())
+    assert read_text(right, tmp_path, tmp_path) == "বাংলা\tO\n"
+    with pytest.raises(ConfigError, match="is not the file that"):
+        read_text(right.model_copy(update={"sha256": "0" * 64}), tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"a O\n\xff O\n", "line 2 is not UTF-8 text"),
+        (gzip.compress(b"a O\n", mtime=0)[:-9], "is damaged"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_sentence(raw: bytes | None, said: str, tmp_path: Path) -> None:
+    """Bytes that are no text, half a file, and none."""
+    if raw is not None:
+        (tmp_path / "a").write_bytes(raw)
+    with pytest.raises(ConfigError, match=said):
+        read_text(Examples(path="a"), tmp_path, tmp_path)
+
+
+def test_datasets_give_words_and_the_names_of_tags(tmp_path: Path) -> None:
+    """Of a dataset the columns and the split are chosen; here it lies in a folder."""
+    rows = [{"tokens": ["ada", "runs"], "ner_tags": ["B-PER", "O"]}, {"tokens": [], "ner_tags": []}]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "test.jsonl").write_text(json.dumps(rows[0]))
+    where = {"path": f"hub:{tmp_path}"}
+    task = Task.model_validate({"name": "ner", "kind": "ner", "train": where, "test": where})
+    place = Place(tmp_path, tmp_path)
+    assert [found.tags for found in train_examples(task, place)] == [("B-PER", "O")]
+    assert len(judged_examples(task, place)) == 1
+    check_readable([task], place)
+    renamed = task.model_copy(update={"columns": Columns(text="words")})
+    with pytest.raises(ConfigError, match="has no lists of equal length `words`"):
+        train_examples(renamed, place)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        train_examples(task.model_copy(update={"train": Examples(path=f"hub:{tmp_path}/none")}), place)
+
+
+TWO = [Tagged(("Ada", "lives"), ("B-PER", "O")), Tagged(("Paris",), ("B-LOC",))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ada\tB-PER\nlives\tO\n\nParis\tB-LOC\n",
+        "Ada B-PER\nlives O\n\nParis B-LOC",
+        "\ufeffAda\tB-PER\r\nlives\tO\r\n\r\nParis\tB-LOC\r\n",
+        "Ada\tB-PER\rlives\tO\r\rParis\tB-LOC\r",
+        "\n\nAda\tB-PER\nlives\tO\n \n\t\n\nParis\tB-LOC\n\n\n",
+        "Ada\tB-PER\t\nlives\t\tO\n\nParis\tB-LOC\n",
+        "-DOCSTART- -X- -X- O\n\nAda NNP B-NP B-PER\nlives VBZ B-VP O\n\nParis NNP B-NP B-LOC\n",
+        "# text = Ada lives\nAda\tB-PER\nlives\tO\n\n# text = Paris\nParis\tB-LOC\n",
+    ],
+    ids=["tabs", "spaces", "windows", "old macintosh", "empty sentences", "empty columns", "four columns", "comments"],
+)
+def test_every_form_gives_the_same_sentences(text: str) -> None:
+    """Line ends, separators, empty lines and further columns change nothing."""
+    assert read_conll(text, "file") == TWO
+
+
+def test_a_word_may_hold_what_ends_lines_elsewhere() -> None:
+    """U+2028, U+0085 and a no-break space within a word stay in it."""
+    assert read_conll("New\u00a0York\u2028\x85x\tB-LOC\n", "file")[0].words == ("New\u00a0York\u2028\x85x",)
+
+
+def test_words_with_spaces_are_whole_where_tabs_divide_columns() -> None:
+    """In a line with a tab spaces belong to the words."""
+    assert read_conll("New York\tB-LOC\n", "file") == [Tagged(("New York",), ("B-LOC",))]
+
+
+def test_columns_are_chosen_by_number() -> None:
+    """The second column of four is as good a tag as the last."""
+    assert read_conll("1\tAda\tNNP\tx\n", "file", 1, 2) == [Tagged(("Ada",), ("NNP",))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Ada O\n\nParis\n", "file, line 3 has one column"),
+        ("Ada O\nlives V O\n", "file, line 2 has 3 columns ('lives | V | O'), and the lines before have 2"),
+        ("Ada O\nParis V B-LOC x\n", "file, line 2 has 4 columns"),
+        ("\n \n", "file holds no sentence"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_line(text: str, said: str) -> None:
+    """The message has the line's number and what stands there."""
+    with pytest.raises(ConfigError) as caught:
+        read_conll(text, "file")
+    assert said in str(caught.value)
+
+
+def test_half_a_line_is_passed_over_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The sentence goes on after a tag without a word or a word without a tag; the warning has the first line."""
+    assert read_conll("Ada\tB-PER\n\tO\nlives\tO\nx\t\n\nParis\tB-LOC\n", "file") == TWO
+    assert "file: 2 lines lack a word or its tag, the first is 2" in caplog.text
+
+
+def test_a_file_without_empty_lines_is_one_sentence_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing says where its sentences end; a file of usual sentences is read without a word."""
+    assert len(read_conll("a O\n\n" * 1001, "file")) == 1001
+    assert caplog.text == ""
+    assert [len(sentence.words) for sentence in read_conll("a O\n" * 1001, "file")] == [1001]
+    assert "file: a sentence has 1001 words" in caplog.text
+
+
+def test_a_column_that_is_not_there_is_an_error() -> None:
+    """Of two columns there is no third."""
+    with pytest.raises(ConfigError, match="there is no column 2"):
+        read_conll("Ada O\n", "file", 0, 2)

@@ -1,0 +1,132 @@
+"""What members gave: read in parts it comes to the same as read whole."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from coordinator.ledger.contributions import Gift, Hardware, hardware_of, read_gifts, read_giving
+from coordinator.members.names import set_display_name
+from coordinator.statistics.swarm_health import RoundHealth, read_health
+from coordinator.web.state.snapshot import take_snapshot
+from peer.reporting.messages import StepReport
+from tests.support.served_page import FakeRun
+
+LATE_STEPS = 10
+
+
+@pytest.fixture
+def run(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
+    """A run of two members with more steps than are read each time."""
+    monkeypatch.setattr("coordinator.ledger.contributions.LATE_STEPS", LATE_STEPS)
+    monkeypatch.setattr("coordinator.web.state.snapshot.LATE_STEPS", LATE_STEPS)
+    monkeypatch.setattr("coordinator.ledger.contributions.LITTLE_S", 1.0)  # a slow machine is no long run
+    for name in ("ada", "grace"):
+        run.add_member(name)
+    for step in range(1, LATE_STEPS + 30):
+        run.add_step(step, 5.0)
+    return run
+
+
+def test_parts_come_to_the_whole(run: FakeRun) -> None:
+    """Also when what is settled grows, and after a return to a checkpoint."""
+    before = None
+    for newest in (LATE_STEPS + 1, LATE_STEPS + 5, LATE_STEPS + 29):
+        with run.services.sessions() as session:
+            before = read_giving(session, before, newest, 0.0, lambda: 0.0)
+            assert before.gifts == read_gifts(session)
+    assert before is not None
+    assert before.settled_step == 29
+    run.services.ledger.roll_back(10)
+    with run.services.sessions() as session:
+        after = read_giving(session, before, 10, 0.0, lambda: 0.0)
+        assert after.gifts == read_gifts(session)
+    [gift] = {*after.by_member().values()}
+    assert (gift.samples, gift.elapsed_s, gift.undone_s) == (510, 200.0, 20.0 * (LATE_STEPS + 19))
+
+
+def test_what_takes_long_to_read_is_read_less_often(run: FakeRun) -> None:
+    """For ten times as long as it took, what was read is good enough; what is quick is read each time."""
+    times = iter((0.0, 2.0, 100.0, 100.5))
+    with run.services.sessions() as session:
+        slow = read_giving(session, None, 10, 1000.0, lambda: next(times))
+        assert read_giving(session, slow, 20, 1019.0, lambda: next(times)) is slow
+        quick = read_giving(session, slow, 20, 1021.0, lambda: next(times))
+        assert quick is not slow
+        assert quick.good_until == 0.0
+
+
+def test_the_snapshot_says_what_the_ledger_says(run: FakeRun) -> None:
+    """A snapshot that builds on another has the same contributions as one read anew."""
+    first = take_snapshot(run.services, None)
+    run.add_step(LATE_STEPS + 30, 4.0)
+    second = take_snapshot(run.services, first)
+    assert list(second.contributions) == run.services.ledger.contributions()
+    assert second.steps_version == first.steps_version + 1
+    assert take_snapshot(run.services, second).steps_version == second.steps_version
+
+
+def test_members_are_summed_by_who_they_are(run: FakeRun) -> None:
+    """Another name makes nobody's samples vanish."""
+    before = take_snapshot(run.services, None)
+    set_display_name(run.services.sessions, "ada", "countess")
+    after = take_snapshot(run.services, before)
+    assert {row.member: row.samples for row in after.contributions} == {
+        {"ada": "countess"}.get(row.member, row.member): row.samples for row in before.contributions
+    }
+
+
+def test_gifts_add_up() -> None:
+    """Each sum by itself."""
+    assert Gift(1, 2, 3, 4.0, 5.0, 6.0) + Gift(1, 1, 1, 1.0, 1.0, 1.0) == Gift(2, 3, 4, 5.0, 6.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "hardware"),
+    [
+        ("cuda:0, 2 cores", Hardware("gpu", 1)),
+        ("cuda:0,1, 4 cores", Hardware("gpu", 2)),
+        ("cuda (Tesla T4, 15 GiB)", Hardware("gpu", 1)),
+        ("2 × cuda (Tesla T4, 15 GiB) + 1 × cuda (NVIDIA L4, 22 GiB), fp16", Hardware("gpu", 3)),
+        ("cuda:" + ",".join(["1"] * 90), Hardware("gpu", 64)),
+        ("tpu, 96 cores", Hardware("tpu", 1)),
+        ("mps, 10 cores", Hardware("apple", 1)),
+        ("cpu, 8 cores", Hardware("cpu", 1)),
+        ("cpu", Hardware("cpu", 1)),
+        ("", Hardware("other", 1)),
+        ("<b>quantum</b>", Hardware("other", 1)),
+        ("cudanot", Hardware("other", 1)),
+    ],
+)
+def test_kinds_of_hardware(said: str, hardware: Hardware) -> None:
+    """As agents say it, and whatever else a peer may say."""
+    assert hardware_of(said) == hardware
+
+
+def test_the_health_of_steps(run: FakeRun) -> None:
+    """Which part of the batches was averaged in, how long that took, and what was lost to what."""
+    device = run.devices["ada"]
+    step = LATE_STEPS + 30
+    run.keeper_says(step)
+    lost = StepReport(
+        step=step,
+        samples=0,
+        loss=None,
+        mlm_loss=None,
+        sop_loss=None,
+        group_size=1,
+        group_samples=None,
+        averaging_s=0.5,
+        samples_per_second=1.0,
+        lost_samples=12,
+        lost_reason="averaging failed",
+    )
+    assert run.services.ledger.record(device, None, step, 0, lost, time.time()).accepted
+    with run.services.sessions() as session:
+        health = read_health(session, run.services.ledger.steps(after=step - 2))
+        assert read_health(session, []) == RoundHealth()
+    assert health.steps == 2
+    assert health.batch_share == pytest.approx(102 / 200)
+    assert health.averaging_s == pytest.approx((0.1 + 0.1 + 0.5) / 3)
+    assert health.lost_samples == {"averaging failed": 12}

@@ -1,0 +1,142 @@
+"""What operators say of a live run, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from auth.errors import ConfigError
+from coordinator.ledger.steering import (
+    LEAD_STEPS,
+    MAX_ANNOUNCEMENT_CHARS,
+    MOST_STEP,
+    Orders,
+    Steersman,
+    announcements,
+    read_helm,
+    target_batch_size_at,
+)
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Step
+from peer.config.steering import MAX_CHANGES, Change
+from tests.support.clocks import Clock
+from tests.support.small_run import small_config
+from tests.support.stores import KINDS, empty_store
+
+REACHED = 10
+
+
+@pytest.fixture(params=KINDS)
+def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions]:
+    """A run that has taken ten steps."""
+    with empty_store(tmp_path, request.param) as made:
+        with made.begin() as session:
+            numbers = {"samples": 1, "loss_sum": 1.0, "loss_samples": 1, "devices": 1, "target_batch_size": 1}
+            session.add(Step(step=REACHED, era=0, completed_at=1.0, **numbers))
+        yield made
+
+
+@pytest.fixture
+def steersman(sessions: Sessions, tmp_path: Path) -> Steersman:
+    return Steersman(sessions, small_config(tmp_path), "os:tester", Clock(5.0))
+
+
+def test_a_pause_holds_until_it_is_lifted(sessions: Sessions, steersman: Steersman) -> None:
+    """Twice the same is refused, so that nobody believes to have done what another did."""
+    with pytest.raises(ConfigError, match="not paused"):
+        steersman.resume()
+    steersman.pause()
+    assert read_helm(sessions).beacon(REACHED).paused
+    with pytest.raises(ConfigError, match="paused already"):
+        steersman.pause()
+    steersman.resume()
+    assert not read_helm(sessions).beacon(REACHED).paused
+
+
+def test_the_run_ends_with_the_step_that_was_named_last(sessions: Sessions, steersman: Steersman) -> None:
+    """Not with one that is over; and not at all when that is taken back."""
+    for step in (REACHED - 1, MOST_STEP + 1):
+        with pytest.raises(ConfigError, match=f"reached step {REACHED}"):
+            steersman.stop_at(step)
+    steersman.stop_at(50)
+    assert str(REACHED) in steersman.stop_at(REACHED)
+    assert read_helm(sessions).beacon(REACHED).last_step == REACHED
+    steersman.stop_at(None)
+    assert read_helm(sessions).beacon(REACHED).last_step is None
+
+
+def test_a_change_leaves_alone_what_it_does_not_name(sessions: Sessions, steersman: Steersman) -> None:
+    """Whatever the order in which changes were made, each step has all that was said for it or earlier."""
+    steersman.change(40, learning_rate_scale=0.25)
+    steersman.change(20, learning_rate_scale=0.5, target_batch_size=64)
+    steersman.change(None, checkpoint_every=7)
+    helm = read_helm(sessions)
+    first = Orders(REACHED + LEAD_STEPS, checkpoint_every=7)
+    second = replace(first, from_step=20, learning_rate_scale=0.5, target_batch_size=64)
+    assert helm.at(REACHED) == Orders(0)
+    assert helm.at(REACHED + LEAD_STEPS) == first
+    assert helm.at(20) == helm.at(39) == second
+    assert helm.at(40) == replace(second, from_step=40, learning_rate_scale=0.25)
+    assert helm.beacon(39).changes == (
+        Change(from_step=20, learning_rate_scale=0.5, target_batch_size=64),
+        Change(from_step=40, learning_rate_scale=0.25, target_batch_size=64),
+    )
+
+
+def test_the_last_word_on_a_step_counts(sessions: Sessions, steersman: Steersman) -> None:
+    """A second change from the same step corrects the first."""
+    steersman.change(20, target_batch_size=64)
+    steersman.change(20, target_batch_size=32)
+    assert read_helm(sessions).at(20).target_batch_size == 32
+    with sessions() as session:
+        found = [target_batch_size_at(session, step) for step in (19, 20, 21)]
+    assert found == [None, 32, 32]
+
+
+@pytest.mark.parametrize(
+    ("from_step", "values", "reason"),
+    [
+        (20, {}, "Say what to change"),
+        (REACHED + LEAD_STEPS - 1, {"checkpoint_every": 1}, "not before"),
+        (MOST_STEP + 1, {"checkpoint_every": 1}, "not before"),
+        (20, {"learning_rate_scale": 0.0}, "above 0"),
+        (20, {"learning_rate_scale": float("nan")}, "above 0"),
+        (20, {"learning_rate_scale": 1000.5}, "at most 1000"),
+        (20, {"target_batch_size": 0}, "positive number"),
+        (20, {"checkpoint_every": 0}, "at least one"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    sessions: Sessions, steersman: Steersman, from_step: int, values: dict[str, float], reason: str
+) -> None:
+    """And nothing of it is kept."""
+    with pytest.raises(ConfigError, match=reason):
+        steersman.change(from_step, **values)  # type: ignore[arg-type]
+    assert read_helm(sessions).orders == ()
+
+
+def test_no_more_changes_are_to_come_than_a_beacon_holds(sessions: Sessions, steersman: Steersman) -> None:
+    """So every peer has heard of each before its step; one that is to come may still be corrected."""
+    for number in range(MAX_CHANGES - 1):
+        steersman.change(20 + number, checkpoint_every=3)
+    with pytest.raises(ConfigError, match="wait for the next"):
+        steersman.change(99, checkpoint_every=3)
+    steersman.change(20, checkpoint_every=4)
+    assert read_helm(sessions).at(20).checkpoint_every == 4
+
+
+def test_announcements_are_one_line_each_and_come_once(sessions: Sessions, steersman: Steersman) -> None:
+    """Whoever has heard up to a number hears what is newer; what is no line, or too long, is refused."""
+    steersman.announce("  The run moves\non Sunday. ")
+    [first] = announcements(sessions)
+    assert (first.text, first.at) == ("The run moves on Sunday.", 5.0)
+    steersman.announce("It has moved.")
+    assert [news.text for news in announcements(sessions, after=first.id)] == ["It has moved."]
+    assert announcements(sessions, since=6.0) == []
+    for text in ("", "   ", "a" * (MAX_ANNOUNCEMENT_CHARS + 1), "red \x1b[31m"):
+        with pytest.raises(ConfigError, match="one line"):
+            steersman.announce(text)
+    assert not read_helm(sessions).paused

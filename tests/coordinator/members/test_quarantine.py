@@ -1,0 +1,491 @@
+"""Quarantine: a device is cut off by enough words or by hand, with its reason, and comes back when that is lifted.
+
+When words are enough: the keeper's alone, or several members' whoever of them is left out.
+
+Suspicions from the swarm reach the operator's log by name.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+from sqlalchemy import select
+
+from auth.errors import ConfigError, QuarantinedError, RequestError, RevokedError
+from auth.keys import AuthorityKey, peer_id_of
+from auth.tokens import RevocationList, verify_revocations
+from coordinator.members.audit import audit_log
+from coordinator.members.devices import device_rows
+from coordinator.members.erasure import erase
+from coordinator.members.membership import Membership
+from coordinator.members.quarantine import (
+    INCIDENT_S,
+    KEPT_WORDS,
+    NOTE,
+    Claim,
+    Verdict,
+    Word,
+    decide,
+    hear,
+    incidents,
+    members_may,
+    quarantine_device,
+    quarantines,
+    release,
+)
+from coordinator.members.revocations import put_in_quarantine
+from coordinator.run.settings import Policy
+from coordinator.store.engine import Sessions
+from coordinator.store.locks import Lock, one_at_a_time
+from coordinator.store.models import Device, Refusal
+from peer.control.session_stream import SessionHandlers
+from peer.protocol import control_pb2
+from peer.reporting.suspicions import UNPROVEN, Suspicion, WaitingSuspicions
+from tests.support.clocks import Clock
+from tests.support.control_plane import Member, TestCoordinator, connected, join_as, joined, serving
+from tests.support.receipts import key_of
+from tests.support.stores import device_keys, let_others_wait
+from tests.support.waiting import eventually
+
+NOW = 10_000.0
+
+POLICY = Policy(strikes=3, window_s=600.0)
+
+
+def said(*witnesses: str | None, kind: str = "samples", every_s: float = 60.0) -> list[Word]:
+    """One word of each, a minute apart, the last one now."""
+    return [Word(NOW - every_s * number, witness, kind) for number, witness in enumerate(reversed(witnesses))]
+
+
+def decided(words: list[Word], policy: Policy = POLICY, others_may: bool = True) -> Verdict | None:
+    return decide(words, policy, others_may, NOW)
+
+
+def test_the_keepers_words_count_alone() -> None:
+    """Three of them are enough, two are not, and the reason names what was noticed."""
+    assert decided(said(None, None)) is None
+    verdict = decided([*said(None, None), Word(NOW, None, "step")])
+    assert verdict == Verdict("failed checks within 10 minutes: samples 2 times, step", by_keeper=True)
+    assert decided(said(None, None, None), others_may=False) is not None
+
+
+def test_one_member_alone_never_gets_a_device_cut_off() -> None:
+    """Not with a hundred words, nor with two of the keeper's that are too few."""
+    alone = said(*["Mallory"] * 9)
+    assert decided(alone) is None
+    assert decided([*alone, *said(None, None, kind="step")]) is None
+
+
+def test_two_members_who_each_say_it_often_enough_do() -> None:
+    """Without either, three strikes remain; while members may not cut off more, nothing happens."""
+    words = said("Ada", "Ada", "Ada") + said("Bob", "Bob", "Bob", kind="step")
+    assert decided(words) is not None
+    assert decided(words, others_may=False) is None
+    assert decided(words[:-1]) is None
+
+
+def test_who_notices_different_things_adds_up() -> None:
+    """Each reducer sees only the part that it was sent: without the loudest one, three strikes of others remain."""
+    verdict = decided(said("Ada", "Bob", "Carol", "Dan"))
+    assert verdict is not None
+    assert not verdict.by_keeper
+    assert decided(said("Ada", "Bob", "Carol")) is None
+
+
+def test_what_many_notice_at_once_is_one_strike() -> None:
+    """An event that everybody sees is no worse than one that two have seen."""
+    assert decided([Word(NOW - second, f"member {second}", "step") for second in range(int(INCIDENT_S))]) is None
+
+
+@pytest.mark.parametrize("kind", sorted(UNPROVEN))
+def test_what_nobody_can_prove_is_no_strike(kind: str) -> None:
+    """Neither the keeper's words, which rest on what senders showed it, nor those of however many members."""
+    words = said(None, None, None, "Ada", "Bob", "Carol", "Ada", "Bob", "Carol", kind=kind)
+    assert decided(words) is None
+    assert decided([*words, *said(None, None)]) is None
+
+
+def test_old_words_are_forgotten() -> None:
+    """Only those within the window count."""
+    assert decided(said(None, None, None, every_s=POLICY.window_s / 2)) is None
+
+
+def test_zero_strikes_turn_it_off() -> None:
+    """Nothing that is said cuts anybody off."""
+    assert decided(said(*[None] * 9), Policy(strikes=0)) is None
+
+
+WORDS = st.builds(
+    Word,
+    at=st.floats(NOW - 700, NOW),
+    witness=st.sampled_from([None, "Ada", "Bob", "Carol"]),
+    kind=st.sampled_from(["step", "samples"]),
+)
+
+
+@given(st.lists(WORDS, max_size=30), st.sampled_from(["Ada", "Bob", "Carol"]))
+def test_no_single_member_makes_the_difference(words: list[Word], left_out: str) -> None:
+    """Whatever was said: if words suffice, there are strikes enough without any one member's, too."""
+    if decided(words) is not None:
+        recent = [word for word in words if word.at > NOW - POLICY.window_s]
+        assert len(incidents(word for word in recent if word.witness != left_out)) >= POLICY.strikes
+
+
+@pytest.mark.parametrize(("active", "most"), [(1, 1), (4, 1), (8, 2), (40, 10)])
+def test_members_words_cut_off_a_quarter_at_most(active: int, most: int) -> None:
+    """Two who lie together cannot empty the run; one they always may."""
+    assert members_may(most - 1, active)
+    assert not members_may(most, active)
+
+
+def waiting_at(member: Member, found: Suspicion) -> WaitingSuspicions:
+    """Let this member's next session take what waits."""
+    waiting = WaitingSuspicions()
+    waiting.put(found)
+    handlers = member.heard.handlers(member.credentials)
+    fields = {name: getattr(handlers, name) for name in handlers.__dataclass_fields__} | {
+        "take_suspicions": waiting.take
+    }
+    member.heard.handlers = lambda credentials=None: SessionHandlers(**fields)  # type: ignore[method-assign]
+    return waiting
+
+
+async def test_a_suspicion_names_the_member_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It comes over the session of whoever noticed; the suspected is named as the coordinator knows it."""
+    async with (
+        serving(tmp_path) as coordinator,
+        joined(coordinator, tmp_path) as member,
+        connected(coordinator) as client,
+    ):
+        mallory = (await join_as(coordinator, client, tmp_path / "mallory", "Mallory")).device_key.peer_id
+        waiting_at(member, Suspicion(mallory, "whoever", "d9", "step", 7, "claims step 1000000000"))
+        member.start()
+        await eventually(
+            "the suspicion is recorded as refused", lambda: ("suspicion", "step") in coordinator.refusals()
+        )
+    assert "Ada noticed at step 7: Mallory's device claims step 1000000000" in caplog.text
+
+
+async def test_a_suspicion_of_nobody_is_dropped_and_recorded(tmp_path: Path) -> None:
+    """The session goes on, and no name is in the log."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        waiting_at(member, Suspicion("QmNobody", "whoever", "d9", "step", 7, "claims step 1000000000"))
+        member.start()
+        await eventually(
+            "the bad request is recorded as refused", lambda: ("session", "bad-request") in coordinator.refusals()
+        )
+
+
+async def test_an_older_coordinator_is_told_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not say that it hears suspicions would end the session over one."""
+    silent = control_pb2.Welcome
+    monkeypatch.setattr(control_pb2, "Welcome", lambda hears_suspicions, **fields: silent(**fields))
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        waiting = waiting_at(member, Suspicion("QmNobody", "whoever", "d9", "step", 7, "claims step 1000000000"))
+        member.start()
+        await eventually("the member has heard where it stands", lambda: bool(member.heard.standings))
+        assert len(waiting.take()) == 1
+
+
+@pytest.mark.parametrize(
+    ("peer_id", "kind", "detail"),
+    [("Qm1", "murder", "x"), ("Qm1", "step", "x" * 201), ("Qm1", "step", "two\nlines"), ("Qm\0", "step", "x")],
+)
+async def test_nonsense_is_no_suspicion(tmp_path: Path, peer_id: str, kind: str, detail: str) -> None:
+    """What a peer writes into the operator's log is bounded and of a line."""
+    async with serving(tmp_path) as coordinator:
+        with pytest.raises(RequestError, match="kinds"):
+            hear(coordinator.services.sessions, Policy(), Claim(peer_id, kind, 1, detail), "witness", 1.0)
+
+
+AUTHORITY = AuthorityKey.generate()
+
+
+class Run:
+    """A keeper and members with a device each, who speak of each other."""
+
+    def __init__(self, sessions: Sessions, clock: Clock, keys: list[bytes]) -> None:
+        self.sessions, self.clock, self.policy = sessions, clock, Policy(strikes=3, window_s=3600.0)
+        self.membership = Membership(sessions, AUTHORITY, "demo", 1e6, clock)
+        self.keys = dict(zip(("Ada", "Bob", "Carol", "Mallory"), keys[1:], strict=False))
+        self.devices = {"keeper": self.membership.grant_keeper(keys[0]).device_id}
+        for name, key in self.keys.items():
+            self.devices[name] = self.membership.join(key, self.membership.invite(name)[0]).device_id
+        self.peer_ids = {"keeper": peer_id_of(keys[0])} | {name: peer_id_of(key) for name, key in self.keys.items()}
+
+    def say(self, witness: str, of: str, times: int = 1, kind: str = "samples", device: str = "") -> None:
+        """A minute passes before each word."""
+        for _ in range(times):
+            self.clock.now += 60
+            claim = Claim(self.peer_ids[of], kind, 7, "claims 99 samples and brings 1")
+            hear(self.sessions, self.policy, claim, device or self.devices[witness], self.clock.now)
+
+    @property
+    def listed(self) -> RevocationList:
+        return verify_revocations(self.membership.revocations_jwt(), AUTHORITY.public_bytes, "demo")
+
+    @property
+    def quarantined(self) -> list[str]:
+        return [row.member for row in quarantines(self.sessions)]
+
+    def lift(self, name: str, device: str = "") -> list[str]:
+        return release(self.sessions, name, device, "os:grace", self.clock.now)
+
+    def impose(self, name: str, reason: str = "") -> str:
+        return quarantine_device(self.sessions, name, self.devices[name][:8], reason, "os:grace", self.clock.now)
+
+
+@pytest.fixture
+def run(sessions: Sessions, clock: Clock, keys: list[bytes]) -> Run:
+    return Run(sessions, clock, keys)
+
+
+def test_the_keepers_strikes_cut_a_device_off(run: Run) -> None:
+    """It is on the signed list and refused everywhere, with the reason; the operator sees it and by whose words."""
+    token = run.membership.renew(run.keys["Mallory"]).token_jwt
+    run.say("keeper", "Mallory", 2)
+    assert run.quarantined == []
+    run.say("keeper", "Mallory")
+    assert run.listed.peer_ids == {run.peer_ids["Mallory"]}
+    for attempt in (
+        lambda: run.membership.renew(run.keys["Mallory"]),
+        lambda: run.membership.join(run.keys["Mallory"]),
+        lambda: run.membership.check(token),
+    ):
+        with pytest.raises(QuarantinedError, match=r"quarantine \(failed checks within 60 minutes: samples 3 times\)"):
+            attempt()
+    [row] = quarantines(run.sessions)
+    assert (row.member, row.actor) == ("Mallory", "run:keeper")
+    assert [(word.witness, word.kind, word.step) for word in row.words] == [("keeper", "samples", 7)] * 3
+    [device] = device_rows(run.sessions, "Mallory")
+    assert device.quarantined_reason == "failed checks within 60 minutes: samples 3 times"
+    assert (device.revoked_at, device.revoked_reason) == (None, "")
+    assert [(entry.actor, entry.act, entry.subject) for entry in audit_log(run.sessions, 9)] == [
+        ("run:keeper", "quarantine", "Mallory")
+    ]
+    with run.sessions() as session:
+        kinds = [row.kind for row in session.scalars(select(Refusal))]
+    assert kinds == ["suspicion"] * 3 + ["quarantine"]
+
+
+def test_one_member_gets_no_honest_device_cut_off_by_the_keeper(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that Mallory shows make Ada look false to the keeper and to all: that is a note, and says so."""
+    for witness in ("keeper", "Bob", "Carol"):
+        run.say(witness, "Ada", 5, kind="reduction")
+    assert run.quarantined == []
+    assert run.listed.peer_ids == frozenset()
+    assert "unproven: keeper noticed at step 7: Ada's device" in caplog.text
+    assert "suspicious:" not in caplog.text
+    with run.sessions() as session:
+        noted = session.scalars(select(Refusal)).all()
+    assert {row.code for row in noted} == {"reduction"}
+    assert all(row.reason.endswith(NOTE) for row in noted)
+    run.impose("Ada")
+    [row] = quarantines(run.sessions)
+    assert all(word.detail.endswith(NOTE) for word in row.words)
+
+
+def test_lifted_it_comes_back_and_begins_anew(run: Run) -> None:
+    """The list gets shorter under a higher number; what was said before the lifting no longer counts."""
+    run.say("keeper", "Mallory", 3)
+    before = run.listed.serial
+    assert run.lift("Mallory") == [run.devices["Mallory"]]
+    assert (run.listed.serial, run.listed.peer_ids) == (before + 1, frozenset())
+    assert run.membership.renew(run.keys["Mallory"]).member == "Mallory"
+    run.say("keeper", "Mallory", 2)
+    assert run.quarantined == []
+    run.say("keeper", "Mallory")
+    assert run.quarantined == ["Mallory"]
+
+
+def test_two_members_words_suffice_one_members_never_do(run: Run, keys: list[bytes]) -> None:
+    """A member's second device adds nothing; another member's words do."""
+    second = run.membership.join(keys[5], run.membership.invite("Ada")[0]).device_id
+    run.say("Ada", "Mallory", 5)
+    run.say("Ada", "Mallory", 5, device=second)
+    assert run.quarantined == []
+    run.say("Bob", "Mallory", 2)
+    assert run.quarantined == []
+    run.say("Bob", "Mallory")
+    [row] = quarantines(run.sessions)
+    assert (row.member, row.actor) == ("Mallory", "run:members")
+    assert {word.witness for word in row.words} == {"Ada", "Bob"}
+
+
+def test_who_is_cut_off_or_speaks_of_itself_is_no_witness(run: Run) -> None:
+    """Words of a quarantined or revoked device, and of the suspected member's own, do not count."""
+    run.say("Carol", "Ada", 4)
+    run.impose("Carol")
+    run.say("Bob", "Ada", 4)
+    run.say("Ada", "Ada", 4)
+    assert run.quarantined == ["Carol"]
+
+
+def test_members_words_alone_do_not_empty_the_run(run: Run) -> None:
+    """Of four active devices they cut off one; the keeper's words have no such bound."""
+    for of in ("Bob", "Mallory"):
+        for witness in ("Ada", "Carol"):
+            run.say(witness, of, 3)
+    assert run.quarantined == ["Bob"]
+    run.say("keeper", "Mallory", 3)
+    assert set(run.quarantined) == {"Bob", "Mallory"}
+
+
+def test_the_keeper_is_never_cut_off(run: Run) -> None:
+    """Whatever all members say of it; what they say is kept."""
+    for witness in ("Ada", "Bob", "Carol"):
+        run.say(witness, "keeper", 4)
+    assert run.listed.peer_ids == frozenset()
+    with run.sessions() as session:
+        assert len(session.scalars(select(Refusal)).all()) == 12
+
+
+def test_a_flood_of_words_is_one_word(run: Run, clock: Clock) -> None:
+    """The same of the same within the minute is passed over; older words of a member give way to newer ones."""
+    for _ in range(5):
+        claim = Claim(run.peer_ids["Mallory"], "step", 1, "x")
+        hear(run.sessions, run.policy, claim, run.devices["Ada"], clock.now)
+    with run.sessions() as session:
+        assert len(session.scalars(select(Refusal)).all()) == 1
+    run.say("Ada", "Mallory", KEPT_WORDS + 2)
+    run.impose("Mallory")
+    with run.sessions() as session:
+        assert session.connection().exec_driver_sql("SELECT count(*) FROM suspicions").scalar() == KEPT_WORDS
+
+
+def test_a_member_in_quarantine_brings_no_other_device(run: Run, keys: list[bytes]) -> None:
+    """Its known devices go on; a new one would only replace the one that was cut off. The code stays unused."""
+    second = run.membership.join(keys[5], run.membership.invite("Mallory")[0])
+    assert run.membership.check(second.token_jwt)
+    [code] = run.membership.invite("Mallory")
+    run.impose("Mallory", "overheats")
+    assert run.membership.renew(keys[5]).member == "Mallory"
+    third = key_of("Mallory's third").public_key
+    with pytest.raises(QuarantinedError, match="can bring no further device"):
+        run.membership.join(third, code)
+    run.lift("Mallory")
+    assert run.membership.join(third, code).member == "Mallory"
+
+
+def test_by_hand_it_is_imposed_once_and_lifted_once(run: Run) -> None:
+    """Again changes nothing, what is not in quarantine cannot be lifted, and a revoked device is out for good."""
+    device = run.impose("Ada", "lost")
+    assert run.impose("Ada") == device
+    assert run.listed.serial == 1
+    assert quarantines(run.sessions)[0].reason == "lost"
+    with pytest.raises(ConfigError, match="Bob has no such device in quarantine"):
+        run.lift("Bob")
+    with pytest.raises(ConfigError, match="No member is called"):
+        run.lift("Nobody")
+    run.membership.revoke_device("Ada", device)
+    assert run.quarantined == []
+    with pytest.raises(ConfigError, match="no such device in quarantine"):
+        run.lift("Ada", device[:8])
+    with pytest.raises(ConfigError, match="revoked already"):
+        run.impose("Ada")
+    with pytest.raises(RevokedError, match="removed from this run"):
+        run.membership.join(run.keys["Ada"])
+    assert run.listed.peer_ids == {run.peer_ids["Ada"]}
+
+
+def test_an_erased_members_name_is_in_no_word(run: Run) -> None:
+    """What was said of or by the member stays under the pseudonym."""
+    run.peer_ids["nobody"] = "QmNobody"
+    with pytest.raises(RequestError, match="No device here"):
+        run.say("Ada", "nobody")
+    claim = Claim(run.peer_ids["Mallory"], "step", 1, "copies Ada")
+    hear(run.sessions, run.policy, claim, run.devices["Ada"], run.clock.now)
+    run.impose("Mallory")
+    erase(run.sessions, run.membership, "Ada")
+    [word] = quarantines(run.sessions)[0].words
+    assert (word.witness[:7], word.detail[:14]) == ("erased-", "copies erased-")
+
+
+def impose(coordinator: TestCoordinator, name: str, reason: str) -> None:
+    services = coordinator.services
+    [device] = device_rows(services.sessions, name)
+    quarantine_device(services.sessions, name, device.device_id, reason, "os:grace", services.clock())
+
+
+async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_path: Path) -> None:
+    """The device learns why, by an error of its own; everybody gets the list; after the lifting it is welcome."""
+    async with (
+        serving(tmp_path) as coordinator,
+        joined(coordinator, tmp_path) as ada,
+        joined(coordinator, tmp_path, "Bob") as bob,
+    ):
+        ada.start()
+        bob.start()
+        await eventually(
+            "both members have heard where they stand", lambda: bool(ada.heard.standings and bob.heard.standings)
+        )
+        impose(coordinator, "Bob", "sends garbage")
+        assert bob.running is not None
+        with pytest.raises(QuarantinedError, match=r"in quarantine \(sends garbage\): ask the run's operator"):
+            await bob.running
+        assert bob.heard.revoked == [str(bob.running.exception())]
+        with pytest.raises(QuarantinedError, match="sends garbage"):
+            await bob.client.renew(bob.credentials.device_key)
+        key = coordinator.services.authority_public
+
+        def heard() -> list[frozenset[str]]:
+            return [verify_revocations(jwt, key, "test").peer_ids for jwt in ada.heard.revocations]
+
+        await eventually(
+            "Bob's device is in quarantine", lambda: heard()[-1:] == [frozenset({bob.credentials.device_key.peer_id})]
+        )
+        services = coordinator.services
+        release(services.sessions, "Bob", "", "os:grace", services.clock())
+        await eventually("nobody is in quarantine", lambda: heard()[-1:] == [frozenset()])
+        bob.heard.standings.clear()
+        bob.start()
+        await eventually("Bob has heard where he stands", lambda: bool(bob.heard.standings))
+
+
+async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> None:
+    """What the keeper writes into the database reaches the session of the caught within moments."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as mallory:
+        services, peer_id = coordinator.services, mallory.credentials.device_key.peer_id
+        keeper = services.membership.grant_keeper(device_keys(tmp_path, 1)[0]).device_id
+        mallory.start()
+        await eventually("Mallory has heard where she stands", lambda: bool(mallory.heard.standings))
+        for minute in range(services.quarantine.strikes):
+            at = services.clock() + 60 * minute
+            hear(services.sessions, services.quarantine, Claim(peer_id, "step", 7, "claims step 99"), keeper, at)
+        assert mallory.running is not None
+        with pytest.raises(QuarantinedError, match="step 3 times"):
+            await mallory.running
+        assert ("quarantine", "quarantined") in coordinator.refusals()
+
+
+def test_a_revocation_beside_a_quarantine_is_for_good(run: Run) -> None:
+    """Made at the same moment, the one does not hide the other: there is nothing that lifting could take back."""
+    with ThreadPoolExecutor(1) as pool:
+        with run.sessions.begin() as session:
+            device = session.get_one(Device, run.devices["Mallory"])
+            put_in_quarantine(session, device, "", "os:grace", run.clock.now)
+            revoking = pool.submit(run.membership.revoke, "Mallory")
+            let_others_wait(session)
+        assert revoking.result() == 1
+    with pytest.raises(ConfigError, match="no such device"):
+        run.lift("Mallory")
+    assert run.peer_ids["Mallory"] in run.listed.peer_ids
+
+
+def test_two_who_are_judged_at_once_do_not_both_take_the_last_place(run: Run) -> None:
+    """Members' words may cut off one of four, wherever they are heard."""
+    run.say("Ada", of="Mallory", times=3)
+    run.say("Ada", of="Carol", times=3)
+    run.say("Bob", of="Mallory", times=2)
+    run.say("Bob", of="Carol", times=2)
+    with ThreadPoolExecutor(2) as pool:
+        with run.sessions.begin() as session:
+            one_at_a_time(session, Lock.REVOCATIONS)
+            words = [pool.submit(run.say, "Bob", name) for name in ("Mallory", "Carol")]
+            let_others_wait(session, 2)
+        for word in words:
+            word.result()
+    assert len(run.quarantined) == 1

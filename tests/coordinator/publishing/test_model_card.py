@@ -1,0 +1,116 @@
+"""The model card: what the hub reads of it, who is named in it, and what of the operator's stays out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, strategies as st
+
+from coordinator.context.open_run import OpenRun
+from coordinator.ledger.presence import open_session
+from coordinator.members.credits import set_named, unnamed_members
+from coordinator.members.erasure import erase
+from coordinator.members.names import set_display_name
+from coordinator.publishing.card_facts import card_of_run
+from coordinator.publishing.model_card import CardFacts, escaped, write_card
+from peer.config.run import RunConfig
+from peer.reporting.messages import StepReport
+from tests.support.receipts import keeper_confirms, key_of
+from tests.support.small_run import TARGET_BATCH_SIZE
+from tests.support.sound_checkpoints import add_sound_checkpoint
+
+NAMES = ("alice", "bob", "carol", "dave")
+
+
+@pytest.fixture
+def run(opened_run: OpenRun) -> OpenRun:
+    """A run to which four members have contributed a step."""
+    samples = TARGET_BATCH_SIZE // len(NAMES)
+    for seq, name in enumerate(NAMES, 1):
+        (code,) = opened_run.membership.invite(name)
+        grant = opened_run.membership.join(key_of(name).public_key, code)
+        session = open_session(opened_run.sessions, grant.device_id, f"a <b>card</b> of {name}", "0", 1.0)
+        report = StepReport(
+            step=1,
+            samples=samples,
+            loss=4.0,
+            mlm_loss=4.0,
+            sop_loss=None,
+            group_size=4,
+            group_samples=TARGET_BATCH_SIZE,
+            averaging_s=1.0,
+            samples_per_second=1.0,
+            averaged_bytes=100,
+        )
+        verdict = opened_run.ledger.record(grant.device_id, session, seq, 0, report, 1.0)
+        assert verdict.accepted, verdict.reason
+    keeper_confirms(
+        opened_run.sessions, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1
+    )
+    return opened_run
+
+
+def facts(config: RunConfig, terms: str = "") -> CardFacts:
+    """Of a run that nobody has contributed to."""
+    return CardFacts(config, 5, "0" * 64, terms, None, False, {}, (), (), 0)
+
+
+def front_matter(card: str) -> dict[str, object]:
+    """What the hub reads."""
+    content: dict[str, object] = yaml.safe_load(card.split("---\n")[1])
+    return content
+
+
+@pytest.mark.parametrize("terms", ["", "apache-2.0"])
+def test_the_front_matter_is_what_the_hub_reads(terms: str) -> None:
+    """Language, task, data sets and licence stand in it, the licence only if there is one."""
+    config = RunConfig.from_mapping(
+        {"run": {"language": "bn-IN"}, "data": {"sources": [{"kind": "hub", "path": "oscar/bn", "split": "train"}]}}
+    )
+    found = front_matter(write_card(facts(config, terms)))
+    assert (found["language"], found["pipeline_tag"], found["datasets"]) == ("bn", "fill-mask", ["oscar/bn"])
+    assert found.get("license", "") == terms
+
+
+def test_sources_are_named_without_the_operators_own(tmp_path: Path) -> None:
+    """Neither folders of the machine nor queries of addresses, which may be logins, leave it."""
+    sources = [
+        {"kind": "text", "path": "/home/op/private/texts.txt"},
+        {"kind": "text", "path": "private/more.txt"},
+        {"kind": "text", "path": "https://example.org/t.txt?token=abc"},
+        {"kind": "hub", "path": "/home/op/private/set"},
+    ]
+    card = write_card(facts(RunConfig.from_mapping({"data": {"sources": sources}})))
+    assert "`texts.txt`" in card
+    assert "https://example.org/t.txt" in card
+    assert "private" not in card
+    assert "abc" not in card
+
+
+def test_everybody_is_named_who_did_not_ask_not_to_be(run: OpenRun) -> None:
+    """By the name that the public may know; the erased and those who asked are counted only."""
+    set_display_name(run.sessions, "bob", "Night [Owl](http://x)")
+    set_named(run.sessions, "carol", named=False)
+    erase(run.sessions, run.membership, "dave")
+    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
+    files = card_of_run(run.sessions, run.ledger, run.directory.config, stored, "mit")
+    contributors = files["README.md"].partition("## Contributors")[2]
+    assert f"- alice: {TARGET_BATCH_SIZE // len(NAMES):,} samples" in contributors
+    assert "Night \\[Owl\\]\\(http" in contributors
+    assert "2 more who are not named" in contributors
+    assert not any(name in contributors for name in ("bob", "carol", "dave", "erased"))
+    assert "<b>" not in files["README.md"]
+    assert files["loss.svg"].startswith("<svg")
+    set_named(run.sessions, "carol", named=True)
+    assert "carol" not in unnamed_members(run.sessions)
+
+
+@given(st.text(max_size=80))
+def test_nobodys_words_are_markup(text: str) -> None:
+    """Every mark that Markdown knows is escaped, and there is one line."""
+    shown = escaped(text)
+    assert "\n" not in shown
+    for mark in "<[`*_#|":
+        assert shown.count(mark) == shown.count(f"\\{mark}")

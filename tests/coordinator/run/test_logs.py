@@ -1,0 +1,240 @@
+"""What the coordinator logs: lines for people or for programs, and nobody's address or secret in either."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from coordinator.run.logs import (
+    MOST_LINES,
+    REPEAT_AFTER_S,
+    JsonLines,
+    LogFormat,
+    LogStyle,
+    Repetitions,
+    TextLines,
+    about_session,
+    redacted,
+)
+from coordinator.store.engine import open_engine
+from tests.support.clocks import Clock
+from tests.support.small_run import make_small_run
+
+STYLE = LogStyle(LogFormat.JSON, "small", frozenset({"192.0.2.9"}))
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    """What is written."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def log(stream: io.StringIO) -> Iterator[logging.Logger]:
+    """A logger of its own, as the keeper's at step 7."""
+    logger = logging.Logger("coordinator.test")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines("keeper", STYLE, lambda: 7))
+    logger.addHandler(handler)
+    yield logger
+    handler.close()
+
+
+def test_a_line_is_one_object_with_what_is_known(log: logging.Logger, stream: io.StringIO) -> None:
+    """Time with its zone, level, logger, message, process, run and step; an own step goes before the process's."""
+    log.warning("two\nlines of %s", "text")
+    log.info("another", extra={"step": 3})
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["time"].endswith("+00:00")
+    assert {name: first[name] for name in first if name != "time"} == {
+        "level": "warning",
+        "logger": "coordinator.test",
+        "message": "two\nlines of text",
+        "process": "keeper",
+        "run": "small",
+        "step": 7,
+    }
+    assert second["step"] == 3
+
+
+def test_levels_keep_their_names(log: logging.Logger, stream: io.StringIO) -> None:
+    """Though hivemind, which the keeper imports, gives them names of its own."""
+    before = logging.getLevelName(logging.WARNING)
+    logging.addLevelName(logging.WARNING, "ATTENTION")
+    try:
+        log.warning("mind this")
+    finally:
+        logging.addLevelName(logging.WARNING, before)
+    assert json.loads(stream.getvalue())["level"] == "warning"
+
+
+async def test_a_session_is_named_in_its_threads_too(log: logging.Logger, stream: io.StringIO) -> None:
+    """What the rules log in threads on behalf of a session is of that session, and of no other."""
+
+    async def serve(name: str) -> None:
+        with about_session(name):
+            await asyncio.to_thread(log.info, "for %s", name)
+
+    await asyncio.gather(serve("a"), serve("b"))
+    log.info("for nobody")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert sorted((line["message"], line.get("session")) for line in lines) == [
+        ("for a", "a"),
+        ("for b", "b"),
+        ("for nobody", None),
+    ]
+
+
+def test_a_trace_is_part_of_the_object(log: logging.Logger, stream: io.StringIO) -> None:
+    """An exception does not spill over the following lines, nor does it tell whom it was about."""
+    try:
+        raise ConnectionError("lost ipv4:203.0.113.7:50123")
+    except ConnectionError:
+        log.exception("failed")
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert "Traceback" in line["exception"]
+    assert "203.0.113.7" not in line["exception"]
+
+
+@pytest.fixture
+def bounded(log: logging.Logger, stepped: Clock) -> logging.Logger:
+    """The same logger, as a part of the run has it."""
+    log.handlers[0].addFilter(Repetitions(stepped))
+    return log
+
+
+@pytest.fixture
+def stepped() -> Clock:
+    return Clock()
+
+
+def told(stream: io.StringIO) -> list[str]:
+    return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_that_repeats_is_told_once_and_counted(
+    bounded: logging.Logger, stream: io.StringIO, stepped: Clock
+) -> None:
+    """Other lines pass meanwhile; the next one like it, after a while, says how many were left out."""
+    for _ in range(100):
+        bounded.warning("the disk is full")
+    bounded.warning("something else")
+    bounded.error("the disk is full")
+    assert told(stream) == ["the disk is full", "something else", "the disk is full"]
+    stepped.now += REPEAT_AFTER_S
+    bounded.warning("the disk is full")
+    assert told(stream)[3:] == ["the disk is full (and 99 times more since this was last said)"]
+
+
+def test_a_failure_that_repeats_keeps_one_trace(bounded: logging.Logger, stream: io.StringIO) -> None:
+    """It is known by its exception, too: another one's trace is worth a line."""
+    for reason in ("first", "first", "second"):
+        try:
+            raise ConnectionError(reason)
+        except ConnectionError:
+            bounded.exception("a poll failed")
+    assert ["first" in line or "second" in line for line in stream.getvalue().splitlines()] == [True, True]
+
+
+def test_a_line_whose_arguments_do_not_fit_fails_nobody(
+    bounded: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The handler tells of it, as it does without the filter."""
+    bounded.info("%s and %s", "one")
+    assert "not enough arguments" in capsys.readouterr().err
+
+
+def test_what_is_remembered_of_lines_is_bounded(bounded: logging.Logger, stream: io.StringIO) -> None:
+    """Many different ones cost no memory; the oldest is forgotten, and told again."""
+    for number in range(MOST_LINES + 1):
+        bounded.info("line %d", number)
+    bounded.info("line 0")
+    bounded.info("line %d", MOST_LINES)
+    assert told(stream)[MOST_LINES + 1 :] == ["line 0"]
+
+
+def test_a_database_that_fails_is_one_line(log: logging.Logger, stream: io.StringIO, tmp_path: Path) -> None:
+    """With what to do, and no trace of how it was asked; a mistake of ours keeps its trace."""
+    log.handlers[0].addFilter(Repetitions())
+    (tmp_path / "damaged.db").write_bytes(b"no database at all" * 100)
+    for name, statement in (("damaged.db", "SELECT 1"), ("sound.db", "SELECT nothing")):
+        engine = open_engine(f"sqlite:///{tmp_path}/{name}", create=True)
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        except DBAPIError:
+            log.exception("A poll failed")
+        engine.dispose()
+    damaged, mistake = map(json.loads, stream.getvalue().splitlines())
+    assert damaged["message"].startswith("A poll failed: The run's database is damaged (file is not a database):")
+    assert "exception" not in damaged
+    assert "Traceback" in mistake["exception"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from 203.0.113.7:50123",
+        "/ip4/203.0.113.7/tcp/31337/p2p/Qm",
+        "ipv6:[2001:db8::7]:50123",
+        "/ip6/2001:db8:0:0:0:0:0:7/udp/1/quic",
+        "by fe80::203:113:7%eth0",
+    ],
+)
+@pytest.mark.parametrize("secret", ["ABCDE-12345-FGHIJ-67890", "eyJhbGciOi.eyJzdWIi.c2ln", "hf_abcdefghijklmnop"])
+def test_addresses_and_secrets_stay_out(text: str, secret: str) -> None:
+    """Of IPv4, IPv6 and libp2p addresses nothing is left, nor of codes and tokens."""
+    clean = redacted(f"{text} with {secret}")
+    assert "<address>" in clean
+    assert all(part not in clean for part in ("203.0.113.7", "2001:db8", "fe80", secret))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-22 07:34:23,123 INFO coordinator.keeper: step 12: group of 3",
+        "listening on 127.0.0.1:8080 and [::]:8080",
+        "tests/test_a.py::test_b, version 1.2.3",
+        "announced as 192.0.2.9:31337",
+    ],
+)
+def test_what_is_no_volunteers_address_stays(text: str) -> None:
+    """Times, versions, this machine and the run's own hosts can be read."""
+    assert redacted(text, STYLE.own_hosts) == text
+
+
+def test_text_lines_are_redacted_alike() -> None:
+    """People's lines have the same rules."""
+    record = logging.LogRecord("x", logging.INFO, "", 0, "a call of %s", ("203.0.113.7",), None)
+    assert TextLines(STYLE).format(record).endswith("INFO x: a call of <address>")
+
+
+@pytest.mark.usefixtures("forked")
+def test_serve_logs_objects_only(tmp_path: Path) -> None:
+    """With `--log-format json` every line of every process is one object, from the start to the orderly end."""
+    run = make_small_run(tmp_path)
+    command = [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path), "--service-only"]
+    with subprocess.Popen(
+        [*command, "--log-format", "json"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(json.loads(line))
+            if lines[-1]["message"].startswith("Dashboard:"):
+                process.terminate()
+    assert process.returncode == 0
+    assert {"time", "level", "logger", "message", "process", "run"} <= set.intersection(*map(set, lines))
+    assert {line["run"] for line in lines} == {"small"}
+    assert str(run.join_link) in " ".join(line["message"] for line in lines)
+    assert lines[-1]["message"] == "Stopped in order."

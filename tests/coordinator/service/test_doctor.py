@@ -1,0 +1,176 @@
+"""The operator's doctor: each stage finds what is wrong with a real run, says what to do, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from auth.errors import ConfigError, DatabaseError, UnfitError
+from auth.keys import DeviceKey, create_tls_certificate
+from coordinator.cli.main import app
+from coordinator.context.services import open_run_services
+from coordinator.control.server import ControlServer, TlsFiles
+from coordinator.ledger.presence import open_session
+from coordinator.run.directory import RunDirectory
+from coordinator.run.secrets import check_secrets
+from coordinator.service import doctor
+from coordinator.service.supervisor import serve_run
+from peer.doctor.stages import Outcome, Verdict
+
+NOW = time.time()
+
+
+def outcome(run: RunDirectory, stage: str, now: float = NOW) -> Outcome:
+    return doctor.STAGES[stage](RunDirectory.open(run.path), now)
+
+
+@contextmanager
+def settings_with(run: RunDirectory, **values: object) -> Iterator[None]:
+    path = run.path / "settings.yaml"
+    changed = run.settings.model_copy(update=values)
+    path.write_text(changed.to_yaml())
+    yield
+
+
+def test_a_new_run_is_fit(small_run: RunDirectory) -> None:
+    """Every stage has its line; what is only this machine's is a warning, no failure."""
+    lines = [
+        json.loads(line)
+        for line in CliRunner().invoke(app, ["doctor", str(small_run.path), "--json"]).stdout.splitlines()
+    ]
+    verdicts = {line["stage"]: line["verdict"] for line in lines[:-1]}
+    assert list(verdicts) == list(doctor.STAGES)
+    assert "failed" not in verdicts.values()
+    assert verdicts["address"] == "warning"
+    assert lines[-1]["conclusion"]["fit"] is True
+
+
+@pytest.mark.parametrize("name", ["keys", "keys/authority.key", "keys/tls.key", "settings.yaml"])
+def test_a_secret_that_others_may_read_stops_everything(small_run: RunDirectory, name: str) -> None:
+    """The doctor says it, and nothing is served; the command in the message mends it."""
+    path = small_run.path / name
+    proper = path.stat().st_mode
+    path.chmod(proper | 0o040)
+    assert outcome(small_run, "permissions").verdict is Verdict.FAILED
+    with pytest.raises(ConfigError, match=rf"chmod [67]00 \S*{Path(name).name}"):
+        serve_run(small_run.path)
+    assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
+    path.chmod(proper)
+    check_secrets(small_run)
+    assert outcome(small_run, "permissions").verdict is Verdict.OK
+
+
+def test_a_database_is_hidden_by_its_folder_or_itself(small_run: RunDirectory) -> None:
+    """In a folder that everybody may enter the database's own mode counts."""
+    small_run.path.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"manyhands\.db"):
+        check_secrets(small_run)
+    for path in small_run.path.glob("manyhands.db*"):
+        path.chmod(0o600)
+    check_secrets(small_run)
+
+
+def test_keys_that_do_not_fit_are_found(small_run: RunDirectory, tmp_path: Path) -> None:
+    """Another certificate's key, a damaged authority key, a clock outside the certificate's time."""
+    assert outcome(small_run, "keys").verdict is Verdict.OK
+    assert outcome(small_run, "keys", now=0.0).verdict is Verdict.FAILED
+    create_tls_certificate(small_run.tls_key_path, tmp_path / "other.crt")
+    assert outcome(small_run, "keys").verdict is Verdict.FAILED
+    (small_run.keys_dir / "authority.key").write_bytes(b"short")
+    with pytest.raises(UnfitError, match="`keys`"):
+        doctor.examine(RunDirectory.open(small_run.path), doctor_display(), NOW)
+
+
+def doctor_display() -> doctor.Display:
+    class Silent:
+        def begin(self, stage: str) -> None: ...
+        def show(self, finding: object) -> None: ...
+        def conclude(self, conclusion: object) -> None: ...
+
+    return Silent()
+
+
+def test_a_damaged_database_is_found(small_run: RunDirectory) -> None:
+    """What is no database is told as such."""
+    (small_run.path / "manyhands.db").write_bytes(b"no database at all" * 100)
+    assert outcome(small_run, "database").verdict is Verdict.FAILED
+
+
+def test_a_missing_database_is_found_and_not_made(small_run: RunDirectory) -> None:
+    """The finding names what is gone and how it comes back."""
+    (small_run.path / "manyhands.db").unlink()
+    with pytest.raises(DatabaseError, match=r"manyhands\.db is missing.*restore"):
+        outcome(small_run, "database")
+    assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
+    assert not (small_run.path / "manyhands.db").exists()
+
+
+def test_a_taken_port_is_named(small_run: RunDirectory) -> None:
+    """By number and purpose, when it is another program's."""
+    with socket.create_server(("127.0.0.1", small_run.settings.web_port)):
+        found = outcome(small_run, "ports")
+    assert found.verdict is Verdict.FAILED
+    assert f"{small_run.settings.web_port} (the dashboard)" in found.found
+    assert outcome(small_run, "ports").data == {"served": False}
+
+
+async def test_a_served_run_knows_itself(small_run: RunDirectory) -> None:
+    """Ports that are taken by this very run are as they should be."""
+    tls = TlsFiles(small_run.tls_key_path, small_run.tls_cert_path)
+    settings = small_run.settings
+    with (
+        open_run_services(small_run, time.time) as services,
+        socket.create_server(("127.0.0.1", settings.web_port)),
+        socket.create_server(("127.0.0.1", settings.swarm_port)),
+    ):
+        server = await ControlServer.start(services, "127.0.0.1", settings.control_port, tls)
+        found = await asyncio.to_thread(outcome, small_run, "ports")
+        await server.stop()
+    assert found.data == {"served": True}
+
+
+def test_a_clock_that_went_back_is_found(small_run: RunDirectory) -> None:
+    """The newest stay lies in the future."""
+    assert outcome(small_run, "clock").verdict is not Verdict.FAILED
+    with open_run_services(small_run, time.time) as services:
+        key = DeviceKey.load_or_create(small_run.path / "key")
+        grant = services.membership.join(key.public_key, services.membership.invite("ada")[0])
+        open_session(services.sessions, grant.device_id, "", "", NOW)
+    assert outcome(small_run, "clock", now=NOW - 3600).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("host", "verdict"),
+    [
+        ("127.0.0.1", Verdict.WARNING),
+        ("192.168.7.7", Verdict.WARNING),
+        ("8.8.8.8", Verdict.OK),
+        ("no-such-host.invalid", Verdict.FAILED),
+    ],
+)
+def test_the_public_address_is_judged(small_run: RunDirectory, host: str, verdict: Verdict) -> None:
+    """This machine's and a private network's are for few; an unknown name is for nobody."""
+    with settings_with(small_run, public_host=host):
+        assert outcome(small_run, "address").verdict is verdict
+
+
+def test_an_unknown_fallback_address_is_found(small_run: RunDirectory) -> None:
+    """It stands in the join link, so it is to be right before it is needed."""
+    with settings_with(small_run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",)):
+        found = outcome(small_run, "address")
+        assert (found.verdict, "no-such-host.invalid:7443" in found.found) == (Verdict.WARNING, True)
+
+
+def test_too_little_disk_is_found(small_run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next checkpoint must have its place."""
+    assert outcome(small_run, "disk").verdict is Verdict.OK
+    monkeypatch.setattr(doctor, "LEAST_DISK_BYTES", 1 << 60)
+    assert outcome(small_run, "disk").verdict is Verdict.FAILED

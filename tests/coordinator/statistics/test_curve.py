@@ -1,0 +1,123 @@
+"""The server-drawn curve keeps its shape when it is made smaller.
+
+Milestones in words, and which of them share a mark; pure.
+"""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from coordinator.statistics.curve import HEIGHT, MAX_POINTS, MilestoneTexts, decimate, draw_curve, groups
+from coordinator.statistics.milestones import Kind, Milestone
+from coordinator.web.pages.translations import texts_of
+from coordinator.web.pages.values import curve_texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (Kind.FIRST_STEP, 1, "The first global step"),
+        (Kind.SAMPLES, 10_000_000, "10,000,000 samples"),
+        (Kind.DEVICES, 20, "Record: 20 devices in one step"),
+        (Kind.LOSS, 4.5, "Record: loss on held-out text below 4.5"),
+    ],
+)
+def test_each_kind_has_its_words(kind: Kind, value: float, words: str) -> None:
+    """Without a language they are those of the English pages."""
+    milestone = Milestone(kind, value, 7, 0.0)
+    assert MilestoneTexts().of(milestone) == (7, words)
+    assert curve_texts(texts_of("en")).milestones.of(milestone) == (7, words)
+    assert curve_texts(texts_of("es")).milestones.of(milestone)[1] != words
+
+
+def test_close_ones_share_a_mark() -> None:
+    """Those at most so many steps after a group's first; a long row of close ones is more than one group."""
+    told = [(step, str(step)) for step in (1, 1, 4, 10, 13, 16, 19, 22)]
+    steps = [[step for step, _ in group] for group in groups(told, 10)]
+    assert steps == [[1, 1, 4, 10], [13, 16, 19, 22]]
+    assert groups([], 10) == []
+    assert [len(group) for group in groups(told[:2], 0)] == [2]
+    assert [len(group) for group in groups(told, 0.5)] == [2, 1, 1, 1, 1, 1, 1]
+
+
+WAVE = [(float(x), math.sin(x / 30) + (5.0 if x == 700 else 0.0)) for x in range(2000)]
+
+
+def test_short_curves_are_left_alone() -> None:
+    """Nothing is left out that fits."""
+    assert decimate(WAVE[:50], 100) == WAVE[:50]
+
+
+def test_long_curves_keep_ends_and_peaks() -> None:
+    """At most so many points, the first and last among them, and the one outlier that matters."""
+    few = decimate(WAVE, 100)
+    assert len(few) == 100
+    assert (few[0], few[-1]) == (WAVE[0], WAVE[-1])
+    assert WAVE[700] in few
+    assert few == sorted(few)
+
+
+def test_drawing_is_valid_and_bounded() -> None:
+    """The SVG parses, holds one line of bounded length, and a title that says what it shows."""
+    drawn = draw_curve(WAVE, "loss & <more>")
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    line = root.find("{http://www.w3.org/2000/svg}polyline")
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert line is not None
+    assert title is not None
+    assert title.text == "loss & <more>"
+    assert len(line.attrib["points"].split()) == MAX_POINTS
+
+
+def test_boundaries_stand_between_two_steps() -> None:
+    """A phase's line is half a step after the last step of the one before; what is not on the curve has no line."""
+    drawn = draw_curve([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], "loss", {1: "phase 2", 3: "<phase 3>", 9: "phase 4"})
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    lines = [line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("class") == "phase"]
+    assert [line.get("x1") for line in lines] == [line.get("x2") for line in lines]
+    first, second = (float(place.split(",")[0]) for place in root[-1].get("points", "").split()[:2])
+    assert [float(line.get("x1", "")) for line in lines] == [pytest.approx((first + second) / 2, abs=0.1)]
+    assert "phase 2" in drawn
+    assert "phase 3" not in drawn
+
+
+def test_held_out_text_has_a_line_of_its_own_for_each_set() -> None:
+    """Its lines are named, keep apart where the samples are others, and both losses fit the picture."""
+    drawn = draw_curve([(1.0, 3.0), (4.0, 1.0)], "loss", held_out=[[(2.0, 4.0)], [(3.0, 2.0), (4.0, 0.5)], []])
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    lines = [line for line in root.iter("{http://www.w3.org/2000/svg}polyline") if line.get("class") == "held-out"]
+    assert [len(line.get("points", "").split()) for line in lines] == [1, 2]
+    heights = [float(dot.get("cy", "")) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(heights) == 3
+    assert all(0 < height < HEIGHT for height in heights)
+    assert heights == sorted(heights)  # downwards
+    assert "held-out text" in drawn
+    assert "held-out text" not in draw_curve([(1.0, 3.0)], "loss")
+
+
+def test_milestones_are_stars_above_the_axis() -> None:
+    """Close ones share one, whose tooltip tells all of them; what is not on the curve has none, nor a legend."""
+    told = [(1, "first"), (3, "<b>1,000</b>"), (1500, "10,000"), (9999, "never")]
+    root = ET.fromstring(draw_curve(WAVE, "loss", milestones=told))  # noqa: S314 - our own text
+    stars = list(root.iter("{http://www.w3.org/2000/svg}path"))
+    assert [star[0].text for star in stars] == ["first · step 1\n<b>1,000</b> · step 3", "10,000 · step 1,500"]
+    places = [star.get("transform", "")[len("translate(") : -1].split() for star in stars]
+    assert [float(x) for x, _ in places] == [pytest.approx(52.3, abs=0.1), pytest.approx(544.2, abs=0.5)]
+    assert all(0 < float(y) < HEIGHT for _, y in places)
+    legend = [span.get("class") for span in root.iter("{http://www.w3.org/2000/svg}tspan")]
+    assert legend == ["milestone-name"]
+    assert "tspan" not in draw_curve(WAVE, "loss", milestones=told[-1:])
+
+
+def test_single_and_equal_points_can_be_drawn() -> None:
+    """One step, or a loss that does not move, is no division by zero."""
+    for points in ([(1.0, 9.0)], [(1.0, 2.0), (2.0, 2.0)]):
+        assert "nan" not in draw_curve(points, "loss")
+
+
+def test_empty_curve_says_that_it_waits() -> None:
+    """Before the first step the picture says so."""
+    assert "Waiting" in draw_curve([], "loss")

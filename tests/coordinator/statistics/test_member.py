@@ -1,0 +1,122 @@
+"""What a member's own page tells.
+
+Steps as ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+from sqlalchemy import update
+
+from auth.certificates import open_certificate
+from auth.errors import RequestError
+from auth.keys import AuthorityKey
+from coordinator.ledger.shares import count_losses, steps_undone
+from coordinator.statistics.certificates import certify
+from coordinator.statistics.member import LossFacts, days_of, losses_of, step_ranges, steps_of
+from coordinator.store.engine import Sessions
+from coordinator.store.models import Report
+from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
+from tests.support.stores import Kind, empty_store
+
+
+def test_consecutive_steps_are_one_range() -> None:
+    """A step that comes twice changes nothing."""
+    assert step_ranges([1, 2, 2, 3, 7, 9, 10], most=9) == [(1, 3), (7, 7), (9, 10)]
+    assert step_ranges([], most=9) == []
+
+
+def test_the_narrowest_gaps_go_first() -> None:
+    """Where there is room for two ranges only, the widest gap stays."""
+    assert step_ranges([1, 3, 5, 50, 52], most=2) == [(1, 5), (50, 52)]
+    assert step_ranges([1, 3, 5, 50, 52], most=1) == [(1, 52)]
+
+
+@given(st.sets(st.integers(1, 300)), st.integers(1, 20))
+def test_every_step_is_in_a_range_and_ranges_begin_and_end_with_steps(steps: set[int], most: int) -> None:
+    """However few ranges there may be, nobody's step is outside, and none is wider than it must be."""
+    ranges = step_ranges(sorted(steps), most)
+    assert len(ranges) <= most
+    assert all(any(first <= step <= last for first, last in ranges) for step in steps)
+    assert {end for each in ranges for end in each} <= steps
+    assert ranges == sorted(ranges)
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as sessions:
+        crowd(sessions, {"Ada": ["cpu", "cpu"], "Bob": ["cpu"], "keeper": ["cpu"]})
+        rows = [
+            ("ada-1", 1, 30, 25, NOW - DAY),
+            ("ada-2", 1, 8, 8, NOW - DAY),
+            ("ada-1", 2, 30, 30, NOW - DAY),
+            ("ada-1", 3, 40, None, NOW),
+            ("ada-1", 9, 50, 50, NOW),
+            ("ada-1", 10, 70, 70, NOW),
+            ("bob-1", 1, 99, 99, NOW),
+        ]
+        add_reports(sessions, rows)
+        with sessions.begin() as session:
+            steps_undone(session, 9)
+            session.execute(update(Report).where(Report.step == 10).values(superseded=True))
+            count_losses(session, "ada-1", 2, {"late": 6, "left": 2}, NOW - DAY)
+            count_losses(session, "ada-2", 3, {"late": 4}, NOW)
+            count_losses(session, "bob-1", 3, {"died": 5}, NOW)
+        yield sessions
+
+
+def test_every_sample_of_a_day_is_somewhere(sessions: Sessions) -> None:
+    """It counts, or it waits, or it is lost for a cause."""
+    days = days_of(sessions, 1)
+    assert list(days) == [TODAY - 1, TODAY]
+    yesterday, today = days.values()
+    assert (yesterday.samples, yesterday.pending_samples, yesterday.elapsed_s) == (63, 0, 180.0)
+    assert +yesterday.lost == {"unconfirmed": 5, "late": 6, "left": 2}
+    assert (today.samples, today.pending_samples) == (50, 40)
+    assert +today.lost == {"returned": 70, "late": 4}
+
+
+def test_causes_are_summed_up(sessions: Sessions) -> None:
+    """The gravest first, with how often and when last, where that is known; nobody else's are among them."""
+    assert losses_of(sessions, 1, days_of(sessions, 1)) == [
+        LossFacts("returned", 70, None, TODAY, None),
+        LossFacts("late", 10, 2, TODAY, 3),
+        LossFacts("unconfirmed", 5, None, TODAY - 1, None),
+        LossFacts("left", 2, 1, TODAY - 1, 2),
+    ]
+
+
+def test_steps_are_those_with_samples_that_count(sessions: Sessions) -> None:
+    """Pending and undone ones are not the member's yet, or any more."""
+    found = steps_of(sessions, 1)
+    assert (found.steps, found.first, found.last, found.ranges) == (3, 1, 9, ((1, 2), (9, 9)))
+
+
+def test_nobody_has_given_nothing(sessions: Sessions) -> None:
+    """An unknown number is an empty page, and the keeper has none."""
+    assert days_of(sessions, 99) == {}
+    assert steps_of(sessions, 99).ranges == ()
+    assert losses_of(sessions, 99, {}) == []
+
+
+def test_a_certificate_says_what_counts(sessions: Sessions) -> None:
+    """Samples that receipts confirm, their steps and days; signed, so that anybody can check it."""
+    authority = AuthorityKey.generate()
+    signed = certify(sessions, authority, "test", 1, NOW)
+    certificate = open_certificate(signed)
+    assert signed.authority_key == authority.public_bytes
+    assert (certificate.run, certificate.member, certificate.number) == ("test", "Ada", 1)
+    assert (certificate.samples, certificate.steps, certificate.active_days) == (113, 3, 2)
+    assert (certificate.first_day, certificate.last_day) == ("2024-10-03", "2024-10-04")
+    assert certificate.devices == ("QmAda2", "QmAda1")
+
+
+@pytest.mark.parametrize("number", [3, 99])
+def test_who_gave_nothing_gets_no_certificate(sessions: Sessions, number: int) -> None:
+    """Nor does the keeper, nor who is nobody."""
+    with pytest.raises(RequestError, match="nothing yet"):
+        certify(sessions, AuthorityKey.generate(), "test", number, NOW)

@@ -1,0 +1,156 @@
+"""What kind of hardware a device is.
+
+Everybody who takes part, and who gave most.
+
+Days in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.members.names import hide_name, set_display_name
+from coordinator.statistics.people import HardwareClass, Streaks, Window, class_of, leaderboard, people, stays, streaks
+from coordinator.store.engine import Sessions
+from coordinator.store.models import DailyShare
+from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd, stay
+from tests.support.stores import Kind, empty_store
+
+MEMBERS = {"Ada": ["cuda:0 (Tesla T4)", "cpu"], "Bob": ["8 TPU cores"], "Cleo": ["cpu"], "keeper": ["cpu"]}
+
+BOARD = [
+    ("ada-1", 1, 30, 30, NOW - 40 * DAY),
+    ("ada-1", 2, 30, 20, NOW - 3 * DAY),
+    ("ada-2", 2, 5, 5, NOW),
+    ("bob-1", 2, 60, 60, NOW - 3 * DAY),
+    ("bob-1", 3, 9, None, NOW),
+    ("keeper-1", 3, 0, 0, NOW),
+]
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+    with empty_store(tmp_path, store_kind) as sessions:
+        crowd(sessions, MEMBERS)
+        add_reports(sessions, BOARD)
+        yield sessions
+
+
+def board(sessions: Sessions, window: Window, kind: HardwareClass | None = None) -> list[tuple[int, str, int, int]]:
+    """Rank, name, samples, pending ones."""
+    places = leaderboard(people(sessions, NOW, window), kind)
+    return [(each.rank, each.person.name, each.given.samples, each.given.pending_samples) for each in places]
+
+
+def test_the_leaderboard_is_about_the_days_it_says(sessions: Sessions) -> None:
+    """Today; the last seven days; all of them. Who gave nothing stands on none, and what is pending ranks nobody."""
+    assert board(sessions, Window.ALL) == [(1, "Bob", 60, 9), (2, "Ada", 55, 0)]
+    assert board(sessions, Window.MONTH) == [(1, "Bob", 60, 9), (2, "Ada", 25, 0)]
+    assert board(sessions, Window.WEEK) == board(sessions, Window.MONTH)
+    assert board(sessions, Window.DAY) == [(1, "Ada", 5, 0), (2, "Bob", 0, 9)]
+
+
+def test_the_leaderboard_of_a_kind_counts_devices_of_that_kind_only(sessions: Sessions) -> None:
+    """A member's other machines are left out."""
+    assert board(sessions, Window.ALL, HardwareClass.GPU) == [(1, "Ada", 50, 0)]
+    assert board(sessions, Window.ALL, HardwareClass.CPU) == [(1, "Ada", 5, 0)]
+    assert board(sessions, Window.ALL, HardwareClass.APPLE) == []
+
+
+def test_equals_share_a_rank_and_bytes_decide_between_them(sessions: Sessions) -> None:
+    """Who averages for others comes after who trains, and before who did neither."""
+    with sessions.begin() as session:
+        for device, counted, averaged_bytes in (("cleo-1", 60, 0), ("ada-1", 35, 7)):
+            given = {"counted": counted, "averaged_bytes": averaged_bytes, "elapsed_s": 0.0, "data_wait_s": 0.0}
+            nothing = dict.fromkeys(("reports", "claimed", "pending", "undone"), 0)
+            session.add(DailyShare(device_id=device, day=TODAY - 1, **given, **nothing))
+    assert board(sessions, Window.ALL) == [(1, "Ada", 90, 0), (2, "Bob", 60, 9), (2, "Cleo", 60, 0)]
+
+
+def test_names_are_those_that_the_public_may_see(sessions: Sessions) -> None:
+    """A pseudonym, or a number; never the name behind it."""
+    set_display_name(sessions, "Ada", "Night Owl")
+    hide_name(sessions, "Bob", hidden=True, now=NOW)
+    assert [(person.number, person.name) for person in people(sessions, NOW)] == [
+        (1, "Night Owl"),
+        (2, "Anonymous 2"),
+        (3, "Cleo"),
+    ]
+
+
+def test_who_is_here_now_is_seen_with_speed_and_state(sessions: Sessions) -> None:
+    """A device whose stay has ended, or that was not heard of, is away."""
+    with sessions.begin() as session:
+        session.add(stay("ada-2", NOW - 60, NOW - 1, "cpu", ended=False))
+        session.add(stay("bob-1", NOW - 60, NOW - 59, "8 TPU cores", ended=False))
+    ada, bob, _ = people(sessions, NOW)
+    assert [(each.online, each.state, each.samples_per_second) for each in ada.devices] == [
+        (False, "", 0.0),
+        (True, "training", 10.0),
+    ]
+    assert [each.online for each in bob.devices] == [False]
+    assert (ada.last_seen_at, bob.last_seen_at) == (NOW - 1, NOW - 59)
+
+
+def test_one_member_can_be_asked_for(sessions: Sessions) -> None:
+    """By number; nobody has another's, and the keeper none."""
+    assert [person.name for person in people(sessions, NOW, number=2)] == ["Bob"]
+    assert people(sessions, NOW, number=4) == people(sessions, NOW, number=99) == []
+
+
+def test_stays_of_a_span_are_those_that_overlap_it(sessions: Sessions) -> None:
+    """In the order of their beginnings, the keeper's left out; of too many the newest."""
+    with sessions.begin() as session:
+        session.add(stay("ada-2", NOW - 60, NOW - 1, "cpu", ended=False))
+    found = stays(sessions, NOW - 3 * DAY, NOW, NOW)
+    assert [(row.member_number, row.device_number, row.is_online) for row in found][-1] == (1, 1, True)
+    assert [row.began_at for row in found] == [NOW - 2 * DAY] * 4 + [NOW - 60]
+    assert len(stays(sessions, NOW - 3 * DAY, NOW, NOW, most=2)) == 2
+    assert len(stays(sessions, NOW - 3 * DAY, NOW, NOW, member_number=2)) == 1
+    assert [row.began_at for row in stays(sessions, NOW - 30, NOW, NOW)] == [NOW - 60]
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        ([], Streaks(0, 0, 0)),
+        ([10], Streaks(1, 1, 1)),
+        ([9], Streaks(1, 1, 1)),
+        ([8], Streaks(0, 1, 1)),
+        ([10, 9, 8, 3, 2], Streaks(3, 3, 5)),
+        ([1, 2, 3, 4, 9], Streaks(1, 4, 5)),
+        ([5, 5, 6, 6], Streaks(0, 2, 2)),
+    ],
+)
+def test_a_streak_goes_on_until_a_day_has_passed_without_anything(days: list[int], expected: Streaks) -> None:
+    """Today need not have anything yet; the longest one stays for ever, and a day counts once."""
+    assert streaks(days, today=10) == expected
+
+
+@pytest.mark.parametrize(
+    ("hardware", "kind"),
+    [
+        ("cuda:0 (Tesla T4)", "gpu"),
+        ("2 x cuda (NVIDIA GeForce RTX 4090)", "gpu"),
+        ("cuda:0 (NVIDIA A100-SXM4-40GB)", "large-gpu"),
+        ("cuda:0 (NVIDIA H100 80GB HBM3)", "large-gpu"),
+        ("cuda:0 (Tesla V100-SXM2-16GB)", "large-gpu"),
+        ("cuda:0 (Tesla P100-PCIE-16GB)", "gpu"),
+        ("8 TPU v3 cores", "tpu"),
+        ("2 × cuda (Tesla T4, 15 GiB), fp16", "gpu"),
+        ("TPU v4 × 8 (JAX, bfloat16)", "tpu"),
+        ("cpu (2 threads)", "cpu"),
+        ("mps (Apple GPU)", "apple"),
+        ("cpu", "cpu"),
+        ("cpu, 8 cores", "cpu"),
+        ("auto, 8 cores", "unknown"),
+        ("", "unknown"),
+        ("<img src=x onerror=alert(1)>", "unknown"),
+    ],
+)
+def test_kinds(hardware: str, kind: str) -> None:
+    """Words decide, not parts of words; what nobody knows is unknown."""
+    assert class_of(hardware).value == kind

@@ -1,0 +1,348 @@
+"""Administration over the web: who may, from where, by whose form; and the pages in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from argon2 import PasswordHasher
+from fastapi.testclient import TestClient
+from playwright.sync_api import Page, expect
+
+from coordinator.members.administrators import Administrators
+from coordinator.members.audit import audit_log
+from coordinator.members.quarantine import Claim, hear
+from coordinator.web import WebState, create_app
+from coordinator.web.admin import login as admin_login
+from tests.support.browser import chromium, fresh_page
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, PageServer
+
+PASSWORD = "correct horse battery"
+HTTPS = "https://run.example.org"
+HOSTILE = "<img src=x onerror=alert(1)>"
+PAGES = (
+    "/admin",
+    "/admin/devices",
+    "/admin/quarantine",
+    "/admin/checkpoints",
+    "/admin/steering",
+    "/admin/refusals",
+    "/admin/audit",
+)
+ACTS = ("invite", "revoke", "revoke-device", "quarantine", "lift", "display-name", "hide-name", "erase")
+
+
+@pytest.fixture
+def run(run: FakeRun) -> FakeRun:
+    """A run with an administrator and two members, one with a hostile name."""
+    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    Administrators(run.services.sessions, hasher=quick).set_password("grace", PASSWORD)
+    run.add_member("ada")
+    run.add_member(HOSTILE)
+    return run
+
+
+@pytest.fixture
+def client(run: FakeRun) -> Iterator[TestClient]:
+    """A browser's requests over HTTPS, not logged in."""
+    app = create_app(WebState(run.directory, run.services))
+    with TestClient(app, base_url=HTTPS, follow_redirects=False, headers={"origin": HTTPS}) as made:
+        yield made
+
+
+@pytest.fixture
+def csrf(client: TestClient) -> str:
+    """Log in; returns what forms must bring along."""
+    assert log_in(client).status_code == 303
+    return str(client.get("/api/admin/v1/session").json()["csrf_token"])
+
+
+def log_in(client: TestClient, password: str = PASSWORD, **headers: str) -> Any:
+    return client.post("/admin/login", data={"name": "grace", "password": password}, headers=headers)
+
+
+def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeRun) -> None:
+    """Pages send to the form, the API says 401, and no act is done."""
+    for path in PAGES:
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin/login")
+    for name in ("session", "members", "devices", "quarantine", "refusals", "audit"):
+        assert client.get(f"/api/admin/v1/{name}").status_code == 401
+    for act in ACTS:
+        assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
+        body = {"name": "ada", "confirmation": "ada"} if act == "erase" else {"name": "ada"}
+        body |= {"device": run.devices["ada"]} if act in ("revoke-device", "quarantine") else {}
+        assert client.post(f"/api/admin/v1/{act}", json=body, headers={"x-csrf-token": "x"}).status_code == 401
+    assert audit_log(run.services.sessions, 10) == []
+
+
+def test_the_cookie_is_the_servers_alone(client: TestClient) -> None:
+    """Over HTTPS no script, no other site, no other host and no plain connection ever gets it."""
+    cookie = log_in(client).headers["set-cookie"]
+    assert cookie.startswith("__Host-manyhands-admin=")
+    assert {"HttpOnly", "Secure", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Domain" not in cookie
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_wrong_password_and_too_many_are_refused(client: TestClient) -> None:
+    """Both in the same words whoever is named, and soon not at all."""
+    wrong = log_in(client, "wrong")
+    unknown = client.post("/admin/login", data={"name": "nobody", "password": "wrong"})
+    assert (wrong.status_code, wrong.text) == (unknown.status_code, unknown.text)
+    assert "wrong" in wrong.text
+    answers = [log_in(client, "wrong").status_code for _ in range(admin_login.TRIES_PER_MINUTE)]
+    assert answers[-1] == 429
+    assert log_in(client).status_code == 429
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://run.example.org", ""])
+def test_another_pages_forms_do_nothing(client: TestClient, csrf: str, run: FakeRun, origin: str) -> None:
+    """Even with the right second token: who sends is not ours. The login's own form is no exception."""
+    for act in (*ACTS, "logout"):
+        answer = client.post(f"/admin/{act}", data={"name": "ada", "csrf": csrf}, headers={"origin": origin})
+        assert answer.status_code == 403
+    assert log_in(client, origin=origin).status_code == 403
+    body = {"name": "ada"}
+    assert (
+        client.post("/api/admin/v1/revoke", json=body, headers={"origin": origin, "x-csrf-token": csrf}).status_code
+        == 403
+    )
+    assert audit_log(run.services.sessions, 10) == []
+
+
+def test_a_form_without_its_token_does_nothing(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """None, an empty one, another's: 403; no form at all: 400."""
+    for data in ({"name": "ada"}, {"name": "ada", "csrf": ""}, {"name": "ada", "csrf": csrf[:-1]}):
+        assert client.post("/admin/revoke", data=data).status_code == 403
+    assert client.post("/admin/revoke", content=b"\xff\xfe").status_code == 400
+    assert client.post("/admin/revoke", content=b"&".join([b"a=b"] * 50)).status_code == 400
+    assert client.post("/api/admin/v1/revoke", json={"name": "ada"}).status_code == 422
+    assert audit_log(run.services.sessions, 10) == []
+
+
+def test_plain_http_is_for_this_machine_only(run: FakeRun) -> None:
+    """No password and no cookie crosses a network in the open."""
+    app = create_app(WebState(run.directory, run.services))
+    for address, status in (("127.0.0.1", 200), ("::1", 200), ("192.0.2.1", 403), ("testclient", 403)):
+        with TestClient(app, base_url="http://run.example.org", client=(address, 50_000)) as client:
+            assert client.get("/admin/login").status_code == status
+
+
+def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """Invite, public name, revocation and erasure, each on record under the administrator's name."""
+    headers = {"x-csrf-token": csrf}
+
+    def post(act: str, **body: object) -> Any:
+        return client.post(f"/api/admin/v1/{act}", json=body, headers=headers)
+
+    assert re.fullmatch(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan").json()["code"])
+    assert post("display-name", name="ada", display_name="Owl").json() == {"display_name": "Owl"}
+    assert post("hide-name", name="ada").json()["shown"].startswith("Anonymous ")
+    assert post("hide-name", name="ada", hidden=False).json() == {"shown": "Owl"}
+    device = run.devices["ada"]
+    assert [row["device_id"] for row in client.get("/api/admin/v1/devices?member=ada").json()] == [device]
+    assert post("revoke-device", name=HOSTILE, device=device).json()["detail"].endswith("lists what there is.")
+    assert post("revoke-device", name="ada", device=device[:8], reason="lost").json() == {"device_revoked": device}
+    assert post("revoke", name="ada", reason="why").json() == {"devices_revoked": 0}
+    assert post("erase", name="ada", confirmation="adam").status_code == 400
+    pseudonym = post("erase", name="ada", confirmation="ada").json()["pseudonym"]
+    assert post("revoke", name="ada").json()["detail"].startswith("No member is called")
+    assert post("invite", name="joan", role="admin").status_code == 400
+    assert post("invite", name="joan", days=float(10**9)).status_code == 400
+    names = {row["name"] for row in client.get("/api/admin/v1/members").json()}
+    assert {"joan", pseudonym} <= names
+    assert "ada" not in names
+    audit = client.get("/api/admin/v1/audit").json()
+    assert {row["actor"] for row in audit} == {"web:grace"}
+    assert [row["act"] for row in audit[::-1]][:7] == [
+        "invite",
+        "display-name",
+        "hide-name",
+        "show-name",
+        "revoke-device",
+        "revoke-device",
+        "revoke",
+    ]
+    assert any(row["act"] == "erase" for row in audit)
+    assert len(client.get("/api/admin/v1/devices").json()) == 2
+    assert client.get("/api/admin/v1/refusals").json() == []
+
+
+def test_names_are_text_and_pages_are_not_kept(client: TestClient, csrf: str) -> None:
+    """A hostile name is escaped; no cache keeps a page, no script may run on it, nobody may frame it."""
+    for path in PAGES:
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert HOSTILE not in answer.text
+        assert answer.headers["cache-control"] == "no-store"
+        policy = answer.headers["content-security-policy"]
+        assert "script-src" not in policy
+        assert "default-src 'none'" in policy
+        assert "form-action 'self'" in policy
+
+
+def test_a_device_is_revoked_on_its_page(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """The form leads back to the member's devices; a mistake is told there; the member stays."""
+    device = run.devices["ada"]
+    wrong = client.post("/admin/revoke-device", data={"name": "ada", "device": "0", "csrf": csrf})
+    assert (wrong.status_code, "too short" in wrong.text) == (400, True)
+    answer = client.post("/admin/revoke-device", data={"name": "ada", "device": device, "reason": "lost", "csrf": csrf})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/admin/devices?member=ada")
+    page = client.get(answer.headers["location"]).text
+    assert device[:8] in page
+    assert "Revoked" in page
+    assert "lost" in page
+    assert run.devices[HOSTILE][:8] not in page
+    [ada] = [row for row in client.get("/api/admin/v1/members").json() if row["name"] == "ada"]
+    assert ada["revoked_at"] is None
+
+
+def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """Its page says so, the list of quarantines shows who did it and lifts it, and each act is on record."""
+    device = run.devices["ada"]
+    form = {"name": "ada", "device": device, "csrf": csrf}
+    answer = client.post("/admin/quarantine", data=form | {"reason": "overheats"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/admin/devices?member=ada")
+    assert re.search(r"quarantine.*overheats", client.get(answer.headers["location"]).text, re.DOTALL)
+    listed = client.get("/admin/quarantine").text
+    assert "By web:grace" in listed
+    assert run.devices[HOSTILE][:8] not in listed
+    lifted = client.post("/admin/lift", data=form)
+    assert (lifted.status_code, lifted.headers["location"]) == (303, "/admin/quarantine")
+    assert "No device is in quarantine" in client.get("/admin/quarantine").text
+    again = client.post("/admin/lift", data=form)
+    assert (again.status_code, "no such device in quarantine" in again.text) == (400, True)
+    acts = [row.act for row in audit_log(run.services.sessions, 9)]
+    assert acts == ["lift-quarantine", "lift-quarantine", "quarantine"]
+
+
+def test_the_api_quarantines_and_releases(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """What the pages do, as JSON, with who said what of the device."""
+    device, headers = run.devices["ada"], {"x-csrf-token": csrf}
+    claim = Claim(key_of("ada").peer_id, "step", 7, HOSTILE)
+    services = run.services
+    hear(services.sessions, services.quarantine, claim, run.devices[HOSTILE], services.clock())
+    body = {"name": "ada", "device": device[:8], "reason": "why"}
+    done = client.post("/api/admin/v1/quarantine", json=body, headers=headers)
+    assert done.json() == {"device_quarantined": device}
+    [row] = client.get("/api/admin/v1/quarantine").json()
+    assert (row["member"], row["reason"], row["actor"]) == ("ada", "why", "web:grace")
+    assert [(word["witness"], word["kind"], word["step"]) for word in row["words"]] == [(HOSTILE, "step", 7)]
+    assert HOSTILE not in client.get("/admin/quarantine").text
+    lifted = client.post("/api/admin/v1/lift", json={"name": "ada"}, headers=headers)
+    assert lifted.json() == {"devices_released": [device]}
+    assert client.get("/api/admin/v1/quarantine").json() == []
+
+
+def test_going_back_takes_the_step_twice(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """The page shows who contributed since, and undoes nothing without a checkpoint and a confirmation."""
+    run.add_step(1, 5.0)
+    run.add_step(2, 5.0)
+    page = client.get("/admin/checkpoints?step=1").text
+    assert "Go back to step 1" in page
+    assert HOSTILE not in page
+    for form, reason in (
+        ({"step": "1", "confirmation": "2"}, "type its step again"),
+        ({"step": "-1", "confirmation": "-1"}, "type its step again"),
+        ({"step": "1", "confirmation": "1"}, "no checkpoint of step 1"),
+    ):
+        answer = client.post("/admin/rewind", data=form | {"csrf": csrf})
+        assert (answer.status_code, reason in answer.text) == (400, True)
+    assert client.post("/admin/rewind", data={"step": "1", "confirmation": "1"}).status_code == 403
+    told = client.post("/api/admin/v1/rewind", json={"step": 1}, headers={"x-csrf-token": csrf})
+    assert (told.status_code, "no checkpoint of step 1" in told.text) == (400, True)
+    assert run.services.ledger.current_era() == 0
+
+
+def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """By forms and by the API; what cannot be is refused in words, and every act is on record."""
+    run.add_step(1, 5.0)
+    assert client.post("/admin/steer", data={"act": "pause", "csrf": csrf}).headers["location"] == "/admin/steering"
+    assert "Paused." in client.get("/admin/steering").text
+    again = client.post("/admin/steer", data={"act": "pause", "csrf": csrf})
+    assert (again.status_code, "paused already" in again.text) == (400, True)
+    headers = {"x-csrf-token": csrf}
+    assert client.post("/api/admin/v1/steer", json={"act": "resume"}, headers=headers).json()["done"]
+    change = {"act": "change", "step": "9", "learning_rate_scale": "0.5", "target_batch_size": "", "csrf": csrf}
+    assert client.post("/admin/steer", data=change).status_code == 303
+    assert client.post("/admin/steer", data=change | {"step": "soon"}).status_code == 400
+    assert client.post("/admin/steer", data={"act": "announce", "text": HOSTILE, "csrf": csrf}).status_code == 303
+    page = client.get("/admin/steering").text
+    assert "From step 9 on: learning rate times 0.5." in page
+    assert HOSTILE not in page
+    assert client.post("/admin/steer", data={"act": "pause"}).status_code == 403
+    assert client.post("/api/admin/v1/steer", json={"act": "sink"}, headers=headers).status_code == 422
+    acts = [row.act for row in audit_log(run.services.sessions, 9)]
+    assert acts == ["steer"] * 4
+
+
+def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str) -> None:
+    """A copy of the cookie is worth nothing afterwards."""
+    cookies = dict(client.cookies)
+    assert client.post("/admin/logout", data={"csrf": csrf}).headers["location"] == "/admin/login"
+    client.cookies.update(cookies)
+    assert client.get("/api/admin/v1/session").status_code == 401
+
+
+def width(page: Page) -> int:
+    """The page's, with its style: a click is over before that has come."""
+    page.wait_for_load_state()
+    return int(page.evaluate("document.documentElement.scrollWidth"))
+
+
+@pytest.mark.thorough
+def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
+    """From login to invitation, revocation and erasure on a phone's screen, with nothing blocked or cut off."""
+    complaints: list[str] = []
+    with (
+        closing(PageServer(run)) as server,
+        chromium() as browser,
+        fresh_page(browser, complaints, viewport={"width": 360, "height": 740}) as page,
+    ):
+        page.goto(f"{server.url}admin")
+        page.get_by_label("Name").fill("grace")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
+        page.get_by_label("Name", exact=True).fill("joan")
+        page.get_by_role("button", name="Make an invite code").click()
+        expect(page.locator("#code")).to_have_text(re.compile(r"(?:\w{5}-){3}\w{5}"))
+        expect(page.locator("li", has_text="Change joan")).to_contain_text("1 open invite, last seen never.")
+        assert width(page) <= 360
+        page.locator("li", has_text="Change ada").get_by_role("link", name="1 device").click()
+        page.locator("summary", has_text="Quarantine").click()
+        page.locator("details[open]").get_by_label("Reason").fill("overheats")
+        page.get_by_role("button", name="Cut this device off until you lift it").click()
+        expect(page.get_by_text("overheats")).to_be_visible()
+        page.get_by_role("link", name="Quarantine").first.click()
+        expect(page.get_by_role("button", name="Lift the quarantine")).to_be_visible()
+        assert width(page) <= 360
+        page.get_by_role("button", name="Lift the quarantine").click()
+        expect(page.get_by_text("No device is in quarantine.")).to_be_visible()
+        page.get_by_role("link", name="Members").click()
+        page.locator("li", has_text="Change ada").get_by_role("link", name="1 device").click()
+        page.locator("summary", has_text="Revoke").click()
+        page.locator("details[open]").get_by_label("Reason").fill("stolen")
+        assert width(page) <= 360
+        page.get_by_role("button", name="Revoke this device for good").click()
+        expect(page.get_by_text("stolen")).to_be_visible()
+        page.get_by_role("link", name="Members").click()
+        page.get_by_text("Change ada").click()
+        page.locator("details[open]").get_by_label("Reason").fill("sends garbage")
+        page.locator("details[open]").get_by_role("button", name="Revoke").click()
+        expect(page.get_by_text("sends garbage")).to_be_visible()
+        page.get_by_text("Change ada").click()
+        page.locator("details[open]").get_by_label("To erase").fill("ada")
+        page.locator("details[open]").get_by_role("button", name="Erase").click()
+        expect(page.get_by_role("heading", name=re.compile("erased-"))).to_be_visible()
+        page.get_by_role("link", name="Audit log").click()
+        expect(page.get_by_text("web:grace · erase")).to_be_visible()
+        assert width(page) <= 360
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    assert complaints == []

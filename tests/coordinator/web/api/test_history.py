@@ -1,0 +1,27 @@
+"""The API of what happened at each step."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from coordinator.members.names import set_display_name
+from tests.support.served_page import FakeRun
+
+pytestmark = pytest.mark.usefixtures("three_steps")
+
+
+def test_moments_and_milestones_are_public(client: TestClient, run: FakeRun) -> None:
+    """A stretch of a hundred steps and what was reached; pseudonyms hold, and an unchanged answer is not sent again."""
+    set_display_name(run.services.sessions, "ada", "Night Owl")
+    answer = client.get("/api/v1/moments/0")
+    content = answer.json()
+    assert [moment["step"] for moment in content["moments"]] == [1, 2, 3]
+    assert content["devices"][0]["member"] == "Night Owl"
+    assert "ada" not in answer.text
+    assert (content["first"], content["last"], content["steps_per_chunk"]) == (1, 100, 100)
+    assert client.get("/api/v1/moments/0", headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+    assert client.get("/api/v1/moments/7").json()["moments"] == []
+    assert client.get("/api/v1/moments/-1").status_code == 422
+    found = client.get("/api/v1/milestones").json()["milestones"]
+    assert [(each["kind"], each["step"]) for each in found] == [("first-step", 1)]

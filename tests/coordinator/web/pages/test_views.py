@@ -1,0 +1,115 @@
+"""The public pages as the server draws them: whole without a script, in the reader's language, kept by browsers."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from coordinator.context.services import open_run_services
+from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
+from coordinator.web import WebState, create_app
+from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
+from dashboards import WEB, page_files, page_version
+from peer.config.run import RunConfig
+from tests.support.clocks import Clock
+from tests.support.served_page import FakeRun
+from tests.support.stores import put_tables
+
+MARKUP = '<script>alert(1)</script> & "more"'
+
+
+@pytest.fixture
+def run(run: FakeRun) -> FakeRun:
+    """A run of three steps."""
+    run.add_member("ada")
+    for step in (1, 2, 3):
+        run.add_step(step, 8.0 - step)
+    return run
+
+
+class Loaded(HTMLParser):
+    """What a page loads, apart from what it links to."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Note the addresses of one tag."""
+        found = dict(attributes)
+        if tag == "link" and found.get("rel") in {"stylesheet", "preload", "icon"}:
+            self.found.add(found["href"] or "")
+        elif tag in {"script", "img"} and found.get("src"):
+            self.found.add(found["src"] or "")
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_all_that_a_page_loads_is_there(client: TestClient, view: View) -> None:
+    """Every file, from here; no address begins with a slash, so that the run may be served below any path."""
+    loaded = Loaded(client.get(f"/{view.path}").text).found
+    assert {address.rsplit("/", 1)[-1] for address in loaded} >= {"frame.js", f"{view.name}.js", f"{view.name}.css"}
+    for address in loaded:
+        assert not address.startswith(("/", "http"))
+        assert client.get(f"/{address}").status_code == 200, address
+
+
+def test_numbers_and_curve_are_in_the_page(client: TestClient) -> None:
+    """Who has no script sees the moment's loss, batch and curve."""
+    html = client.get("/").text
+    assert '<dd id="loss">5.000</dd>' in html
+    assert '<progress id="batch" aria-labelledby="batch-title" max="100" value="40">' in html
+    assert '<polyline class="curve"' in html
+    assert "<style" not in html  # the policy would not allow it
+
+
+def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
+    """A run's description that is markup stays text."""
+    config = RunConfig.from_mapping({"run": {"name": "test-run", "description": MARKUP}})
+    directory = RunDirectory.create(tmp_path / "run", config, Settings(bind_host="127.0.0.1"), prepare=put_tables)
+    with (
+        open_run_services(directory, Clock()) as services,
+        TestClient(create_app(WebState(directory, services))) as made,
+    ):
+        html = made.get("/").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp;" in html
+    assert "<script>" not in html
+
+
+def test_the_language_that_was_chosen_is_kept(client: TestClient) -> None:
+    """First the browser's, then the chosen one; one that is not there changes nothing."""
+    assert '<html lang="es"' in client.get("/", headers={"Accept-Language": "es-AR"}).text
+    chosen = client.get("/", params={"lang": "bn"})
+    assert '<html lang="bn"' in chosen.text
+    assert "HttpOnly" in chosen.headers["set-cookie"]
+    assert "SameSite=lax" in chosen.headers["set-cookie"]
+    assert client.cookies[LANGUAGE_COOKIE] == "bn"
+    again = client.get("/", headers={"Accept-Language": "es-AR"})
+    assert '<html lang="bn"' in again.text
+    assert again.headers["vary"] == "Accept-Encoding, Accept-Language, Cookie"
+    wrong = client.get("/", params={"lang": "xx"})
+    assert "set-cookie" not in wrong.headers
+    assert client.get("/", params={"lang": "x" * 100}).status_code == 422
+    assert client.get("/", headers={"Cookie": f"{LANGUAGE_COOKIE}={'x' * 500}"}).status_code == 200
+
+
+def test_files_of_this_version_are_kept_for_ever(client: TestClient) -> None:
+    """Their address changes with them; of another version, or of none, browsers ask again."""
+    kept = client.get(f"/static/{page_version()}/frame.js")
+    assert "immutable" in kept.headers["cache-control"]
+    for address in ("/static/frame.js", "/static/0123456789ab/frame.js"):
+        assert client.get(address).headers["cache-control"] == "no-cache"
+        assert client.get(address).content == kept.content
+    assert "immutable" in client.get(f"/plotly.min.js?{page_version()}").headers["cache-control"]
+
+
+def test_each_view_has_its_files() -> None:
+    """A template, a module and a style of its name."""
+    names = {view.name for view in VIEWS}
+    for name in names:
+        assert {f"{name}.js", f"{name}.css"} <= page_files().keys()
+    assert {file.stem for file in WEB.glob("*.html")} >= {*names, "frame"}

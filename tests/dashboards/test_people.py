@@ -1,0 +1,282 @@
+"""The views about people in a real browser: everybody, one member, how to join."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from coordinator.ledger.presence import open_session
+from coordinator.ledger.shares import count_losses
+from coordinator.members.join_page import Invitation
+from coordinator.members.names import choose_name
+from coordinator.store.models import Device
+from peer.runtime.software import install_commands
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.crowds import touch
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, PageServer, fake_run
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
+    """Three members, one with a hostile name and one who is away; some steps, and some samples that were lost."""
+    with fake_run(tmp_path_factory.mktemp("people")) as made:
+        services = made.services
+        for name in ("ada", HOSTILE):
+            made.add_member(name)
+        for step in range(1, 13):
+            made.add_step(step, 9.0 - 0.1 * step)
+        made.keeper_says(12, now=services.clock() + 3600)
+        services.membership.join(key_of("cleo").public_key, services.membership.invite("cleo")[0])
+        for name in ("ada", HOSTILE):
+            stay = open_session(services.sessions, made.devices[name], "cuda:0 (Tesla T4)", "1", services.clock())
+            touch(
+                services.sessions,
+                stay,
+                step=12,
+                own_samples=3,
+                samples_per_second=4.5,
+                state="training",
+                now=services.clock() + 3600,
+            )
+        with services.sessions.begin() as session:
+            lost = {"late": 30, "non-finite": 4, "averaging failed": 12}
+            count_losses(session, made.devices["ada"], 9, lost, services.clock())
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(run: FakeRun) -> Iterator[PageServer]:
+    """The run's dashboard."""
+    made = PageServer(run)
+    yield made
+    made.close()
+
+
+def number_of(page: Page, name: str) -> int:
+    """The number by which the public knows a member."""
+    answer = page.request.get(f"{page.url.rsplit('/', 1)[0]}/api/v1/participants").json()
+    return next(int(each["number"]) for each in answer["participants"] if each["member"] == name)
+
+
+def test_everybody_is_a_bubble_that_leads_to_a_page(page: Page, server: PageServer, complaints: list[str]) -> None:
+    """Who computes now has a square and a full colour; names are text; a click opens the member's page."""
+    page.goto(f"{server.url}participants")
+    bubbles = page.locator("#bubbles a.bubble")
+    expect(bubbles).to_have_count(2)
+    expect(page.locator("#bubbles .square")).to_have_count(2)
+    assert page.locator("#bubbles img, #board img, #timeline img").count() == 0
+    hostile = page.get_by_role("link", name=HOSTILE).first
+    expect(hostile).to_be_visible()
+    page.locator(f'#bubbles a[aria-label^="{HOSTILE}"]').click()
+    expect(page.locator("#member-name")).to_have_text(HOSTILE)
+    assert complaints == []
+
+
+def test_the_leaderboard_follows_its_choices(page: Page, server: PageServer, complaints: list[str]) -> None:
+    """Equals share a rank; on other hardware there is nobody, and the page says so."""
+    page.goto(f"{server.url}participants")
+    expect(page.locator("#board")).to_have_attribute("data-window", "all")
+    expect(page.locator("#board tr")).to_have_count(2)
+    expect(page.locator("#board td:first-child")).to_have_text(["1", "1"])
+    expect(page.locator("#board th a")).to_have_text(["ada", HOSTILE])
+    page.locator("#board-choices select[name=kind]").select_option("tpu")
+    expect(page.locator("#board-empty")).to_be_visible()
+    expect(page.locator("#board tr")).to_have_count(0)
+    page.locator("#board-choices select[name=kind]").select_option("gpu")
+    page.locator("#board-choices select[name=window]").select_option("week")
+    expect(page.locator("#board")).to_have_attribute("data-kind", "gpu")
+    expect(page.locator("#board tr")).to_have_count(2)
+    assert complaints == []
+
+
+def test_the_timeline_shows_who_was_here(page: Page, server: PageServer, complaints: list[str]) -> None:
+    """A row for each member with a stay, also for who reads with ears; another span asks anew."""
+    page.goto(f"{server.url}participants")
+    expect(page.locator("#timeline li .name")).to_have_count(2)
+    expect(page.locator("#timeline .stay.online")).to_have_count(2)
+    expect(page.locator("#timeline .visually-hidden").first).to_contain_text("session")
+    page.locator("#timeline-choices select").select_option("1")
+    expect(page.locator("#timeline .ticks span")).to_have_count(5)
+    assert complaints == []
+
+
+def test_a_member_sees_why_samples_did_not_count(page: Page, server: PageServer, complaints: list[str]) -> None:
+    """Every cause with its samples, the gravest first, and in words what helps; the curve's own parts are marked."""
+    page.goto(f"{server.url}participants")
+    page.goto(f"{server.url}member?number={number_of(page, 'ada')}")
+    expect(page.locator("#member-name")).to_have_text("ada")
+    causes = page.locator("#why tr")
+    expect(causes).to_have_count(3)
+    assert [causes.nth(place).get_attribute("data-cause") for place in range(3)] == [
+        "late",
+        "averaging failed",
+        "non-finite",
+    ]
+    expect(causes.first.locator("td").first).to_have_text("30")
+    expect(page.locator("#why-note")).to_contain_text("46 of 658 samples")
+    expect(page.locator("#member-samples")).to_have_text("612")
+    expect(page.locator("#member-rank")).to_have_text("1 of 2")
+    expect(page.locator("#own-curve svg .own")).to_have_count(1)
+    expect(page.locator("#days svg rect.lost")).to_have_count(1)
+    expect(page.locator("#devices tr")).to_have_count(1)
+    expect(page.locator("#devices")).to_contain_text("training, 4.5 samples a second")
+    assert complaints == []
+
+
+def test_a_certificate_can_be_downloaded(page: Page, server: PageServer) -> None:
+    """Beside the button stands how to check it."""
+    page.goto(f"{server.url}participants")
+    number = number_of(page, "ada")
+    page.goto(f"{server.url}member?number={number}")
+    expect(page.locator("#certificate-command")).to_contain_text(f"verify certificate-{number}.json")
+    with page.expect_download() as download:
+        page.locator("#certificate").click()
+    assert '"member":"ada"' in json.loads(download.value.path().read_text())["body"]
+    assert download.value.suggested_filename == f"certificate-{number}.json"
+
+
+@pytest.mark.parametrize("number", ["99", "", "<b>1</b>"])
+def test_nobodys_page_says_so(page: Page, server: PageServer, number: str) -> None:
+    """In the server's own words, and without an empty page below."""
+    page.goto(f"{server.url}member?number={number}")
+    expect(page.locator("#member-note")).to_contain_text("could not be loaded")
+    expect(page.locator("#member")).to_be_hidden()
+
+
+def test_a_chosen_name_is_seen_everywhere(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """A member who wants to be anonymous is, within seconds, and without a reload."""
+    page.goto(f"{server.url}participants")
+    expect(page.locator("#board th a")).to_have_text(["ada", HOSTILE])
+    services = run.services
+    with services.sessions() as session:
+        key = session.get_one(Device, run.devices["ada"]).public_key
+    try:
+        shown = choose_name(services.sessions, key, "", anonymous=True).shown
+        expect(page.locator("#board th a")).to_have_text([shown, HOSTILE])
+        expect(page.locator("main")).not_to_contain_text("ada")
+    finally:
+        choose_name(services.sessions, key, "", anonymous=False)
+    assert complaints == []
+
+
+def test_an_invited_person_sees_the_own_command(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """Behind the link, in one line; the code is in no address that the server gets."""
+    code = run.services.membership.invite(HOSTILE + "2")[0]
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{server.url}join#invite={code}")
+    command = page.locator("#invited-command")
+    expect(command).to_contain_text(f"manyhands join '{run.directory.join_link}' --invite {code}")
+    link, services = str(run.directory.join_link), run.services
+    said = Invitation.of(code, "trainer", link, services.web_address, services.software_address)
+    expect(command).to_have_text(said.one_line)
+    expect(page.locator("#invited-text")).to_contain_text(HOSTILE + "2")
+    assert page.locator("#invited img").count() == 0
+    assert not any(code in url.split("#")[0] for url in asked)
+    assert complaints == []
+
+
+def test_a_used_or_unknown_code_shows_no_command(page: Page, server: PageServer, run: FakeRun) -> None:
+    """It says what to do instead."""
+    membership = run.services.membership
+    code = membership.invite("dora")[0]
+    membership.join(key_of("dora").public_key, code)
+    page.goto(f"{server.url}join#invite={code}")
+    expect(page.locator("#invited-text")).to_contain_text("used already")
+    expect(page.locator("#invited-how")).to_be_hidden()
+    page.goto(f"{server.url}join#invite=AAAAA-AAAAA-AAAAA-AAAAA")
+    expect(page.locator("#invited-text")).to_contain_text("not known here")
+
+
+def test_without_an_invite_the_page_says_how_to_join(page: Page, server: PageServer, run: FakeRun) -> None:
+    """The command for this very run; what it uses; no buttons that lead nowhere."""
+    page.goto(f"{server.url}join")
+    expect(page.locator("#command")).to_contain_text(f"manyhands join '{run.directory.join_link}'")
+    expect(page.locator("#invited")).to_be_hidden()
+    expect(page.locator("#software")).to_have_text(run.services.software_address)
+    expect(page.locator("#install")).to_have_text("\n".join(install_commands(run.services.software_address)))
+    with page.expect_download() as download:
+        page.locator("#notebook").click()
+    assert download.value.suggested_filename == "join.ipynb"
+    expect(page.locator("#colab")).to_have_count(0)
+    expect(page.locator("#state-size, #step-time").first).to_be_attached()
+
+
+VIEWS = {
+    "participants": ("participants", "#timeline li"),
+    "member": ("member?number=2", "#own-curve svg"),
+    "join": ("join", "#command"),
+}
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_no_view_has_a_barrier_or_is_wider_than_its_screen(browser: Browser, server: PageServer, screen: str) -> None:
+    """On each screen nothing scrolls sideways and axe-core finds no barrier; a picture of each view is kept."""
+    with fresh_page(browser, **SCREENS[screen]) as page:
+        for name, (path, ready) in VIEWS.items():
+            page.goto(f"{server.url}{path}")
+            expect(page.locator(ready).first).to_be_attached()
+            width = SCREENS[screen]["viewport"]["width"]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            keep_screenshot(page, f"{name}-{screen}")
+            assert barriers(page) == [], name
+
+
+def test_long_words_of_other_languages_fit(browser: Browser, server: PageServer) -> None:
+    """A small phone, in Spanish; the page says everything in that language."""
+    with fresh_page(browser, **SCREENS["phone"]) as page:
+        for path, ready in VIEWS.values():
+            page.goto(f"{server.url}{path}{'&' if '?' in path else '?'}lang=es")
+            expect(page.locator(ready).first).to_be_attached()
+            assert page.evaluate("document.documentElement.scrollWidth") <= SCREENS["phone"]["viewport"]["width"]
+        expect(page.locator("h1")).to_have_text("Participar")
+
+
+def module(page: Page, server: PageServer, name: str, script: str) -> object:
+    """What a function of one of the pages' modules gives: `script` is an expression over `m`."""
+    page.goto(f"{server.url}join")
+    return page.evaluate(f"async () => {{ const m = await import('{server.url}static/{name}'); return {script}; }}")
+
+
+def test_bubbles_do_not_touch_and_areas_are_in_proportion(page: Page, server: PageServer) -> None:
+    """A quarter of the samples is half the radius; nobody vanishes; however many there are, none lies on another."""
+    assert module(page, server, "bubbles.js", "m.radii([100, 25, 0])") == [90, 45, pytest.approx(8.1)]
+    items = "Array.from({ length: 120 }, (_, index) => ({ radius: 8 + ((index * 37) % 60) }))"
+    circles = module(page, server, "bubbles.js", f"m.pack({items}, 2)")
+    assert isinstance(circles, list)
+    assert len(circles) == 120
+    for place, one in enumerate(circles):
+        for other in circles[:place]:
+            assert math.hypot(one["x"] - other["x"], one["y"] - other["y"]) >= one["radius"] + other["radius"]
+
+
+def test_nothing_was_in_the_future(page: Page, server: PageServer) -> None:
+    """A clock that is behind the coordinator's does not read of what is yet to come."""
+    assert module(page, server, "format.js", "[m.ago(1000, 996), m.ago(1000, 1003)]") == ["now", "3 sec. ago"]
+
+
+def test_days_without_anything_are_empty_bars(page: Page, server: PageServer) -> None:
+    """Between the first day and the last none is left out; of very many the newest are shown."""
+    day = "{{ began_at: {at} * 86400, samples: 5, pending_samples: 0, lost: {{ late: 2 }} }}".format
+    days = f"[{day(at=3)}, {day(at=6)}]"
+    found = module(page, server, "day_bars.js", f"m.withoutHoles({days}).map((each) => each.samples)")
+    assert found == [5, 0, 0, 5]
+    assert module(page, server, "day_bars.js", f"m.withoutHoles({days}, 2).map((each) => each.samples)") == [0, 5]
+    assert module(page, server, "day_bars.js", "m.withoutHoles([])") == []
+    assert module(page, server, "day_bars.js", f"m.lostOf({day(at=1)})") == 2
+
+
+def test_ones_own_part_of_the_curve_reaches_the_next_point(page: Page, server: PageServer) -> None:
+    """So that a single step is a line, and not nothing."""
+    curve = "{ step: [1, 2, 3, 5, 8], loss: [5, 4, 3, 2, 1] }"
+    for ranges, places in (("[2, 3]", [1, 2, 3]), ("[8, 9]", [4]), ("[6, 7]", [])):
+        assert module(page, server, "own_curve.js", f"m.within({curve}, {ranges})") == places

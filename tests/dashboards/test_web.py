@@ -1,0 +1,313 @@
+"""The overview in a real browser: it is live, honest about what it does not know, and safe from what peers write."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks._recorded_live import LiveRun
+from benchmarks._recorded_stays import HOSTILE_NAME
+from benchmarks.recorded_run import QUICK, record
+from coordinator.context.services import open_run_services
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import PATIENCE_S
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    """An empty run."""
+    with fake_run(tmp_path, fresh_for_s=PATIENCE_S) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
+    """A recorded run of some hundred steps."""
+    directory = record(tmp_path_factory.mktemp("recorded") / "run", QUICK, time.time())
+    with open_run_services(directory, time.time) as services:
+        yield FakeRun(directory, services, {})
+
+
+@pytest.fixture(scope="module")
+def recorded_server(recorded: FakeRun) -> Iterator[PageServer]:
+    """The recorded run's dashboard."""
+    made = PageServer(recorded)
+    yield made
+    made.close()
+
+
+def fill(run: FakeRun, steps: int) -> None:
+    """Two members, one with a hostile name, and some steps."""
+    run.add_member("ada")
+    run.add_member(HOSTILE_NAME)
+    for step in range(1, steps + 1):
+        run.add_step(step, 9.0 - 0.1 * step)
+    run.add_checkpoint(steps)
+
+
+def test_empty_run_waits(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """Without data the page says what it waits for instead of showing empty charts."""
+    run.keeper_says(0, samples=0)
+    page.goto(server.url)
+    expect(page.locator("#state")).to_have_text("waiting for the first global step")
+    for name in ("contributions", "checkpoint", "validation", "averaging", "donated"):
+        expect(page.locator(f"#no-{name}")).to_be_visible()
+    expect(page.locator("#chart .loss-curve")).to_contain_text("Waiting for the first global step")
+    assert complaints == []
+
+
+def test_numbers_and_curve_are_live(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """Plotly draws every step, and a step that completes later arrives by itself."""
+    fill(run, 12)
+    page.goto(server.url)
+    chart = page.locator("#chart")
+    expect(chart).to_have_attribute("data-steps", "12")
+    expect(chart.locator(".legend .legendtext")).to_have_text(["training", "checkpoint", "milestone"])
+    expect(page.locator("#state")).to_have_text("live")
+    expect(page.locator("#loss")).to_have_text("7.800")
+    expect(page.locator("#batch-samples")).to_have_text("40 samples")
+    expect(page.locator("#checkpoint-step")).to_have_text("12")
+    run.add_step(13, 7.5)
+    expect(chart).to_have_attribute("data-steps", "13")
+    expect(page.locator("#loss")).to_have_text("7.500")
+    expect(page.locator("#next-step")).to_have_text("14")
+    assert complaints == []
+
+
+def test_held_out_text_is_shown_beside_training(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """A second line with a legend, and the newest checkpoint's numbers; one more arrives by itself."""
+    fill(run, 12)
+    page.goto(server.url)
+    chart = page.locator("#chart")
+    expect(chart).to_have_attribute("data-validations", "0")
+    expect(page.locator("#no-validation")).to_be_visible()
+    for step in (5, 10):
+        run.add_validation(step, 8.0 - step / 10)
+    expect(chart).to_have_attribute("data-validations", "2")
+    names = ["training", "checkpoint", "held-out text", "milestone"]
+    expect(chart.locator(".legend .legendtext")).to_have_text(names)
+    expect(page.locator("#validation-step")).to_have_text("10")
+    expect(page.locator("#validation-loss")).to_have_text("7.500")
+    expect(page.locator("#validation-perplexity")).to_have_text("1,100")
+    expect(page.locator("#validation-accuracy")).to_have_text("12.5%")
+    expect(page.locator("#validation-order")).to_have_text("75%")
+    run.add_validation(12, None, sop_accuracy=None)
+    expect(page.locator("#validation-loss")).to_have_text("–")
+    expect(page.locator("#validation-order")).to_have_text("–")
+    assert complaints == []
+
+
+def test_a_phase_is_marked_where_it_begins(page: Page, tmp_path: Path, complaints: list[str]) -> None:
+    """The chart has a line and a name at the boundary that is passed, none at one to come; the batch tells which."""
+    phases = [{"from_step": 4, "sequence_length": 256}, {"from_step": 100, "optimizer": "fresh"}]
+    with fake_run(tmp_path / "phased", phases=phases, fresh_for_s=PATIENCE_S) as run:
+        fill(run, 8)
+        server = PageServer(run)
+        page.goto(server.url)
+        chart = page.locator("#chart")
+        expect(chart).to_have_attribute("data-steps", "8")
+        expect(chart.locator(".shapelayer path")).to_have_count(1)
+        expect(chart.locator(".annotation")).to_have_text("phase 2")
+        expect(page.locator("#phase")).to_have_text("phase 2 of 3: 256 tokens, 100 samples a step")
+        server.close()
+    assert complaints == []
+
+
+def test_milestones_are_marked_and_say_what_they_are(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """Close ones share a star below the curve; pointed at, it tells all; the next one arrives by itself."""
+    run.add_member("ada")
+    for step in range(1, 99):
+        run.add_step(step, 9.0 - 0.01 * step)
+    page.goto(server.url)
+    chart = page.locator("#chart")
+    expect(chart).to_have_attribute("data-steps", "98")
+    expect(chart).to_have_attribute("data-milestones", "2")
+    stars = chart.locator(".xy2 .points path")
+    expect(stars).to_have_count(2)
+    stars.nth(1).hover(force=True)
+    expect(chart.locator(".hoverlayer .hovertext")).to_have_text("1,000 samples · step 10")
+    page.locator("#chart-choices [name=x]").select_option("samples_total")
+    expect(stars).to_have_count(2)
+    run.add_step(99, 7.0)
+    run.add_step(100, 7.0)
+    run.add_validation(50, 6.2)
+    run.add_validation(99, 5.8)
+    expect(chart).to_have_attribute("data-milestones", "3")
+    stars.nth(2).hover(force=True)
+    texts = ["10,000 samples · step 100", "Record: loss on held-out text below 6.5 · step 99"]
+    for text in texts:
+        expect(chart.locator(".hoverlayer .hovertext")).to_contain_text(text)
+    assert complaints == []
+
+
+def test_close_milestones_share_a_mark_with_few_words(page: Page, server: PageServer) -> None:
+    """A long row of close ones is more than one mark; of very many in one the first are told."""
+    page.goto(server.url)
+    script = """async ([url, at]) => {
+        const marks = await import(url);
+        const groups = marks.grouped(at.map((at) => ({ at, step: at, kind: "samples", value: 1000 })), 10);
+        return [groups.map((group) => group.length), marks.groupText(groups[0]).split("<br>")];
+    }"""
+    url = f"{server.url}static/milestone_marks.js"
+    assert page.evaluate(script, [url, [1, 1, 4, 10, 13, 16, 19, 22]])[0] == [4, 4]
+    lengths, lines = page.evaluate(script, [url, [1, *[2] * 11]])
+    assert lengths == [12]
+    assert lines == ["1,000 samples · step 1", *["1,000 samples · step 2"] * 7, "…"]
+    reached = "async (url) => { const m = await import(url); return [1, 999, 1000, 9999, 10 ** 9].map(m.reached); }"
+    assert page.evaluate(reached, url) == [1, 1, 1000, 1000, 10**9]
+
+
+def test_hostile_name_stays_text(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """A member named like markup is shown as it is spelt; nothing of it is run or loaded."""
+    fill(run, 2)
+    page.goto(server.url)
+    expect(page.get_by_text(HOSTILE_NAME, exact=True)).to_be_visible()
+    assert page.locator("#contributions img").count() == 0
+    assert complaints == []
+
+
+def test_lost_connection_is_visible_and_heals(page: Page, server: PageServer, run: FakeRun) -> None:
+    """While the coordinator is away the page says that it reconnects; afterwards it is live again."""
+    fill(run, 3)
+    page.goto(server.url)
+    expect(page.locator("#state")).to_have_text("live")
+    server.close()
+    expect(page.locator("#banner")).to_contain_text("reconnecting")
+    expect(page.locator("#state")).to_have_attribute("data-state", "disconnected")
+    run.add_step(4, 5.0)
+    server.start()
+    expect(page.locator("#state")).to_have_text("live")
+    expect(page.locator("#banner")).to_be_hidden()
+    expect(page.locator("#loss")).to_have_text("5.000")
+
+
+def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) -> None:
+    """When the keeper says nothing, the page does not pretend to be live."""
+    fill(run, 2)
+    run.keeper_says(2, now=1_000.0)
+    page.goto(server.url)
+    expect(page.locator("#state")).to_have_text("keeper silent")
+    expect(page.locator("#banner")).to_contain_text("Training may well go on")
+
+
+def test_without_scripts_it_shows_the_moment(browser: Browser, server: PageServer, run: FakeRun) -> None:
+    """Numbers and curve are in the page itself, and so is the word that they will not change."""
+    fill(run, 5)
+    with fresh_page(browser, java_script_enabled=False) as page:
+        while page.goto(server.url) and page.locator("#loss").inner_text() != "8.500":
+            page.wait_for_timeout(200)  # until the server has seen the newest step
+        expect(page.locator(".loss-curve polyline")).to_have_count(1)
+        assert "With JavaScript they would update themselves" in page.content()
+        expect(page.locator("#chart-choices")).to_be_hidden()
+
+
+def test_the_curve_as_the_reader_wants_it(
+    page: Page, recorded_server: PageServer, recorded: FakeRun, complaints: list[str]
+) -> None:
+    """Against samples or time, smoothed, logarithmic; of a long curve as many points as a chart can show."""
+    page.goto(recorded_server.url)
+    chart = page.locator("#chart")
+    expect(chart).to_have_attribute("data-steps", str(recorded.services.ledger.last_step()))
+    page.select_option("[name=x]", "samples_total")
+    expect(chart.locator(".xtitle")).to_have_text("samples seen")
+    page.select_option("[name=x]", "completed_at")
+    expect(chart.locator(".xtitle")).to_have_text("time")
+    page.select_option("[name=smoothing]", "100")
+    expect(chart.locator(".legend .legendtext").nth(1)).to_have_text("smoothing: 100 steps")
+    page.check("[name=log]")
+    assert page.evaluate("document.getElementById('chart').layout.yaxis.type") == "log"
+    assert complaints == []
+
+
+def test_a_recorded_run_goes_on(page: Page, recorded_server: PageServer, recorded: FakeRun) -> None:
+    """New steps of a long run lengthen the curve without its being fetched again."""
+    page.goto(recorded_server.url)
+    step = recorded.services.ledger.last_step()
+    expect(page.locator("#chart")).to_have_attribute("data-steps", str(step))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    live = LiveRun(recorded.services.sessions, random.Random(0))
+    live.complete_step(time.time())
+    live.say(0.5, 30.0, time.time() + PATIENCE_S)
+    expect(page.locator("#chart")).to_have_attribute("data-steps", str(step + 1))
+    expect(page.locator("#eta")).to_have_text("about 30 seconds left")
+    assert asked == []
+
+
+def test_what_does_not_load_is_said(page: Page, server: PageServer, run: FakeRun) -> None:
+    """Without the charts' library the server's drawing stays, and the page says why; it tries again."""
+    fill(run, 5)
+    page.route("**/plotly.min.js*", lambda route: route.abort())
+    page.goto(server.url)
+    expect(page.locator("#chart-note")).to_contain_text("the charts' library did not load")
+    expect(page.locator("#chart .loss-curve")).to_be_visible()
+    page.unroute("**/plotly.min.js*")
+    run.add_step(6, 4.0)
+    expect(page.locator("#chart")).to_have_attribute("data-steps", "6")
+    expect(page.locator("#chart-note")).to_have_text("")
+
+
+def test_languages(browser: Browser, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """The browser's language at first; then the one that was chosen, texts and numbers alike."""
+    fill(run, 12)
+    with fresh_page(browser, complaints, locale="es-MX") as page:
+        page.goto(server.url)
+        expect(page.locator("html")).to_have_attribute("lang", "es")
+        expect(page.locator("#state")).to_have_text("en vivo")
+        page.get_by_role("link", name="বাংলা").click()
+        expect(page.locator("html")).to_have_attribute("lang", "bn")
+        expect(page.locator("#next-step")).to_have_text("১৩")
+        page.goto(server.url)
+        expect(page.locator("html")).to_have_attribute("lang", "bn")
+    assert complaints == []
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_everybody_can_use_it(browser: Browser, recorded_server: PageServer, recorded: FakeRun, screen: str) -> None:
+    """On each screen nothing scrolls sideways and axe-core finds no barrier; a picture of it is kept."""
+    live = LiveRun(recorded.services.sessions, random.Random(0))
+    with fresh_page(browser, **SCREENS[screen]) as page:
+        page.goto(recorded_server.url)
+        live.say(0.4, 40.0, time.time() + PATIENCE_S)
+        expect(page.locator("#chart[data-steps]")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= SCREENS[screen]["viewport"]["width"]
+        live.say(0.5, 30.0, time.time() + PATIENCE_S)
+        expect(page.locator("#state")).to_have_text("live")
+        keep_screenshot(page, f"overview-{screen}")
+        assert barriers(page) == []
+
+
+def test_right_to_left(page: Page, recorded_server: PageServer) -> None:
+    """Turned round, the page still fits."""
+    page.goto(recorded_server.url)
+    expect(page.locator("#chart[data-steps]")).to_be_visible()
+    page.evaluate("document.documentElement.dir = 'rtl'")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    title, state = page.locator(".brand").bounding_box(), page.locator("#state").bounding_box()
+    assert title is not None
+    assert state is not None
+    assert title["x"] > state["x"]
+
+
+def test_keyboard_reaches_everything(page: Page, server: PageServer, run: FakeRun) -> None:
+    """The first Tab offers to skip to the content, and the choices can be changed by keys."""
+    fill(run, 30)
+    page.goto(server.url)
+    expect(page.locator("#chart[data-steps]")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#content")).to_be_focused()
+    page.locator("[name=smoothing]").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#chart .legend .legendtext").nth(1)).to_have_text("smoothing: 20 steps")

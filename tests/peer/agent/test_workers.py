@@ -1,0 +1,33 @@
+"""What a worker holds when it dies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peer.agent.workers import Underway
+from peer.reporting.messages import Lost, Progress, Ready, Stopped, WorkerMessage
+from tests.support.reports import report
+
+HALF_WAY = Progress(4, 24, 60, 100, 3, 5.0, 8.0, 7.0)
+
+
+def test_a_dead_worker_loses_what_it_last_said_it_held() -> None:
+    """The step is the one that the samples were for."""
+    assert after(Ready("Qm", 4, "cpu"), HALF_WAY).lost(False) == Lost(5, {"died": 24})
+    assert after(Ready("Qm", 4, "cpu"), HALF_WAY).lost(True) == Lost(5, {"left": 24})
+
+
+@pytest.mark.parametrize("last", [report(5), Lost(5, {"left": 24}), Stopped("told to stop"), Ready("Qm", 5, "cpu")])
+def test_what_is_in_a_step_or_told_is_not_lost_again(last: WorkerMessage) -> None:
+    """After a report nothing is held; who leaves in order has told it."""
+    assert after(HALF_WAY, last).lost(False) is None
+    assert after(last, replace(HALF_WAY, own_samples=0)).lost(False) is None
+
+
+def after(*messages: WorkerMessage) -> Underway:
+    underway = Underway()
+    for message in messages:
+        underway.hear(message)
+    return underway

@@ -1,0 +1,369 @@
+"""What a round leaves behind; whole rounds are in tests/system."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.compression import serialize_torch_tensor
+from hivemind.p2p import PeerID, ServicerBase
+from hivemind.proto import averaging_pb2
+
+from peer.averaging.all_reduce import ExactAllReduce, take_averages
+from peer.config.training import Averaging
+from peer.network.traffic import Traffic
+from peer.reduction.combine import PartReducer, RefusedPart
+from peer.reduction.compression import decode
+from peer.reduction.findings import Finding, Findings
+from peer.reduction.guard import Past, ReductionGuard, RoundGuard
+from peer.reduction.weight_caps import CapsOfRound
+from tests.support.waiting import PATIENCE_S
+
+TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
+GROUP = b"group"
+
+
+def round_of_two(
+    cap: float = math.inf, *, parts: int = 1, reducer: PeerID = TRAINER, guard: RoundGuard | None = None
+) -> ExactAllReduce:
+    """A trainer's (0) side of its round with an auxiliary peer (1), without a network; one of them reduces all."""
+
+    async def may_contribute(peer: PeerID) -> bool:
+        return peer == TRAINER
+
+    return ExactAllReduce(
+        p2p=SimpleNamespace(peer_id=TRAINER),
+        servicer_type=ServicerBase,
+        prefix=None,
+        group_id=GROUP,
+        tensors=[torch.ones(3)] * parts,
+        weight=4.0,
+        ordered_peer_ids=[TRAINER, AUXILIARY],
+        peer_fractions=[float(peer == reducer) for peer in (TRAINER, AUXILIARY)],
+        traffic=Traffic(),
+        note=lambda _finding: None,
+        limits=[math.inf] * parts,
+        accused=(),
+        may_contribute=may_contribute,
+        guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set()),
+    )
+
+
+def found(reducing: ExactAllReduce) -> list[tuple[str, str]]:
+    """Who was banned for what it sent, and why."""
+    return [(finding.peer_id, finding.detail) for finding in reducing._guard._findings.take()]
+
+
+async def sent(part: torch.Tensor, weight: float) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """One sender's stream."""
+    wire = serialize_torch_tensor(part)
+    yield averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, tensor_part=wire, weight=weight)
+
+
+class EndedRound:
+    """A round that brings these averages, of which so many values are missing."""
+
+    def __init__(self, averages: list[torch.Tensor], missing_values: int = 0, least_weight: float = 1.0) -> None:
+        self.averages, self.missing_values, self.least_weight = averages, missing_values, least_weight
+
+    async def __aiter__(self) -> AsyncIterator[torch.Tensor]:
+        for average in self.averages:
+            yield average
+
+
+def taken(ended: EndedRound) -> list[torch.Tensor]:
+    """This peer's own numbers, all ones, after it has taken the round's averages."""
+    own = [torch.ones(3), torch.ones(2)]
+    asyncio.run(take_averages(ended, own))  # type: ignore[arg-type]
+    return own
+
+
+def test_averages_replace_a_peers_own_numbers() -> None:
+    """After a round all numbers are the averages."""
+    averages = [torch.full((3,), 5.0), torch.full((2,), 6.0)]
+    assert all(torch.equal(own, average) for own, average in zip(taken(EndedRound(averages)), averages, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("last", "missing_values", "weight", "named"),
+    [
+        (6.0, 2, 1.0, "2 values came back unaveraged"),
+        (float("nan"), 0, 1.0, "not finite"),
+        (6.0, 0, float("inf"), "not finite"),
+    ],
+)
+def test_a_failed_round_leaves_a_peers_own_numbers(last: float, missing_values: int, weight: float, named: str) -> None:
+    """The next round begins from the peer's own numbers, not from averages or gaps of one that failed."""
+    own = [torch.ones(3), torch.ones(2)]
+    ended = EndedRound([torch.full((3,), 5.0), torch.full((2,), last)], missing_values, weight)
+    with pytest.raises(AllreduceException, match=named):
+        asyncio.run(take_averages(ended, own))  # type: ignore[arg-type]
+    assert torch.equal(own[0], torch.ones(3))
+    assert torch.equal(own[1], torch.ones(2))
+
+
+def test_an_average_that_is_far_too_large_fails_the_round_once() -> None:
+    """Who returned it is named; whoever returns so much after that shows how large the gradients are."""
+    found: list[Finding] = []
+    reducing = ExactAllReduce.__new__(ExactAllReduce)
+    reducing._note, reducing._limits, reducing._accused = found.append, [20.0], []
+    reducing._require_usual(TRAINER, 0, torch.full((4,), 10.0))
+    with pytest.raises(AllreduceException, match="as large as could be"):
+        reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
+    detail = "returned an average 1.1 times as large as could be after the last ones"
+    assert found == [Finding(TRAINER.to_base58(), "average", detail)]
+    reducing._accused = [TRAINER.to_base58()]
+    reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
+
+
+@pytest.mark.parametrize(("values", "weight"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)])
+def test_who_returns_no_numbers_is_named(values: float, weight: float) -> None:
+    """The round fails before anything is taken from it."""
+    found: list[Finding] = []
+    reducing = ExactAllReduce.__new__(ExactAllReduce)
+    reducing._note = found.append
+    wire = serialize_torch_tensor(torch.full((3,), values))
+    message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
+    with pytest.raises(AllreduceException, match="not finite"):
+        reducing._averaged_part(TRAINER, message)
+    assert [(finding.peer_id, finding.kind) for finding in found] == [(TRAINER.to_base58(), "average")]
+
+
+@pytest.mark.parametrize(
+    ("index", "part"),
+    [
+        (0, torch.zeros(1)),  # would be added to all three values
+        (0, torch.zeros(())),
+        (0, torch.zeros(4)),
+        (1, torch.zeros(3)),
+        (2, torch.zeros(2)),  # one more than there are
+        (0, torch.zeros(3, dtype=torch.complex64)),
+    ],
+)
+def test_a_part_that_was_not_asked_for_is_refused(index: int, part: torch.Tensor) -> None:
+    """Another shape or kind of numbers than the reducer's own part, or a part too many, fails its sender."""
+
+    async def check(index: int, part: torch.Tensor) -> None:
+        reducing = SimpleNamespace(tensor_part_reducer=PartReducer([torch.Size([3]), torch.Size([2])], 2))
+        ExactAllReduce._check_part(reducing, index, part)  # type: ignore[arg-type]
+
+    asyncio.run(check(0, torch.zeros(3)))
+    with pytest.raises(AllreduceException, match="not asked for"):
+        asyncio.run(check(index, part))
+
+
+@pytest.mark.parametrize("weight", [1e9, -1.0, 0.5, float("nan")])
+def test_who_may_not_contribute_changes_no_average(weight: float) -> None:
+    """Parts with a weight, of an auxiliary peer, are not added: it is banned, and a trainer's average comes at once."""
+
+    async def reduce_both() -> torch.Tensor:
+        reducing = round_of_two()
+        trainers = reducing._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
+        first = asyncio.ensure_future(anext(trainers))
+        with pytest.raises(AllreduceException, match="may not contribute"):
+            await anext(reducing._accumulate_parts_streaming(sent(torch.full((3,), 1e6), weight), 1))
+        answer = await asyncio.wait_for(first, PATIENCE_S)
+        assert (answer.weight, reducing.weights_by_peer) == (4.0, {TRAINER.to_base58(): 4.0})
+        await trainers.aclose()
+        return decode(answer.tensor_part)
+
+    assert torch.equal(asyncio.run(reduce_both()), torch.ones(3))
+
+
+def test_who_may_not_contribute_takes_part_without_a_weight() -> None:
+    """An auxiliary peer that names no weight receives the average like everybody."""
+
+    async def reduce_both() -> list[torch.Tensor]:
+        reducing = round_of_two()
+        streams = [
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0),
+            reducing._accumulate_parts_streaming(sent(torch.full((3,), 7.0), 0.0), 1),
+        ]
+        answers = await asyncio.gather(*(anext(stream) for stream in streams))
+        for stream in streams:
+            await stream.aclose()
+        return [decode(answer.tensor_part) for answer in answers]
+
+    for average in asyncio.run(reduce_both()):
+        assert torch.equal(average, torch.ones(3))
+
+
+def test_what_is_cut_of_a_weight_is_in_no_receipt() -> None:
+    """Others are told what a sender named; what is signed of it is what was averaged in."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(cap=5.0)
+        streams = [
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 8.0), 0),
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1),
+        ]
+        answers = await asyncio.gather(*(anext(stream) for stream in streams))
+        assert [answer.weight for answer in answers] == [5.0, 5.0]
+        assert reducing.weights_by_peer == {TRAINER.to_base58(): 8.0, AUXILIARY.to_base58(): 0.0}
+        assert reducing.counted_by_peer == {TRAINER.to_base58(): 5.0, AUXILIARY.to_base58(): 0.0}
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(reduce_both())
+
+
+def written(part: torch.Tensor, weight: float = 4.0) -> averaging_pb2.AveragingData:
+    """One part on the wire."""
+    wire = serialize_torch_tensor(part)
+    return averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, tensor_part=wire, weight=weight)
+
+
+def garbled() -> averaging_pb2.AveragingData:
+    """A part of which the last bytes are missing."""
+    message = written(torch.ones(3))
+    message.tensor_part.buffer = message.tensor_part.buffer[:-2]
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (written(torch.tensor([1.0, math.nan, 1.0])), "not finite"),
+        (written(torch.tensor([1.0, math.inf, 1.0])), "not finite"),
+        (written(torch.ones(3), weight=math.nan), "weight nan"),
+        (written(torch.ones(3), weight=math.inf), "weight inf"),
+        (written(torch.ones(3), weight=-1.0), "weight -1"),
+        (written(torch.ones(3, dtype=torch.float64)), "not asked for"),
+        (written(torch.ones(3, dtype=torch.int64)), "not asked for"),
+        (written(torch.ones(2)), "not asked for"),
+        (garbled(), "no part"),
+    ],
+)
+def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.AveragingData, named: str) -> None:
+    """The others' average comes at once, without that sender, and the trainer is told who it was."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two()
+
+        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield message
+
+        honest = reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1)
+        first = asyncio.ensure_future(anext(honest))
+        with pytest.raises(RefusedPart, match=named):
+            await anext(reducing._accumulate_parts_streaming(sends(), 0))
+        answer = await asyncio.wait_for(first, PATIENCE_S)
+        assert (answer.weight, reducing.banned_senders) == (0.0, {TRAINER})
+        ((peer_id, reason),) = found(reducing)
+        assert peer_id == TRAINER.to_base58()
+        assert named in reason
+        await honest.aclose()
+
+    asyncio.run(reduce_both())
+
+
+def test_one_weight_for_all_parts() -> None:
+    """Who names another weight with a later part is banned."""
+
+    async def reduce_one() -> None:
+        reducing = round_of_two(parts=2)
+        reducing.tensor_part_reducer.on_sender_failed(1)
+
+        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield written(torch.ones(3), 4.0)
+            yield written(torch.ones(3), 5.0)
+
+        stream = reducing._accumulate_parts_streaming(sends(), 0)
+        await anext(stream)
+        with pytest.raises(RefusedPart, match="the weights 4 and 5"):
+            await anext(stream)
+
+    asyncio.run(reduce_one())
+
+
+def test_weights_count_up_to_their_cap() -> None:
+    """What is above it changes neither the average nor the weight behind it; what was named is known all the same."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two()
+        reducing._guard._caps = CapsOfRound({}, 8.0)
+
+        async def may_contribute(peer: PeerID) -> bool:
+            return True
+
+        reducing._may_contribute = may_contribute
+        streams = [
+            reducing._accumulate_parts_streaming(sent(torch.zeros(3), 8.0), 0),
+            reducing._accumulate_parts_streaming(sent(torch.ones(3), 1e12), 1),
+        ]
+        answers = await asyncio.gather(*(anext(stream) for stream in streams))
+        assert torch.equal(decode(answers[0].tensor_part), torch.full((3,), 0.5))
+        assert answers[0].weight == 16.0
+        assert reducing.weights_by_peer[AUXILIARY.to_base58()] == 1e12
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(reduce_both())
+
+
+def test_who_was_refused_in_one_half_is_out_of_the_next() -> None:
+    """The others' average of the second half comes without waiting for it."""
+
+    async def reduce_both_halves() -> None:
+        guard = ReductionGuard()
+        first = round_of_two(guard=guard.begin(GROUP, b"first half"))
+        with pytest.raises(RefusedPart):
+            await anext(first._accumulate_parts_streaming(sent(torch.full((3,), math.nan), 0.0), 1))
+        second = round_of_two(guard=guard.begin(GROUP, b"second half"))
+        assert second.banned_senders == {AUXILIARY}
+        stream = second._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
+        assert (await asyncio.wait_for(anext(stream), PATIENCE_S)).weight == 4.0
+        await stream.aclose()
+
+    asyncio.run(reduce_both_halves())
+
+
+def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
+    """Its line carries both at once; hivemind would keep all averages back until its stream has ended."""
+
+    async def reduce_both() -> None:
+        reducing, is_answered = round_of_two(parts=2), asyncio.Event()
+
+        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+            first = written(torch.zeros(3), 0.0)
+            first.group_id = GROUP
+            yield first
+            await is_answered.wait()
+            yield written(torch.zeros(3), 0.0)
+
+        own = asyncio.ensure_future(reducing._reduce_own_parts(0))
+        answers = reducing.rpc_aggregate_part(sends(), SimpleNamespace(remote_id=AUXILIARY))
+        assert torch.equal(decode((await asyncio.wait_for(anext(answers), PATIENCE_S)).tensor_part), torch.ones(3))
+        is_answered.set()
+        assert len([answer async for answer in answers]) == 1
+        await own
+        taken = [average async for average in reducing.tensor_part_container.iterate_output_tensors()]
+        assert [average.tolist() for average in taken] == [[1.0] * 3] * 2  # what the client got, the reducer has
+
+    asyncio.run(reduce_both())
+
+
+def test_too_few_parts_of_a_reducer_fail_the_round() -> None:
+    """Nobody waits for the others: their values are missing."""
+
+    async def returned(_parts: object) -> AsyncIterator[averaging_pb2.AveragingData]:
+        average = serialize_torch_tensor(torch.ones(3))
+
+        async def answers() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=average, weight=4.0)
+
+        return answers()
+
+    async def take_part() -> None:
+        taking = round_of_two(parts=2, reducer=AUXILIARY)
+        taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=returned)
+        with pytest.raises(AllreduceException, match="returned 1 of 2 parts"):
+            await taking._communicate_with_peer(AUXILIARY)
+        assert taking.missing_values == 3
+
+    asyncio.run(take_part())

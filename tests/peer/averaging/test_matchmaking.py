@@ -1,0 +1,239 @@
+"""When a group of averaging peers begins; real groups are in tests/system/test_pace.py.
+
+Whom an averager asks to lead, and whom not again; an observer that tries is in tests/security/test_roles.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import PeerID
+
+from peer.averaging.matchmaking import (
+    AVOIDED_S,
+    FULL_GROUP_ATTEMPTS,
+    MOST_REQUEST_S,
+    Gathering,
+    Leaders,
+    begin_if_complete,
+    hold_searches,
+    request_timeout,
+    required_group_size,
+)
+from tests.support.waiting import PATIENCE_S
+
+ALICE, BOB, STRANGER = (PeerID(name) for name in (b"alice", b"bob", b"stranger"))
+
+MEMBERS = {ALICE, BOB}
+
+
+class Directory:
+    """Knows the members without a DHT."""
+
+    async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        """Who of them is a member."""
+        assert "observer" not in roles
+        return set(peers) & MEMBERS
+
+    def token_of(self, peer: PeerID) -> Any:
+        """What a member's token says."""
+        return SimpleNamespace(member="alice", device_id="1", role="trainer") if peer in MEMBERS else None
+
+
+class Scene:
+    """A search in which everybody declares itself, and leads a group of these peers."""
+
+    def __init__(self, group: Collection[PeerID] | None) -> None:
+        self.now, self.asked, self._group = 0.0, list[PeerID](), group
+        self.matchmaking: Any = SimpleNamespace(
+            group_key_manager=SimpleNamespace(get_averagers=self._declared), _request_join_group=self._request
+        )
+        Leaders(Directory(), lambda: self.now).choose_for(self.matchmaking)  # type: ignore[arg-type]
+
+    async def _declared(self, _key: str, only_active: bool) -> list[tuple[PeerID, float]]:
+        assert only_active
+        return [(STRANGER, 1.0), (ALICE, 2.0), (BOB, 3.0)]
+
+    async def _request(self, leader: PeerID) -> GroupInfo | None:
+        self.asked.append(leader)
+        if self._group is None:
+            raise AssertionError("Leader sent us group_peer_ids that does not contain us!")
+        return GroupInfo(b"group", tuple(self._group), (b"",) * len(self._group))
+
+    async def leaders(self) -> list[PeerID]:
+        """Who may be asked."""
+        return [peer for peer, _ in await self.matchmaking.group_key_manager.get_averagers("key", only_active=True)]
+
+
+async def test_strangers_are_not_asked() -> None:
+    """Neither those who declare themselves nor those to whom another leader points."""
+    scene = Scene([ALICE, BOB])
+    assert await scene.leaders() == [ALICE, BOB]
+    assert await scene.matchmaking._request_join_group(STRANGER) is None
+    assert await scene.matchmaking._request_join_group(ALICE) is not None
+    assert scene.asked == [ALICE]
+    assert await scene.leaders() == [ALICE, BOB]
+
+
+async def test_who_leads_strangers_is_avoided_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names it; the others can still lead, and it again later."""
+    scene = Scene([ALICE, BOB, STRANGER])
+    await scene.matchmaking._request_join_group(ALICE)
+    assert "suspicious: alice (device 1, trainer)" in caplog.text
+    assert await scene.leaders() == [BOB]
+    scene.now = AVOIDED_S
+    assert await scene.leaders() == [ALICE, BOB]
+
+
+async def test_who_leads_a_group_without_us_is_avoided() -> None:
+    """The search goes on as hivemind has it, without this leader."""
+    scene = Scene(None)
+    with pytest.raises(AssertionError):
+        await scene.matchmaking._request_join_group(ALICE)
+    assert await scene.leaders() == [BOB]
+
+
+class Search:
+    """A search for a group by a peer that leads two others."""
+
+    def __init__(self, step: object, **changes: Any) -> None:
+        self.step_control: object = step
+        self.current_leader: str | None = None
+        self.current_followers = {"first": None, "second": None}
+        self.assembled_group: asyncio.Future[str] = asyncio.Future()
+        self.lock_request_join_group = asyncio.Lock()
+        self.potential_leaders = SimpleNamespace()
+        vars(self).update(changes)
+
+    async def leader_assemble_group(self) -> None:
+        assert self.lock_request_join_group.locked()  # as hivemind demands
+        self.assembled_group.set_result("assembled")
+
+
+async def begins(expected: int, **changes: Any) -> bool:
+    """Whether the group begins at once when so many peers are known."""
+    step = SimpleNamespace(triggered=True)
+    search = Search(step, **changes)
+    await begin_if_complete(search, step, expected)  # type: ignore[arg-type]
+    return search.assembled_group.done()
+
+
+async def test_a_group_begins_when_everybody_known_has_come() -> None:
+    """And not before; where nobody is known, hivemind's window decides."""
+    assert await begins(3)
+    assert await begins(2)
+    assert not await begins(4)
+    assert not await begins(0)
+
+
+async def test_only_the_leader_of_this_search_begins() -> None:
+    """Neither who follows another, nor the search for a group of an earlier attempt."""
+    assert not await begins(3, current_leader="another")
+    assert not await begins(3, step_control=SimpleNamespace(triggered=True))
+
+
+async def test_nobody_begins_while_another_may_still_come() -> None:
+    """Followers that come while a request is being answered, or leave, are counted afterwards."""
+    step = SimpleNamespace(triggered=True)
+    search = Search(step)
+    async with search.lock_request_join_group:
+        waiting = asyncio.create_task(begin_if_complete(search, step, 3))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        del search.current_followers["second"]
+    await waiting
+    assert not search.assembled_group.done()
+
+
+async def test_a_search_that_is_not_due_goes_on() -> None:
+    """So that who begins to train before the batch is full comes in; when it is full, the group begins."""
+    step = SimpleNamespace(triggered=False)
+    search, gathering = Search(step), Gathering(6.0)
+    gathering.expected = 3
+    steering = asyncio.create_task(gathering.steer(search, step))  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not search.assembled_group.done()
+    step.triggered = True
+    assert await asyncio.wait_for(search.assembled_group, PATIENCE_S) == "assembled"
+    steering.cancel()
+
+
+async def test_what_is_wanted_holds_for_the_search() -> None:
+    """How many are required, and for how long they are waited for."""
+    search, gathering = Search(None), Gathering(15.0)
+    gathering.required, gathering.window_s = 5, 4.0
+    gathering.apply(search)  # type: ignore[arg-type]
+    assert vars(search)["min_group_size"] == 5
+    assert vars(search)["min_matchmaking_time"] == search.potential_leaders.min_matchmaking_time == 4.0
+    assert vars(search)["request_timeout"] == 2.0
+
+
+@pytest.mark.parametrize("window_s", [0.5, 3.0, 15.0, 600.0])
+def test_an_answer_is_waited_for_less_long_than_the_window(window_s: float) -> None:
+    """Or two peers that ask each other would both miss it."""
+    assert request_timeout(window_s) <= min(MOST_REQUEST_S, window_s / 2)
+
+
+@pytest.mark.parametrize("averaging", [1, 2, 3, 10])
+def test_first_attempts_wait_for_everybody(averaging: int) -> None:
+    """The first rounds of a step are begun only with every peer that is at this step."""
+    assert [required_group_size(averaging, attempt) for attempt in range(FULL_GROUP_ATTEMPTS)] == [averaging] * 3
+
+
+@pytest.mark.parametrize("averaging", range(1, 12))
+def test_later_attempts_need_more_than_half(averaging: int) -> None:
+    """Two groups that are each large enough would have to share a peer, so a step cannot be taken twice."""
+    size = required_group_size(averaging, FULL_GROUP_ATTEMPTS)
+    assert 2 * size > averaging
+    assert size <= averaging
+
+
+def test_a_search_that_was_given_up_ends_in_order() -> None:
+    """Although nobody refers to it any more but itself, and unreachable objects are looked for meanwhile."""
+    tidied = []
+
+    class Search:
+        async def look_for_group(self, step: object) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                gone = Waiting()
+                await gone.wait()
+                tidied.append(step)
+
+    class Waiting:
+        """As an answer of another process: known to who waits for it only, and by a weak reference."""
+
+        def __init__(self) -> None:
+            self.future = asyncio.get_running_loop().create_future()
+            answers.append(weakref.ref(self.future))
+
+        async def wait(self) -> None:
+            await self.future
+
+    answers: list[weakref.ref[asyncio.Future[None]]] = []
+
+    async def main() -> None:
+        search: Any = Search()
+        hold_searches(search)
+        task = asyncio.ensure_future(search.look_for_group("step"))
+        await asyncio.sleep(0)
+        task.cancel()
+        del task
+        await asyncio.sleep(0)
+        gc.collect()
+        answer = answers[0]()
+        assert answer is not None
+        answer.set_result(None)
+        del answer
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert tidied == ["step"]

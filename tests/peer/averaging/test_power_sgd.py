@@ -1,0 +1,185 @@
+"""Rounds in two halves, with averages that need no network; real ones are in tests/system."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import hivemind
+import pytest
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+
+from auth.swarm.access import SwarmAccess
+from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
+from peer.averaging.matchmaking import Gathering
+from peer.averaging.power_sgd import FIRST, PowerSGDAverager
+from peer.network.traffic import Traffic
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+GROUP = SimpleNamespace(group_id=b"group", group_size=2)
+SHAPE = torch.Size((24, 40))
+
+
+@pytest.fixture
+def parameters() -> list[torch.nn.Parameter]:
+    """A matrix and a bias."""
+    return [torch.nn.Parameter(torch.zeros(SHAPE)), torch.nn.Parameter(torch.zeros(5))]
+
+
+@pytest.fixture
+def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> PowerSGDAverager:
+    """An averager that is never started, with gradients of six samples."""
+    averager = PowerSGDAverager(
+        parameters,
+        rank=2,
+        dht=dht,
+        prefix="test",
+        access=cast(SwarmAccess, None),  # nobody asks to take part
+        traffic=Traffic(),
+        gathering=Gathering(5.0),
+        allreduce_timeout=PATIENCE_S,
+        start=False,
+    )
+    accumulate(averager, parameters, seed=1, samples=6)
+    return averager
+
+
+def accumulate(averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
+    """Add a microbatch's gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in parameters:
+        assert parameter.grad is not None
+        parameter.grad.add_(samples * torch.randn(parameter.shape, generator=generator))
+    averager.accumulate_grads_(samples)
+
+
+class Halves:
+    """A network of which the other peer has the same numbers: averages change nothing; a half of a round may fail."""
+
+    def __init__(self, failing: bytes | None = None) -> None:
+        self.failing, self.seen = failing, cast(list[tuple[bytes, list[torch.Size]]], [])
+
+    async def run(
+        self, _: Any, tensors: Sequence[torch.Tensor], group: Any, half: bytes, **options: Any
+    ) -> AveragedGroup:
+        """One exact round."""
+        self.seen.append((half, [tensor.shape for tensor in tensors]))
+        if half == self.failing:
+            raise AllreduceException("a value is missing")
+        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=options["part_size_bytes"])
+
+
+def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What it returns, in an event loop that leaves hivemind's alone."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def round_of(averager: PowerSGDAverager, halves: Halves, monkeypatch: pytest.MonkeyPatch) -> AveragedGroup:
+    """A round over these halves."""
+
+    async def run(*args: Any, **kwargs: Any) -> AveragedGroup:
+        return await halves.run(*args, **kwargs)
+
+    monkeypatch.setattr(SwarmGradientAverager, "_run_allreduce_inplace_", run)
+    averager.load_accumulators_into_averager_()
+    with averager.get_tensors() as tensors:
+        group: AveragedGroup = result_of(averager._run_allreduce_inplace_(tensors, cast(Any, GROUP)))
+        return group
+
+
+def averaged(averager: PowerSGDAverager) -> list[torch.Tensor]:
+    """Copies of the averaged tensors."""
+    with averager.get_tensors() as tensors:
+        return [tensor.clone() for tensor in tensors]
+
+
+def test_images_come_first_then_all_else(averager: PowerSGDAverager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves are the same group's; the outcome's samples are the second's, its bytes those of both."""
+    halves = Halves()
+    group = round_of(averager, halves, monkeypatch)
+    first = (b"group" + FIRST, [torch.Size((2, SHAPE[0]))])
+    assert halves.seen == [first, (b"group", [torch.Size((2, SHAPE[1])), torch.Size((5,))])]
+    assert (group.size, group.samples) == (2, 12)
+    assert group.averaged_bytes == 2 * 2**14  # two halves, each of the least parts
+
+
+@pytest.mark.parametrize("half", [b"group" + FIRST, b"group"])
+def test_a_round_that_fails_in_either_half_leaves_all(
+    averager: PowerSGDAverager, monkeypatch: pytest.MonkeyPatch, half: bytes
+) -> None:
+    """The next attempt finds the peer's own numbers and the factors of the last round that succeeded."""
+    averager.load_accumulators_into_averager_()
+    before = [*averaged(averager), *(factors.right.clone() for factors in averager._low_rank.factors)]
+    with pytest.raises(AllreduceException, match="a value is missing"):
+        round_of(averager, Halves(failing=half), monkeypatch)
+    after = [*averaged(averager), *(factors.right for factors in averager._low_rank.factors)]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_what_a_step_loses_comes_with_the_next(
+    averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step's gradient is of the factors' rank; what it lacks is added to that of the following step."""
+    round_of(averager, Halves(), monkeypatch)
+    own = averaged(averager)[0]
+    with averager.making_room():
+        step = averaged(averager)[0]
+        assert torch.linalg.matrix_rank(step) == 2
+    accumulate(averager, parameters, seed=2, samples=3)
+    assert parameters[0].grad is not None
+    mean = parameters[0].grad / 3
+    averager.load_accumulators_into_averager_()
+    assert torch.allclose(averaged(averager)[0], mean + (own - step) * 6 / 3, rtol=0, atol=1e-4)
+
+
+def test_gradients_that_were_set_aside_are_shrunk_alike(
+    averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With delayed steps, what is accumulated beside the round is neither in it nor in what it loses."""
+    averager.hold()
+    accumulate(averager, parameters, seed=3, samples=4)
+    round_of(averager, Halves(), monkeypatch)
+    own = averaged(averager)[0]
+    with averager.making_room():
+        step = averaged(averager)[0]
+    assert parameters[0].grad is not None
+    mean = parameters[0].grad / 4
+    averager.load_accumulators_into_averager_()
+    assert torch.allclose(averaged(averager)[0], mean + (own - step) * 6 / 4, rtol=0, atol=1e-4)
+
+
+def test_who_takes_anothers_state_owes_nothing(
+    averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was lost belonged to parameters that this peer no longer has."""
+    round_of(averager, Halves(), monkeypatch)
+    with averager.making_room():
+        pass
+    accumulate(averager, parameters, seed=4, samples=3)
+    assert averager.drop_all() == 3
+    accumulate(averager, parameters, seed=5, samples=2)
+    assert parameters[0].grad is not None
+    averager.load_accumulators_into_averager_()
+    assert torch.allclose(averaged(averager)[0], parameters[0].grad / 2, rtol=0, atol=1e-6)
+
+
+def test_nobody_waits_for_a_half_that_does_not_come(averager: PowerSGDAverager) -> None:
+    """Who has sent parts of a second half learns at once that the first has failed here."""
+
+    async def fail() -> list[bool]:
+        averager._pending_groups_registered = asyncio.Event()
+        with averager._register_allreduce_group(cast(Any, GROUP)):
+            registered = list(averager._running_groups.values())
+        assert not averager._running_groups
+        return [future.cancelled() for future in registered]
+
+    assert result_of(fail()) == [True, True]

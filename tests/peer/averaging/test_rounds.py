@@ -1,0 +1,148 @@
+"""The deadline of a round follows what rounds take.
+
+What outlives a round of averaging; the rounds are real ones, of two peers in processes of their own.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from auth.credentials import Credentials
+from benchmarks.averaging import RUN, hear, swarm_plans, tell
+from benchmarks.averaging_memory import Peer, run_round, started
+from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, forget_frames, give_back
+from peer.network.placement import Place
+from peer.swarm.dht import start_dht
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+
+
+class Gradients:
+    """Something large that a round holds."""
+
+
+def failed_round() -> tuple[weakref.ref[Gradients], BaseException]:
+    """A round that fails while it holds gradients; returns them, and the exception, caused by another."""
+    gradients = Gradients()
+    try:
+        try:
+            raise ConnectionError
+        except ConnectionError as error:
+            raise TimeoutError from error
+    except TimeoutError as error:
+        return weakref.ref(gradients), error
+
+
+def test_a_forgotten_failure_holds_no_gradients() -> None:
+    """Who keeps the exception keeps nothing of the frames that it and its cause passed."""
+    gradients, error = failed_round()
+    assert gradients() is not None
+    forget_frames(error)
+    give_back()
+    assert gradients() is None
+    assert isinstance(error.__cause__, ConnectionError)
+
+
+def test_objects_in_a_circle_are_freed() -> None:
+    """What only holds itself is gone at once, not when Python would look for it."""
+    gc.disable()
+    try:
+        gradients = Gradients()
+        gradients.round = {"holds": gradients}  # type: ignore[attr-defined]
+        held = weakref.ref(gradients)
+        del gradients
+        assert held() is not None
+        give_back()
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def held_rounds(peer: Peer) -> int:
+    """The number of rounds that the peer has in memory."""
+    tell(peer, "rounds")
+    return int(hear(peer))
+
+
+def test_no_round_outlives_its_end() -> None:
+    """Neither rounds that succeeded nor those that failed stay in the averager's memory until the next one."""
+    with started() as (peer, failing):
+        assert False in [run_round(peer, failing) for _ in range(3)]
+        wait_until("the peer holds no round", lambda: held_rounds(peer) == 0, poll_s=0.1)
+
+
+async def frozen_objects(dht: object, node: object) -> int:
+    """How many objects no search in the DHT's process touches."""
+    del dht, node
+    return gc.get_freeze_count()
+
+
+def test_the_dhts_process_searches_nothing_that_it_was_forked_with(tmp_path: Path) -> None:
+    """So that none of the pages which it shares with the worker is ever copied for that."""
+    [plan] = swarm_plans(tmp_path, values=1, peers=1)
+    place = Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+    dht = start_dht(RUN, Credentials(Path(plan.credentials_dir)), (), place)
+    try:
+        assert dht.run_coroutine(frozen_objects) > 0
+    finally:
+        dht.shutdown()
+
+
+def after(rounds: Sequence[float], most_s: float = 600.0) -> RoundDeadline:
+    """The deadline after rounds that took these seconds."""
+    deadline = RoundDeadline(most_s)
+    for seconds in rounds:
+        deadline.succeeded(seconds)
+    return deadline
+
+
+def test_at_first_the_runs_limit_holds() -> None:
+    """Nothing is known yet."""
+    assert after([2.0] * (LEAST_KNOWN - 1)).seconds == 600.0
+
+
+def test_it_follows_the_rounds() -> None:
+    """Slow lines get more time, and rounds that vary more than rounds that are alike."""
+    assert after([30.0] * 10).seconds == pytest.approx(90.0)
+    assert after([20.0, 40.0] * 5).seconds > after([30.0] * 10).seconds
+    assert after([0.2] * 10).seconds == LEAST_S
+
+
+def test_one_slow_round_changes_little_and_twenty_change_it() -> None:
+    """The median is what counts, of the newest rounds."""
+    assert after([30.0] * 10 + [500.0]).seconds == pytest.approx(90.0)
+    assert after([30.0] * 10 + [60.0] * REMEMBERED).seconds == pytest.approx(180.0)
+
+
+def test_failures_double_it_up_to_the_runs_limit() -> None:
+    """A line that got slower is given more time, not up."""
+    deadline = after([30.0] * 10)
+    for expected in (180.0, 360.0, 600.0, 600.0):
+        deadline.failed()
+        assert deadline.seconds == pytest.approx(expected)
+    for _ in range(10_000):
+        deadline.failed()
+    assert deadline.seconds == 600.0
+    deadline.succeeded(30.0)
+    assert deadline.seconds == pytest.approx(90.0)
+
+
+def test_it_never_exceeds_the_runs_limit() -> None:
+    """Which the operator sets."""
+    assert after([30.0] * 10, most_s=45.0).seconds == 45.0
+    assert after([0.1] * 10, most_s=5.0).seconds == 5.0
+
+
+def test_the_least_is_what_is_measured() -> None:
+    """The gathering of a group has another least time than a round."""
+    deadline = RoundDeadline(15.0, least_s=3.0)
+    for _ in range(LEAST_KNOWN):
+        assert deadline.seconds == 15.0
+        deadline.succeeded(0.5)
+    assert deadline.seconds == 3.0

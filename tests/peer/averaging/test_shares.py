@@ -1,0 +1,215 @@
+"""What follows from what the peers of a group say when they join it.
+
+Shares of the reduction: as good as the best that a solver finds, the same everywhere, and robust against claims.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import PeerID
+from hivemind.utils.serializer import MSGPackSerializer
+from hypothesis import given, strategies as st
+
+from auth.tokens import AccessToken, Role
+from peer.averaging.shares import (
+    FASTEST,
+    LARGEST_SHARE,
+    MAX_BANDWIDTH,
+    GroupLines,
+    believed,
+    declaration,
+    group_lines,
+    largest_share,
+    part_size,
+    reduction_shares,
+    round_time,
+)
+
+VALUES = 17_800_000
+
+
+def best_time(rates: list[float], most: list[float]) -> float:
+    """The shortest possible round where nobody reduces more than `most`, by linear programming, for one byte in all."""
+    count = len(rates)
+    aim = np.zeros(count + 1)
+    aim[-1] = 1.0
+    reducers = [index for index, rate in enumerate(rates) if rate]
+    rows, bounds = np.zeros((len(reducers), count + 1)), np.zeros(len(reducers))
+    for row, index in enumerate(reducers):
+        rows[row, index], rows[row, -1], bounds[row] = (count - 2) / rates[index], -1.0, -1 / rates[index]
+    limits = [(0, limit if rate else 0) for rate, limit in zip(rates, most, strict=True)] + [(0, None)]
+    sums = np.concatenate([np.ones(count), [0.0]])[None]
+    solution = scipy.optimize.linprog(aim, rows, bounds, sums, [1.0], limits, method="highs")
+    return float(solution.x[-1])
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1000.0), st.booleans()), min_size=3, max_size=12))
+def test_no_shares_end_a_round_sooner(peers: list[tuple[float, bool]]) -> None:
+    """The closed form reaches what linear programming finds to be the shortest round, within the bounds."""
+    rates, trusted = map(list, zip(*peers, strict=True))
+    most = [1.0 if is_trusted else largest_share(len(rates)) for is_trusted in trusted]
+    shares = reduction_shares(VALUES, rates, [True] * len(rates), trusted)
+    assert sum(shares) == VALUES
+    assert all(share <= limit * VALUES + len(rates) for share, limit in zip(shares, most, strict=True))
+    assert round_time(1, shares, rates) <= best_time(rates, most) * 1.0001 + 1e-9
+
+
+@pytest.mark.parametrize(("reducers", "most"), [(1, 1.0), (2, 1.0), (3, 2 / 3), (5, 0.4), (8, 0.25), (100, 0.25)])
+def test_who_is_not_trusted_has_a_bounded_share(reducers: int, most: float) -> None:
+    """However fast a line is claimed to be; one reducer or two, which cannot do otherwise, have no bound."""
+    assert largest_share(reducers) == pytest.approx(most)
+    rates = [FASTEST, *[1e4] * (reducers - 1)]
+    shares = reduction_shares(VALUES, [*rates, 0.0], [True] * (reducers + 1))
+    assert shares[0] == pytest.approx(most * VALUES, abs=reducers)
+    assert (sum(shares), shares[-1]) == (VALUES, 0)
+
+
+def test_the_keeper_reduces_what_others_may_not() -> None:
+    """With it in the group one fast line among slow ones costs no time, and has its bounded share."""
+    rates = [25e6, 25e6, *[1.25e6] * 7]
+    shares = reduction_shares(VALUES, rates, [True] * 9, [True, *[False] * 8])
+    assert shares[1] == pytest.approx(LARGEST_SHARE * VALUES, abs=9)
+    assert shares[0] == pytest.approx((1 - LARGEST_SHARE) * VALUES, abs=9)
+    assert round_time(2 * VALUES, shares, rates) == pytest.approx(2 * VALUES / 1.25e6)
+
+
+def test_the_bound_costs_honest_groups_little() -> None:
+    """One line of 200 and seven of 10 Mbit/s need 1.64 times as long without a keeper; the field's example no more."""
+    rates = [25e6, *[1.25e6] * 7]
+    bound = round_time(2 * VALUES, reduction_shares(VALUES, rates, [True] * 8), rates)
+    free = round_time(2 * VALUES, reduction_shares(VALUES, rates, [True] * 8, [True] * 8), rates)
+    assert bound / free == pytest.approx(1.64, abs=0.01)
+    field = [rate * 1e6 / 8 for rate in [200.0] * 4 + [100.0] * 8 + [50.0] * 4]
+    assert reduction_shares(VALUES, field, [True] * 16) == reduction_shares(VALUES, field, [True] * 16, [True] * 16)
+
+
+def test_the_field_s_example_takes_as_long_as_the_slowest_lines_need_for_their_own_values() -> None:
+    """Four lines of 200, eight of 100, four of 50 Mbit/s, 17.8 million fp16 values: 5.7 s; 10.7 s with equal shares."""
+    rates = [rate * 1e6 / 8 for rate in [200.0] * 4 + [100.0] * 8 + [50.0] * 4]
+    shares = reduction_shares(VALUES, rates, [True] * 16)
+    assert round_time(2 * VALUES, shares, rates) == pytest.approx(5.7, abs=0.05)
+    assert round_time(2 * VALUES, [VALUES // 16] * 16, rates) == pytest.approx(10.7, abs=0.05)
+    assert shares[-1] < shares[4] < shares[0]
+
+
+def test_who_accepts_no_connections_reduces_nothing() -> None:
+    """A peer in client mode has no share, however fast it claims to be."""
+    shares = reduction_shares(VALUES, [1e9, 1e6, 1e6], [False, True, True])
+    assert shares[0] == 0
+    assert sum(shares) == VALUES
+
+
+def test_an_unlimited_line_counts_like_the_fastest_known() -> None:
+    """The keeper, against which all were measured, names no rate of its own."""
+    assert reduction_shares(1000, [None, 4e6, 1e6], [True] * 3) == reduction_shares(1000, [4e6, 4e6, 1e6], [True] * 3)
+
+
+@pytest.mark.parametrize("rates", [[None] * 4, [0.0] * 4, [5e6] * 4])
+def test_lines_of_which_nothing_tells_one_from_another_share_alike(rates: list[float | None]) -> None:
+    """Nothing known, nothing to tell, or all alike: equal shares."""
+    assert reduction_shares(1000, rates, [True] * 4) == (250,) * 4
+
+
+def test_two_peers_share_by_their_lines() -> None:
+    """In a group of two the time is the same whoever reduces; work goes by the lines."""
+    assert reduction_shares(1000, [3e6, 1e6], [True, True]) == (750, 250)
+
+
+def test_a_group_in_which_nobody_can_reduce_is_refused() -> None:
+    """Clients alone cannot average."""
+    with pytest.raises(ValueError, match="nobody"):
+        reduction_shares(1000, [1.0, 1.0], [False, False])
+
+
+@pytest.mark.parametrize("claim", [-1.0, math.nan, math.inf, MAX_BANDWIDTH * 2, True, "fast", None, [1.0]])
+def test_claims_that_make_no_sense_are_no_claims(claim: object) -> None:
+    """What comes from the network is a finite rate within bounds, or nothing."""
+    assert believed(claim) is None
+
+
+def test_a_plain_claim_is_taken() -> None:
+    """Whole numbers too, and zero, which means: leave me out."""
+    assert believed(0) == 0.0
+    assert believed(12_500_000) == 12.5e6
+
+
+def test_lines_faster_than_processors_count_alike() -> None:
+    """Whatever a measurement within one machine room says: all of them reduce."""
+    assert believed(1e9) == believed(5e7) == FASTEST
+
+
+def test_the_time_of_a_round_counts_the_lines_whose_rate_is_known() -> None:
+    """The slowest of them decides; without any there is nothing to say."""
+    assert round_time(1000, [500, 500, 0], [1000.0, None, 100.0]) == pytest.approx(10.0)
+    assert round_time(1000, [500, 500], [None, 0.0]) == 0.0
+
+
+def test_parts_are_small_beside_a_reducer_s_share_within_bounds() -> None:
+    """36 MB in a group of 16 travel in parts of some 70 KB; tiny and huge models stay within the bounds."""
+    assert part_size(36_000_000, 16) == 70_312
+    assert part_size(10_000, 3) == 2**14
+    assert part_size(10**10, 3) == 2**19
+
+
+PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))
+
+NODE, CLIENT = 0, 1
+
+
+def token(member: str, role: Role = "trainer") -> AccessToken:
+    return AccessToken(member, "1", "peer", "key", role, "run", 0.0, 1.0)
+
+
+def gathered(rate: Any, mode: int = NODE, accused: list[str] | None = None) -> bytes:
+    return declaration(MSGPackSerializer.dumps([rate, mode, MSGPackSerializer.dumps(None)]), accused or [])
+
+
+TOKENS = [token("op", "keeper"), token("alice"), token("bob"), token("mallory")]
+
+
+def lines_of(*said: bytes) -> GroupLines:
+    return group_lines(GroupInfo(b"group", PEERS, said), PEERS[1], said[1], TOKENS)
+
+
+def test_who_reduces_and_who_looks_after_it() -> None:
+    """Clients do neither, and who is reached over a relay does not look after others."""
+    lines = lines_of(gathered(None), gathered(1e6), gathered(5e6, CLIENT), gathered(0.0))
+    assert lines.rates == (None, 1e6, 5e6, 0.0)
+    assert lines.reduces == (True, True, False, True)
+    assert lines.trusted == (True, False, False, False)
+    assert lines.second_reducers == PEERS[:2]
+
+
+def test_who_was_caught_by_most_reduces_nothing() -> None:
+    """Whatever line it claims."""
+    caught = [PEERS[3].to_base58()]
+    assert lines_of(gathered(None), gathered(1e6, NODE, caught), gathered(1e6), gathered(1e9)).reduces[3]
+    lines = lines_of(gathered(None, NODE, caught), gathered(1e6, NODE, caught), gathered(1e6), gathered(1e9))
+    assert lines.reduces == (True, True, True, False)
+
+
+def test_somebody_must_reduce() -> None:
+    """Where most accuse everybody who could, all who can do."""
+    everybody = [peer.to_base58() for peer in PEERS]
+    lines = lines_of(*[gathered(None, CLIENT, everybody), *[gathered(1e6, NODE, everybody)] * 3])
+    assert lines.reduces == (False, True, True, True)
+
+
+def test_a_leader_that_changes_a_peers_words_has_no_group() -> None:
+    """It could call every line but its own a slow one."""
+    said = (gathered(None), gathered(0.0, CLIENT), gathered(1e6), gathered(1e9))
+    with pytest.raises(ValueError, match="leader changed"):
+        group_lines(GroupInfo(b"group", PEERS, said), PEERS[1], gathered(1e6), TOKENS)
+
+
+@pytest.mark.parametrize("said", [None, [1e6, NODE], "fast"])
+def test_a_peer_that_says_nothing_of_use_spoils_its_group(said: Any) -> None:
+    """Nobody could tell how much it is to reduce."""
+    with pytest.raises(ValueError, match="does not say"):
+        lines_of(gathered(None), gathered(1e6), gathered(1e6), MSGPackSerializer.dumps(said))

@@ -1,0 +1,105 @@
+"""Batches change their shape exactly where a phase begins, and the place in the data is kept."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.config.run import RunConfig
+from peer.data.batching.batches import STATE_FILE, BatchStream, open_batches
+from peer.data.batching.phased import PhasedBatches
+from peer.data.prepare import prepare_tokenizer
+
+SEED = 1
+BATCHES_OF_SEVERAL_CHUNKS = 5000  # the place moves on when the stream takes up its next chunk of documents
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of numbered documents and a tokenizer trained on it."""
+    folder = tmp_path_factory.mktemp("run")
+    documents = (f"Document {number} tells of {number * 7} things. It ends here." for number in range(8000))
+    (folder / "corpus.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    prepare_tokenizer(run_on(folder), folder / "tokenizer")
+    return folder
+
+
+def run_on(folder: Path) -> RunConfig:
+    """A run in three phases: 16 tokens, then 32 in smaller microbatches, then 64."""
+    return RunConfig.from_mapping(
+        {
+            "tokenizer": {"vocab_size": 150},
+            "data": {
+                "sources": [{"kind": "text", "path": str(folder / "corpus.txt")}],
+                "sequence_length": 16,
+                "microbatch_size": 8,
+            },
+            "phases": [
+                {"from_step": 3, "sequence_length": 32, "microbatch_size": 2},
+                {"from_step": 6, "sequence_length": 64},
+            ],
+        }
+    )
+
+
+def open_phase(config: RunConfig, folder: Path, state: Path, opened: list[int], step: int) -> BatchStream:
+    """The stream of the phase in force after `step`, as the worker opens it; keeps the step."""
+    opened.append(step)
+    now = config.at_step(step)
+    return open_batches(now, folder / "tokenizer", state, SEED, now.data.microbatch_size)
+
+
+def test_batches_have_the_shape_of_the_phase_in_force(folder: Path, tmp_path: Path) -> None:
+    """Between two phases the stream is opened once; a peer that leaps over a phase lands in the right one."""
+    config, step, opened, shapes = run_on(folder), [0], list[int](), []
+    enter = partial(open_phase, config, folder, tmp_path, opened)
+    with PhasedBatches(config, lambda: step[0], enter) as batches:
+        for now in (0, 1, 2, 3, 5, 8):
+            step[0] = now
+            shapes.append(tuple(next(batches).input_ids.shape))
+    assert shapes == [(8, 16), (8, 16), (8, 16), (2, 32), (2, 32), (2, 64)]
+    assert opened == [0, 3, 8]
+
+
+def test_a_late_joiner_begins_in_the_phase_of_its_step(folder: Path, tmp_path: Path) -> None:
+    """The first stream that is opened is that of the step at which the peer came."""
+    config, opened = run_on(folder), list[int]()
+    with PhasedBatches(config, lambda: 4, partial(open_phase, config, folder, tmp_path, opened)) as batches:
+        assert tuple(next(batches).input_ids.shape) == (2, 32)
+    assert opened == [4]
+
+
+def test_waiting_adds_up_over_the_phases(folder: Path, tmp_path: Path) -> None:
+    """The time waited in a phase that is over still counts, so that the total never falls."""
+    config, step = run_on(folder), [0]
+    enter = partial(open_phase, config, folder, tmp_path, list[int]())
+    with PhasedBatches(config, lambda: step[0], enter) as batches:
+        next(batches)
+        before = batches.wait_s
+        step[0] = 3
+        next(batches)
+        assert batches.wait_s > before > 0
+
+
+def saved_place(state: Path) -> Any:
+    """Where the device stands in the run's documents, as it is written down."""
+    return json.loads((state / STATE_FILE).read_text(encoding="utf-8"))["documents"]
+
+
+def test_the_place_in_the_data_survives_the_change(folder: Path, tmp_path: Path) -> None:
+    """The new phase reads on from the documents at which the one before it stood, which are not the first."""
+    config, step = run_on(folder), [0]
+    enter = partial(open_phase, config, folder, tmp_path, list[int]())
+    with PhasedBatches(config, lambda: step[0], enter) as batches:
+        next(batches)
+        at_first = saved_place(tmp_path)
+        for _ in range(BATCHES_OF_SEVERAL_CHUNKS):
+            next(batches)
+        before = saved_place(tmp_path)
+        step[0] = 3
+        next(batches)
+        assert saved_place(tmp_path) == before != at_first

@@ -1,0 +1,92 @@
+"""Which documents are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from auth.errors import ConfigError
+from peer.config.data import Sampling, Source
+from peer.data.selection.filters import LengthFilter, SamplingFilter, build_filters, keep_all
+from tests.support.small_scorers import write_unigram
+
+
+class Without:
+    """Drops documents with a letter, and remembers what it was asked."""
+
+    def __init__(self, letter: str) -> None:
+        self._letter = letter
+        self.asked: list[str] = []
+
+    def keep(self, documents: Sequence[str]) -> NDArray[np.bool_]:
+        self.asked += documents
+        return np.array([self._letter not in document for document in documents])
+
+
+def test_documents_of_the_wanted_length_stay() -> None:
+    """Both limits are lengths that are still wanted; without an upper one anything long stays."""
+    documents = ["", "ab", "abc", "abcd"]
+    assert LengthFilter(2, 3).keep(documents).tolist() == [False, True, True, False]
+    assert LengthFilter(3, None).keep(documents).tolist() == [False, False, True, True]
+
+
+def test_a_document_must_pass_all_filters() -> None:
+    """Each filter sees only what passed those before it, so that the dear ones come last."""
+    first, second = Without("x"), Without("y")
+    assert keep_all([first, second], ["a", "x", "y", "xy", "b"]).tolist() == [True, False, False, False, True]
+    assert second.asked == ["a", "y", "b"]
+
+
+def test_filters_are_not_asked_about_nothing() -> None:
+    """A block without documents is left alone, and so is one of which nothing is left."""
+    nothing, unasked = Without("x"), Without("y")
+    assert keep_all([nothing, unasked], []).tolist() == []
+    assert keep_all([nothing, unasked], ["x"]).tolist() == [False]
+    assert unasked.asked == []
+
+
+def test_the_run_file_says_what_is_filtered() -> None:
+    """Without limits there is no filter but those that come first."""
+    first = Without("x")
+    limited = Source.model_validate({"kind": "builtin", "filters": {"min_characters": 3, "max_characters": 5}})
+    assert build_filters(Source(kind="builtin"), [first], None)() == [first]
+    assert build_filters(limited, [first], None)() == [first, LengthFilter(3, 5)]
+
+
+def test_duplicates_are_forgotten_when_filters_are_opened_anew() -> None:
+    """In the next epoch everything comes again, and is no copy of itself."""
+    source = Source.model_validate({"kind": "builtin", "duplicates": "exact"})
+    open_filters = build_filters(source, [], None)
+    for _ in range(2):
+        filters = open_filters()
+        assert keep_all(filters, ["one", "two", "one"]).tolist() == [True, True, False]
+        assert keep_all(filters, ["two", "six"]).tolist() == [False, True]
+
+
+def test_sampling_is_decided_by_the_text(tmp_path: Path) -> None:
+    """In whatever company a document is scored."""
+    write_unigram(tmp_path / "tokenizer.json")
+    sampling = {"method": "gaussian", "scale": 0.6, "quartiles": [10.0, 60.0, 900.0], "width": 2.0}
+    source = Source.model_validate({"kind": "builtin", "sampling": sampling})
+    [together] = build_filters(source, [], tmp_path)()
+    texts = [f"{'a ' * (number % 7)}b {number}" for number in range(200)]
+    kept = together.keep(texts)
+    assert 20 < kept.sum() < 150
+    assert [together.keep([text])[0] for text in texts] == kept.tolist()
+
+
+def test_a_run_whose_tokenizer_cannot_score_is_told_so(tmp_path: Path) -> None:
+    """When its sources are opened, by name of what is missing."""
+    sampling = {"method": "gaussian", "scale": 0.6, "quartiles": [10.0, 60.0, 900.0], "width": 2.0}
+    source = Source.model_validate({"kind": "builtin", "sampling": sampling})
+    with pytest.raises(ConfigError, match="Sampling needs a scorer"):
+        build_filters(source, [], None)
+
+
+def test_a_scale_above_one_keeps_all_by_chance() -> None:
+    """As where the target is all there is."""
+    assert SamplingFilter(Sampling(method="random", scale=1.5), None).keep(["a", "b", "c"]).all()

@@ -1,0 +1,94 @@
+"""Blocks of records over the ends of units and epochs, and over units that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peer.data.sources import blocks
+from peer.data.sources.blocks import BlockReader
+from peer.data.sources.builtin import SequenceReader
+from peer.data.sources.faults import Place, retrying
+from peer.data.sources.units import State
+
+TEXTS = [["a", "b", "c"], [], ["d", "e"], ["f"]]
+
+
+class FewUnits:
+    """Units of a few records, some of which fail after so many."""
+
+    def __init__(self, failing: dict[int, int] | None = None) -> None:
+        self.failing = failing or {}
+
+    def __len__(self) -> int:
+        return len(TEXTS)
+
+    def name(self, unit: int) -> str:
+        return f"unit {unit}"
+
+    def open(self, unit: int, state: State | None) -> Any:
+        reader = SequenceReader(TEXTS[unit], state)
+        return Failing(reader, self.failing[unit]) if unit in self.failing else reader
+
+
+class Failing:
+    """Reads so many records of a unit and no more."""
+
+    def __init__(self, reader: SequenceReader, readable: int) -> None:
+        self._reader, self._readable = reader, readable
+
+    def __iter__(self) -> Iterator[str]:
+        records = iter(self._reader)
+        while self.state()["number"] < self._readable:
+            yield next(records)
+        raise OSError("the rest is damaged")
+
+    def state(self) -> State:
+        return self._reader.state()
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def open_reader(units: FewUnits, place: Place | None = None) -> BlockReader:
+    return BlockReader(
+        units, lambda _: np.arange(len(TEXTS)), place or Place(), retrying(lambda _: None, lambda _: None)
+    )
+
+
+def test_blocks_reach_over_units_but_not_over_epochs() -> None:
+    """Each is as large as asked, but for the last of an epoch; the next epoch begins with a new block number."""
+    reader = open_reader(FewUnits())
+    gathered = [reader.read(4) for _ in range(3)]
+    assert [block.records for block in gathered] == [["a", "b", "c", "d"], ["e", "f"], ["a", "b", "c", "d"]]
+    assert [(block.place.epoch, block.place.block) for block in gathered] == [(0, 0), (0, 1), (1, 0)]
+    assert [block.units_ended for block in gathered] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_a_block_can_be_read_again_from_its_place(size: int) -> None:
+    """Whatever has been read before or behind it."""
+    reader = open_reader(FewUnits())
+    for _ in range(8):
+        block = reader.read(size)
+        assert open_reader(FewUnits(), block.place).read(len(block.records)).records == block.records
+
+
+def test_a_unit_that_fails_ends_the_block_with_what_came_before() -> None:
+    """Nothing that could be read is lost, and the place is that of the failure."""
+    reader = open_reader(FewUnits({0: 2}))
+    block = reader.read(10)
+    assert block.records == ["a", "b"]
+    assert isinstance(block.error, OSError)
+    assert reader.unit_name == "unit 0"
+    reader.go_to(reader.place.next_unit(len(TEXTS)))
+    assert reader.read(10).records == ["d", "e", "f"]
+
+
+def test_long_documents_make_blocks_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded by characters as well as by documents."""
+    monkeypatch.setattr(blocks, "MAX_BLOCK_CHARACTERS", 2)
+    assert open_reader(FewUnits()).read(10).records == ["a", "b"]

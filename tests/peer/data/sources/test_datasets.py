@@ -1,0 +1,148 @@
+"""Hugging Face datasets and Parquet files as units; a local folder stands for the hub."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from auth.errors import ConfigError
+from peer.config.data import Source
+from peer.data.sources.datasets import DatasetUnits
+from tests.support.units_of_text import check_resumption, read, read_all
+from tests.support.web_files import serve_files
+
+DOCUMENTS = [f"document {number}" for number in range(240)]
+
+
+def write_parquet(path: Path, documents: list[str | None], row_group_size: int = 10) -> None:
+    """A file with row groups, and a column that nobody asked for."""
+    languages = ["bn" if number % 2 else "en" for number in range(len(documents))]
+    table = pa.table({"body": documents, "lang": languages, "number": list(range(len(documents)))})
+    pq.write_table(table, path, row_group_size=row_group_size)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The documents in two Parquet files."""
+    write_parquet(tmp_path / "train-0.parquet", DOCUMENTS[:120])
+    write_parquet(tmp_path / "train-1.parquet", DOCUMENTS[120:])
+    return tmp_path
+
+
+def source(kind: str, path: Path | str, **keys: Any) -> Source:
+    """A source of rows."""
+    return Source.model_validate({"kind": kind, "path": str(path), "text_field": "body", **keys})
+
+
+@pytest.mark.parametrize("kind", ["hub", "parquet"])
+def test_row_groups_are_units(folder: Path, kind: str) -> None:
+    """Every document comes once, and a unit goes on wherever it was left."""
+    units = DatasetUnits(source(kind, folder))
+    assert len(units) == 24
+    assert read(units, 0)[0] == DOCUMENTS[:10]
+    assert read_all(units) == DOCUMENTS
+    check_resumption(units)
+
+
+@pytest.mark.parametrize("kind", ["hub", "parquet"])
+def test_few_row_groups_are_divided_further(tmp_path: Path, kind: str) -> None:
+    """Each into as many parts as are needed to have enough for several devices."""
+    write_parquet(tmp_path / "train.parquet", DOCUMENTS, row_group_size=100)
+    units = DatasetUnits(source(kind, tmp_path))
+    assert len(units) == 18
+    assert sorted(map(str, read_all(units))) == sorted(DOCUMENTS)
+    check_resumption(units)
+
+
+def test_many_files_are_a_unit_each_whose_row_groups_are_passed_over(tmp_path: Path) -> None:
+    """Whoever goes on in the middle of a file reads what is left of one row group, and those behind it."""
+    for number in range(64):
+        write_parquet(tmp_path / f"{number:02}.parquet", DOCUMENTS[:30])
+    units = DatasetUnits(source("parquet", tmp_path))
+    assert len(units) == 64
+    assert read(units, 5)[0] == DOCUMENTS[:30]
+    _, state = read(units, 5, None, 25)
+    assert "'shard_idx': 2" in str(state)
+    check_resumption(units, tries=10)
+
+
+def test_formats_that_cannot_be_divided_are_read_in_parts(tmp_path: Path) -> None:
+    """A packed file of JSON Lines is read for each part, which is every k-th of its documents."""
+    lines = "\n".join(json.dumps({"body": document}) for document in DOCUMENTS)
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    units = DatasetUnits(source("hub", tmp_path))
+    assert len(units) == 16
+    assert read(units, 3)[0] == DOCUMENTS[3::16]
+    assert units.name(3) == f"shard 0 of `{tmp_path}`"
+    check_resumption(units)
+
+
+@pytest.mark.parametrize("kind", ["hub", "parquet"])
+def test_documents_in_other_languages_are_empty_and_missing_ones_damaged(tmp_path: Path, kind: str) -> None:
+    """The language is a column of its own."""
+    write_parquet(tmp_path / "train.parquet", ["a", "b", None, None, "c", "d"])
+    filters = {"language_field": "lang", "languages": ["bn"]}
+    records = read_all(DatasetUnits(source(kind, tmp_path, filters=filters)))
+    assert sorted(map(str, records)) == ["", "", "None", "None", "b", "d"]
+
+
+def test_parquet_is_read_from_the_web_and_from_storage(folder: Path) -> None:
+    """By the same addresses as other files."""
+    content = (folder / "train-0.parquet").read_bytes()
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/box/a.parquet", content)
+    assert sorted(map(str, read_all(DatasetUnits(source("parquet", "memory://box"))))) == sorted(DOCUMENTS[:120])
+    memory.rm("/box", recursive=True)
+    with serve_files() as web:
+        web.files["a.parquet"] = content
+        units = DatasetUnits(source("parquet", web.url("a.parquet")))
+        assert sorted(map(str, read_all(units))) == sorted(DOCUMENTS[:120])
+
+
+def test_a_bad_file_spoils_no_other(folder: Path) -> None:
+    """It is a unit that fails; the others are read."""
+    (folder / "train-00.parquet").write_bytes(b"rubbish")
+    units = DatasetUnits(source("parquet", folder))
+    found = set()
+    for unit in range(len(units)):
+        try:
+            found.update(read(units, unit)[0])
+        except pa.ArrowInvalid:
+            assert units.name(unit) == f"shard 1 of `{folder}`"
+    assert found == set(DOCUMENTS)
+
+
+def test_a_missing_column_is_told(folder: Path) -> None:
+    """The message names the columns that there are."""
+    with pytest.raises(ConfigError, match=r"no column `text` \(it has body, lang, number\)"):
+        DatasetUnits(source("hub", folder, text_field="text"))
+    units = DatasetUnits(source("parquet", folder, text_field="text"))
+    with pytest.raises(pa.ArrowInvalid, match=r"text.*body: string"):
+        read(units, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "reason"),
+    [("missing", {}, "find"), ("", {"split": "test"}, "train"), ("", {"config_name": "x"}, "default")],
+)
+def test_a_missing_dataset_is_one_sentence(folder: Path, name: str, keys: dict[str, str], reason: str) -> None:
+    """The message names the dataset and what there is."""
+    with pytest.raises(ConfigError, match=f"Cannot open the dataset `.*{name}`: .*{reason}"):
+        DatasetUnits(source("hub", folder / name, **keys))
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`datasets` keeps its locks in a folder of the test's."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    return

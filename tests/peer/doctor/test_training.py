@@ -1,0 +1,189 @@
+"""The training's stages: real microbatches, of every family, and the ways in which they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peer.config.architectures import ARCHITECTURES
+from peer.config.run import RunConfig
+from peer.data.batching.synthetic import random_batch
+from peer.doctor.checkup import TRAINING
+from peer.doctor.context import Context, Options, Timing
+from peer.doctor.helper import HelperMain
+from peer.doctor.questions import Compute, Device, Look, Speed
+from peer.doctor.stages import Finding, Verdict, run_stages
+from peer.doctor.training import GIB, judge_speed
+from peer.doctor.training_helper import SPECIAL, compute, look
+from tests.support import doctor_mains
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("forked")
+OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+
+
+def small_config(architecture: str = "albert", **model: Any) -> RunConfig:
+    """A run that is trained within milliseconds."""
+    return RunConfig.from_mapping(
+        {
+            "model": {"architecture": architecture, **SMALL, **model},
+            "objective": {"name": ARCHITECTURES[architecture].objectives[0]},
+            "tokenizer": {"vocab_size": 200},
+            "data": {"sequence_length": 64, "microbatch_size": 3},
+        }
+    )
+
+
+def ticking() -> Callable[[], float]:
+    """A clock that is a second later whenever it is read."""
+    ticks = count()
+    return lambda: float(next(ticks))
+
+
+def question(config: RunConfig, **changes: Any) -> Compute:
+    return Compute(
+        **{"config_json": config.to_json(), "microbatch_size": 3, "device": "cpu", "threads": 1, "seconds": 5.0}
+        | changes
+    )
+
+
+async def examine(main: HelperMain | None = None, timing: Timing | None = None, **options: Any) -> dict[str, Finding]:
+    context = Context(
+        Options(Path("unused"), **options), training_helper_main=main, timing=timing or Timing(helper_s=PATIENCE_S)
+    )
+    async with context:
+        return {finding.stage: finding async for finding in run_stages(TRAINING, context)}
+
+
+async def test_the_demos_model_is_really_trained() -> None:
+    """Without a run the helper trains the demo's model for a moment."""
+    found = await examine(timing=Timing(helper_s=PATIENCE_S, speed_s=0.1), device="cpu", threads=1, microbatch_size=2)
+    assert found["device"].outcome.data["device"] == "cpu (1 thread)"
+    assert found["speed"].verdict is OK
+    assert found["speed"].outcome.data["samples_per_second"] > 0
+    assert found["speed"].outcome.data["parameters"] > 400_000
+    assert "microbatches of 2 of the demo's model" in found["speed"].outcome.found
+
+
+async def test_a_device_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for a GPU where there is none reads what to do; nothing is computed."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the helper inherits it
+    found = await examine(device="cuda")
+    assert found["device"].verdict is FAILED
+    assert "--device cpu" in found["device"].outcome.remedy
+    assert found["speed"].verdict is SKIPPED
+
+
+async def test_a_gpu_number_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen by number as for `join`, and said in one sentence."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = await examine(device="cuda:0,3")
+    assert found["device"].verdict is FAILED
+    assert "`--device cuda:0,3`: PyTorch finds no GPU here" in found["device"].outcome.found
+
+
+async def test_a_model_beyond_the_memory_fails() -> None:
+    """A real allocator at its limit, for which no microbatch is small enough."""
+    found = await examine(doctor_mains.has_little_memory, device="cpu", threads=1, microbatch_size=256)
+    assert found["speed"].verdict is FAILED
+    assert "memory" in found["speed"].outcome.found
+    assert "more memory" in found["speed"].outcome.remedy
+
+
+async def test_a_helper_that_dies_fails() -> None:
+    """PyTorch that cannot be loaded is said so."""
+    found = await examine(doctor_mains.dies)
+    assert found["device"].verdict is FAILED
+    assert "libcudart" in found["device"].outcome.found
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_every_family_can_be_measured(architecture: str) -> None:
+    """Each as its objective wants it."""
+    options: dict[str, Any] = {}
+    if architecture == "reformer":
+        options["options"] = {
+            "axial_pos_shape": [8, 8],
+            "axial_pos_embds_dim": [16, 16],
+            "attn_layers": ["local", "lsh"],
+        }
+    speed = compute(question(small_config(architecture, **options)), ticking())
+    assert speed.error == ""
+    assert speed.samples_per_second > 0
+
+
+def test_the_microbatch_is_the_one_that_a_worker_would_find() -> None:
+    """Unless a person says another: on a CPU that of the run."""
+    chosen = compute(question(small_config()), ticking())
+    alone = compute(question(small_config(), microbatch_size=None), ticking())
+    assert [speed.microbatch_size for speed in (chosen, alone)] == [3, 3]
+
+
+@pytest.mark.thorough
+def test_several_devices_have_a_microbatch_each() -> None:
+    """Together they compute as many samples more."""
+    assert compute(question(small_config(), microbatch_size=None, device="jax"), ticking()).microbatch_size == 8 * 3
+
+
+def test_the_rate_is_that_of_the_clock() -> None:
+    """Samples over seconds, until the time is over; the warm-up does not count."""
+    speed = compute(question(small_config(), seconds=5.0), ticking())  # asks before each microbatch but the first two
+    assert speed.microbatches == 2 + 4
+    assert speed.samples_per_second == 3 * 6 / 6
+
+
+def test_a_model_that_cannot_be_built_is_an_error() -> None:
+    """One sentence, whatever a coordinator describes."""
+    crooked = small_config("reformer", options={"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]})
+    crooked.model.options["axial_pos_embds_dim"] = [1, 1]
+    speed = compute(question(crooked), ticking())
+    assert "axial" in speed.error
+    assert not speed.out_of_memory
+
+
+def test_a_random_batch_is_like_a_real_one() -> None:
+    """Framed, with as many labels as the run asks for, and an order to guess."""
+    batch = random_batch(small_config(), 200, SPECIAL, 3, np.random.default_rng(0))
+    assert batch.input_ids.shape == (3, 64)
+    assert batch.input_ids.max() < 200
+    assert len(batch.labels) == len(batch.label_positions) == 3 * round(0.15 * 62)
+    assert batch.sop_labels is not None
+    causal = random_batch(small_config("gpt2"), 200, SPECIAL, 3, np.random.default_rng(0))
+    assert len(causal.labels) == 3 * 63
+    assert causal.sop_labels is None
+    assert causal.token_type_ids is None
+
+
+def test_the_device_is_described() -> None:
+    """As the worker would say it."""
+    device = look(Look("cpu", 2))
+    assert (device.name, device.threads, device.error) == ("cpu (2 threads)", 2, "")
+    assert isinstance(device, Device)
+
+
+def test_memory_that_does_not_suffice_for_the_swarm_is_a_warning() -> None:
+    """The helper computed, but a peer also holds the optimizer and averages."""
+    speed = Speed(samples_per_second=2.0, microbatches=3, parameters=300_000_000, peak_bytes=4 * GIB)
+    assert judge_speed(speed, 4, "the run's", 64 * GIB).verdict is OK
+    outcome = judge_speed(speed, 4, "the run's", 8 * GIB)
+    assert outcome.verdict is WARNING
+    assert outcome.data["needed_bytes"] > 8 * GIB
+
+
+def test_one_sample_that_does_not_fit_needs_another_machine() -> None:
+    """No advice that cannot be followed."""
+    outcome = judge_speed(Speed(error="cannot allocate", out_of_memory=True), 1, "the run's", GIB)
+    assert outcome.verdict is FAILED
+    assert "--microbatch" not in outcome.remedy

@@ -1,0 +1,91 @@
+"""Whom a group does without.
+
+What one process finds out and another is told.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+
+import pytest
+
+from peer.reduction.findings import (
+    ACCUSED_S,
+    MOST_ACCUSED,
+    MOST_DETAIL_CHARS,
+    MOST_WAITING,
+    Accusations,
+    Finding,
+    Findings,
+    outvoted,
+    read_accused,
+)
+
+
+def test_findings_come_from_another_process_in_order() -> None:
+    """All that was said before a process ended can be taken once."""
+    findings, context = Findings(), mp.get_context("fork")
+    said = [Finding("a", "parts", "sent rubbish"), Finding("b", "gradient", "sent too much")]
+
+    def find() -> None:
+        for finding in said:
+            findings.tell(finding)
+
+    process = context.Process(target=find)
+    process.start()
+    process.join()
+    assert findings.take() == said
+    assert findings.take() == []
+
+
+def test_what_nobody_takes_is_bounded() -> None:
+    """Who tells never waits; long details are cut, and what does not fit is dropped."""
+    findings = Findings()
+    for _ in range(10 * MOST_WAITING):
+        findings.tell(Finding("a" * 1000, "parts", "b" * 10_000))
+    taken = findings.take()
+    assert len(taken) == MOST_WAITING
+    assert len(taken[0].detail) == MOST_DETAIL_CHARS
+    findings.tell(Finding("a", "parts", "again"))
+    assert len(findings.take()) == 1
+
+
+PEERS = ["keeper", "alice", "bob", "mallory"]
+
+
+def test_who_was_caught_is_accused_for_a_time() -> None:
+    """Those caught last, if there are many; nobody for ever."""
+    now = [0.0]
+    accusations = Accusations(lambda: now[0])
+    for number in range(MOST_ACCUSED + 1):
+        accusations.accuse(f"peer {number}")
+    accusations.accuse("peer 1")
+    assert accusations.current() == [f"peer {number}" for number in (*range(2, MOST_ACCUSED + 1), 1)]
+    now[0] = ACCUSED_S
+    assert accusations.current() == []
+
+
+@pytest.mark.parametrize("declared", [None, "mallory", {"mallory": 1}, [["mallory"]], [7], ["x"] * 9, ["x" * 101]])
+def test_what_is_no_accusation_accuses_nobody(declared: object) -> None:
+    """Whatever another peer sends."""
+    assert read_accused(declared) == frozenset()
+
+
+@pytest.mark.parametrize(("accusers", "is_out"), [([], False), (["alice"], False), (["alice", "keeper"], True)])
+def test_most_of_the_others_must_have_caught_it(accusers: list[str], is_out: bool) -> None:
+    """One word against another's leads to nothing."""
+    accused = [{"mallory"} if peer in accusers else set() for peer in PEERS]
+    assert outvoted(PEERS, PEERS, accused, [False] * 4) == [False, False, False, is_out]
+
+
+def test_a_member_has_one_voice_and_none_about_itself() -> None:
+    """However many devices it has in the group."""
+    peers, members = ["m1", "m2", "m3", "a", "b"], ["mallory"] * 3 + ["alice", "bob"]
+    assert not any(outvoted(peers, members, [{"a"}] * 3 + [set(), set()], [False] * 5))
+    assert outvoted(peers, members, [set()] * 3 + [{"m1"}] * 2, [False] * 5) == [True, *[False] * 4]
+
+
+def test_the_keeper_is_never_left_out() -> None:
+    """It is the operator's own."""
+    accused = [set(), {"keeper"}, {"keeper"}, {"keeper"}]
+    assert not any(outvoted(PEERS, PEERS, accused, [True, False, False, False]))

@@ -1,0 +1,125 @@
+"""What stands between senders and an average, over several rounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hivemind.averaging.partition import TensorPartContainer
+
+from peer.config.training import Averaging
+from peer.reduction.combine import Contribution
+from peer.reduction.guard import ReductionGuard, RoundGuard, norm_of
+from peer.reduction.screening import LEAST_ROUNDS
+
+SHAPES = [(6, 4), (8,)]
+NAMES = ["a", "b", "c"]
+
+
+def gradients(seed: int, size: float = 1.0) -> list[torch.Tensor]:
+    """One sender's, or an average."""
+    generator = torch.Generator().manual_seed(seed)
+    return [size * torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def begun(guard: ReductionGuard, own: list[torch.Tensor], weight: float, group: bytes = b"group") -> RoundGuard:
+    """A round in which this peer reduces everything, in parts of ten values and less."""
+    container = TensorPartContainer(own, [1.0], part_size_bytes=40)
+    of_round = guard.begin(group, b"")
+    of_round.set_up(NAMES, own, list(container._input_parts_by_peer[0]), weight)
+    return of_round
+
+
+def parts(of_tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """As a sender sends them: the matrix in three, the vector whole."""
+    return [*of_tensors[0].view(-1).split(10), of_tensors[1]]
+
+
+def reduced(of_round: RoundGuard, senders: list[list[torch.Tensor]], weights: list[float]) -> list[torch.Tensor]:
+    """All parts' averages."""
+    by_part = zip(*map(parts, senders), strict=True)
+    return [
+        of_round.combine(
+            index,
+            [Contribution(i, part, weight) for i, (part, weight) in enumerate(zip(brought, weights, strict=True))],
+        )
+        for index, brought in enumerate(by_part)
+    ]
+
+
+def test_honest_parts_are_averaged_as_they_are() -> None:
+    """By weight, bit by bit."""
+    senders = [gradients(seed) for seed in range(3)]
+    averages = reduced(begun(ReductionGuard(), senders[0], 2.0), senders, [2.0, 1.0, 1.0])
+    for average, *brought in zip(averages, *map(parts, senders), strict=True):
+        total = torch.zeros_like(brought[0])
+        for part, weight in zip(brought, [2.0, 1.0, 1.0], strict=True):
+            total.add_(part, alpha=weight)
+        assert torch.equal(average, total / 4.0)
+
+
+@pytest.mark.parametrize("size", [1e3, -1e3, 1e38])
+@pytest.mark.parametrize("own_weight", [0.0, 1.0])
+def test_an_enormous_gradient_is_named_and_counts_as_zeros(size: float, own_weight: float) -> None:
+    """At trainers, and at a keeper, once there is a history."""
+    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
+    for seed in range(LEAST_ROUNDS):
+        guard.accepted(b"", gradients(seed))
+    averages = reduced(begun(guard, senders[0], own_weight), senders, [1.0] * 3)
+    expected = [(first + second) / 3 for first, second in zip(parts(senders[0]), parts(senders[1]), strict=True)]
+    for average, without in zip(averages, expected, strict=True):
+        assert torch.allclose(average, without)
+    assert {(found.peer_id, found.kind) for found in guard.findings.take()} == {("c", "gradient")}
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30])
+def test_at_first_an_enormous_gradient_is_made_smaller(size: float) -> None:
+    """And nobody is named: the first gradients of a small tensor may differ as much among honest peers."""
+    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
+    averages = reduced(begun(guard, senders[0], 1.0), senders, [1.0] * 3)
+    assert all(norm_of(average) < 8 * norm_of(senders[0][0]) for average in averages)
+    assert not guard.findings.take()
+
+
+def test_a_keeper_of_two_trainers_measures_by_its_history() -> None:
+    """Before that it takes what comes, for it cannot tell which of the two is right."""
+    guard, large = ReductionGuard(), gradients(2, 1e3)
+    first = reduced(begun(guard, gradients(0), 0.0), [gradients(0), large], [1.0, 1.0])
+    assert norm_of(first[-1]) > 100
+    for seed in range(LEAST_ROUNDS):
+        guard.accepted(b"", gradients(seed))
+    later = reduced(begun(guard, gradients(0), 0.0), [gradients(0), large], [1.0, 1.0])
+    assert norm_of(later[-1]) < 4
+    assert [found.peer_id for found in guard.findings.take()] == ["b"]
+
+
+def test_weights_are_capped_by_name() -> None:
+    """What was published when the round began holds."""
+    guard = ReductionGuard()
+    guard.caps.publish({"a": 5.0}, 1.0)
+    of_round = begun(guard, gradients(0), 1.0)
+    assert [of_round.counted(index, 7.0) for index in range(3)] == [5.0, 1.0, 1.0]
+    assert of_round.counted(0, 2.0) == 2.0
+
+
+def test_who_was_refused_is_out_of_the_groups_other_half_only() -> None:
+    """The next group begins anew."""
+    guard = ReductionGuard()
+    guard.begin(b"group", b".images").refused.add("b")
+    assert guard.begin(b"group", b"").refused == {"b"}
+    assert guard.begin(b"another", b"").refused == set()
+
+
+def test_centred_clipping_begins_from_the_last_average() -> None:
+    """A sender that is ten times too large moves it by a radius of the usual norm, divided by the root of its share."""
+    guard = ReductionGuard(averaging=Averaging(aggregation="centered_clipping", clipping_iterations=1))
+    last = gradients(0)
+    for _ in range(LEAST_ROUNDS):
+        guard.accepted(b"", last)
+    attack = [3.0 * tensor for tensor in last]
+    averages = reduced(begun(guard, last, 1.0), [last, last, attack], [1.0] * 3)
+    for average, centre in zip(averages, parts(last), strict=True):
+        assert norm_of(average - centre) <= 2.0 * norm_of(centre) / math.sqrt(3) * 2
+    mean = reduced(begun(ReductionGuard(), last, 1.0), [last, last, attack], [1.0] * 3)
+    assert norm_of(averages[-1] - last[1]) <= norm_of(mean[-1] - last[1]) + 1e-6

@@ -1,0 +1,109 @@
+"""When layers are worth a try to be compiled.
+
+Which device `--device` means, on machines with and without GPUs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from auth.errors import ConfigError
+from peer.runtime.devices import CompileMode, Stay, Trial, check_device_name, gpu_numbers, pick_device, worth_trying
+
+
+def test_cpu_is_always_there() -> None:
+    """`--device cpu` gives the CPU on every machine."""
+    assert pick_device("cpu", gpus=3, tpu=True, mps=True) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tpu", "mps", "device"),
+    [
+        (0, False, False, "cpu"),
+        (1, False, False, "cuda:0"),
+        (3, False, False, "cuda:0,1,2"),
+        (0, False, True, "mps"),
+        (1, False, True, "cuda:0"),
+        (1, True, False, "tpu"),
+    ],
+)
+def test_auto_takes_the_best_device(gpus: int, tpu: bool, mps: bool, device: str) -> None:
+    """`--device auto` never fails, and takes all GPUs."""
+    assert pick_device("auto", gpus, tpu, mps) == device
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("cuda", "cuda:0,1,2,3"), ("cuda:1", "cuda:1"), ("cuda:2,0", "cuda:0,2"), ("cuda:3,3", "cuda:3")],
+)
+def test_gpus_can_be_chosen(name: str, device: str) -> None:
+    """All of them, or those whose numbers are given, each once."""
+    assert pick_device(name, gpus=4, tpu=True) == device
+
+
+@pytest.mark.parametrize("name", ["tpu", "jax"])
+def test_jax_is_taken_where_it_is_asked_for(name: str) -> None:
+    """Whether it finds a device is seen when it starts."""
+    assert pick_device(name, gpus=1, tpu=False) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "sentence"),
+    [
+        ("cuda", 0, "`--device cuda`: PyTorch finds no GPU here; use `--device cpu`"),
+        ("cuda:1", 0, "`--device cuda:1`: PyTorch finds no GPU here"),
+        ("cuda:1", 1, "`--device cuda:1`: there is no GPU 1 here; only `cuda:0` is."),
+        ("cuda:0,5", 3, "there is no GPU 5 here; `cuda:0` to `cuda:2` are."),
+        ("mps", 1, "`--device mps`: PyTorch finds no Apple GPU here; use `--device cpu`."),
+    ],
+)
+def test_a_missing_device_is_one_clear_error(name: str, gpus: int, sentence: str) -> None:
+    """Who asks for what is not there reads what is."""
+    with pytest.raises(ConfigError) as raised:
+        pick_device(name, gpus, tpu=False)
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["abacus", "cuda:", "cuda:x", "cuda:0,", "cuda:-1", "cuda: 1", "cpu:0", "", "cuda:99999"]
+)
+def test_what_no_machine_has_is_one_clear_error(name: str) -> None:
+    """The error names what was asked for and what is allowed; the command says it before anything starts."""
+    for check in check_device_name, lambda name: pick_device(name, gpus=1, tpu=False):
+        with pytest.raises(ConfigError, match=r"must be auto, cpu, cuda, mps, tpu or jax; `cuda:1`"):
+            check(name)
+
+
+def test_names_that_list_no_gpu_have_no_numbers() -> None:
+    """Neither `cuda`, which means all of them, nor another device."""
+    assert gpu_numbers("cuda:2,0,2") == (0, 2)
+    assert gpu_numbers("cuda") == gpu_numbers("cpu") == ()
+
+
+LONG = Stay(steps_left=10_000, hours=None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "on_gpus", "stay", "wanted", "reason"),
+    [
+        ("auto", True, LONG, True, ""),
+        ("auto", True, Stay(10_000, hours=8.0), True, ""),
+        ("auto", False, LONG, False, "no GPU"),
+        ("auto", True, Stay(50, hours=None), False, "only 50 steps left"),
+        ("auto", True, Stay(10_000, hours=0.5), False, "short"),
+        ("on", False, Stay(1, hours=0.1), True, "--compile on"),
+        ("off", True, LONG, False, "--compile off"),
+    ],
+)
+def test_it_has_to_pay_off(mode: CompileMode, on_gpus: bool, stay: Stay, wanted: bool, reason: str) -> None:
+    """Unasked only on GPUs, for long enough; what was asked for is done."""
+    found, why = worth_trying(mode, on_gpus, stay)
+    assert found is wanted
+    assert reason in why
+
+
+def test_a_little_faster_is_not_enough() -> None:
+    """Compiled layers are kept for five percent and more."""
+    assert Trial(plain_s=1.0, compile_s=60.0, compiled_s=0.9).pays
+    assert not Trial(plain_s=1.0, compile_s=0.0, compiled_s=0.97).pays
+    assert not Trial(plain_s=1.0, compile_s=0.0, compiled_s=1.2).pays

@@ -1,0 +1,81 @@
+"""What a person is told of versions."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from auth.errors import ConfigError, VersionError
+from peer.config.run import RunConfig
+from peer.runtime.software import DISTRIBUTION, install_commands, update_command
+from peer.runtime.version import require_understood, software_version, update_notice
+
+ADDRESS = "https://run.example/software/manyhands_swarm-99.0-py3-none-any.whl#sha256=" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "told"),
+    [
+        ("0.2.0", "0.1.0", True),
+        ("0.10.0", "0.9.0", True),
+        ("0.1.0", "0.1.0", False),
+        ("0.1.0", "0.2.0", False),
+        ("", "0.1.0", False),
+        ("unknown", "0.1.0", False),
+        ("0.2.0", "unknown", False),
+        ("9" * 40, "0.1.0", False),
+        ("1.0\x1b[2J", "0.1.0", False),
+    ],
+)
+def test_a_newer_version_is_told_and_nothing_else(theirs: str, ours: str, told: bool) -> None:
+    """What a coordinator says is compared as a version, and not shown if it is none."""
+    notice = update_notice(theirs, ours, "")
+    assert (notice is not None) is told
+    assert notice is None or (f"manyhands {theirs}" in notice and f"you have {ours}" in notice)
+
+
+def test_the_notice_has_the_command_that_updates() -> None:
+    """It brings this very environment up to date from the run, by the digest that the coordinator gave."""
+    notice = update_notice("99.0", "0.1.0", ADDRESS)
+    assert notice is not None
+    assert notice.endswith(f": {update_command(ADDRESS)}")
+    assert update_command(ADDRESS) == " && ".join(install_commands(ADDRESS, sys.prefix))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        ADDRESS.replace("https", "file"),
+        ADDRESS.replace("run.example", "run.example;reboot"),
+        ADDRESS.replace("run.example", "$(reboot)"),
+        ADDRESS.replace("99.0", "99.0'"),
+        ADDRESS.replace("99.0", "../x"),
+        ADDRESS.removesuffix("0"),
+        ADDRESS + "\x1b[2J",
+        ADDRESS + "\n",
+        "https://" + "x" * 3000 + ADDRESS.removeprefix("https://"),
+    ],
+)
+def test_an_address_that_is_none_is_not_shown(address: str) -> None:
+    """No coordinator puts a command of its own together: then the page about taking part is named."""
+    notice = update_notice("99.0", "0.1.0", address)
+    assert notice is not None
+    assert notice.endswith("the run's page about taking part says how.")
+
+
+def test_this_program_knows_its_version() -> None:
+    """The one that is installed."""
+    assert software_version() == version(DISTRIBUTION)
+
+
+def test_a_run_that_needs_the_newer_version_says_so() -> None:
+    """A setting that this program does not know is the coordinator's newer version, if it has one, else a mistake."""
+    require_understood(RunConfig().to_json(), "99.0", ADDRESS)
+    strange = '{"run": {"surprise": 1}}'
+    with pytest.raises(VersionError, match=r"needs a newer version.*run\.surprise.*manyhands 99\.0.*sha256sum"):
+        require_understood(strange, "99.0", ADDRESS)
+    with pytest.raises(ConfigError, match=r"run\.surprise"):
+        require_understood(strange, software_version(), ADDRESS)

@@ -1,0 +1,127 @@
+"""How much of a claim is counted, and what the keeper credits.
+
+What rounds show of claims; how the course uses it is in test_peer_course.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from peer.swarm.credit import FALSE_ROUNDS, REMEMBERED_STEPS, Allowances, CreditBook, FalseClaims, is_inflated
+from peer.swarm.records import KnownPeer, PeerRecord
+
+RECORD = PeerRecord(token="jwt", step=3, samples=10, rate=1.0, time=1.0, training=True, client_mode=False)
+
+BAD = KnownPeer("bad", "mallory", "d", "trainer", RECORD)
+
+
+def ended(claims: FalseClaims, weights: dict[str, float]) -> None:
+    """A round that brought these weights, and was full."""
+    claims.round_ended([BAD], weights, Allowances(target=10), short=False)
+
+
+def test_refused_parts_are_not_counted_until_some_were_taken() -> None:
+    """One bad round may be an accident: who brings good parts again is counted again."""
+    claims = FalseClaims()
+    claims.parts_refused(["bad"])
+    ended(claims, {"good": 10.0})
+    assert claims.refused == {"bad"}
+    ended(claims, {"good": 10.0, "bad": 1.0})
+    assert claims.refused == frozenset()
+
+
+def test_after_refusals_in_two_rounds_it_is_not_counted_any_more() -> None:
+    """What it brings is averaged all the same, but no step begins because of it."""
+    claims = FalseClaims()
+    for _ in range(FALSE_ROUNDS):
+        claims.parts_refused(["bad"])
+        ended(claims, {"bad": 4.0})
+    assert claims.refused == {"bad"}
+
+
+@pytest.mark.parametrize(("brought", "missing"), [(10.0, {}), (9.0, {"bad": 1}), (1.0, {"bad": 9})])
+def test_only_samples_that_were_not_brought_are_missing(brought: float, missing: dict[str, int]) -> None:
+    """A peer that brings all it is believed to have owes nothing, though the round was short."""
+    claims = FalseClaims()
+    claims.round_ended([BAD], {"bad": brought}, Allowances(target=10), short=True)
+    assert claims.missing == missing
+    claims.step_began()
+    assert claims.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("named", "inflated"),
+    [(10.0, False), (40.0, False), (41.0, False), (101.0, True), (1e30, True), (math.nan, False)],
+)
+def test_an_inflated_weight_is_above_cap_and_record(named: float, inflated: bool) -> None:
+    """Above only one of them it may be a newcomer's, or one computed since the record."""
+    assert is_inflated(named, cap=100.0, claimed=10, most_claimed=800) is inflated
+    assert not is_inflated(named, cap=1e40, claimed=10, most_claimed=800)
+    assert not is_inflated(named, cap=100.0, claimed=800, most_claimed=800)
+
+
+def peer(peer_id: str, samples: int, member: str = "") -> KnownPeer:
+    """A trainer that claims so many samples."""
+    record = PeerRecord(token="jwt", step=3, samples=samples, rate=1.0, time=1.0, training=True, client_mode=False)
+    return KnownPeer(peer_id, member or peer_id, peer_id, "trainer", record)
+
+
+def test_many_devices_of_a_member_count_as_one_newcomer() -> None:
+    """Ten new devices of one person do not fill a batch that two of two would not."""
+    allowances = Allowances(target=100, share=0.25)
+    assert allowances.counted([peer(f"d{index}", 25, "crowd") for index in range(10)]) == 25
+    assert allowances.counted([peer("a", 25), peer("b", 25)]) == 50
+
+
+def test_credited_devices_of_a_member_add_up() -> None:
+    """What the keeper saw each bring is believed of all of them together."""
+    allowances = Allowances(target=100, share=0.25, credits={"d1": 30, "d2": 20})
+    assert allowances.counted([peer("d1", 40, "crowd"), peer("d2", 30, "crowd")]) == 70
+    assert allowances.counted([peer("d1", 90, "crowd"), peer("d2", 90, "crowd"), peer("new", 90, "crowd")]) == 100
+
+
+def test_no_weight_is_cut_below_what_was_counted() -> None:
+    """Together the caps of a member's devices leave at least what the view counted of them, whoever brings how much."""
+    crowd = [peer("d1", 40, "crowd"), peer("d2", 0, "crowd"), peer("d3", 10, "crowd")]
+    for brought_before in ({}, {"d1": 30}, {"d2": 60, "d3": 5}):
+        allowances = Allowances(target=100, share=0.25, credits=brought_before)
+        caps = allowances.weight_caps([*crowd, peer("other", 25)])
+        brought = sum(min(device.record.samples, caps[device.peer_id]) for device in crowd)
+        assert brought >= allowances.counted(crowd)
+        assert caps["other"] == allowances.newcomers_cap == 50
+
+
+def test_a_device_whose_record_is_old_has_its_equal_share() -> None:
+    """It may have computed much since; and nobody gets more than twice the member's allowance by it."""
+    allowances = Allowances(target=100, share=0.25)
+    caps = allowances.weight_caps([peer("d1", 20, "pair"), peer("d2", 0, "pair")])
+    assert caps == {"d1": 50.0, "d2": 25.0}
+
+
+def test_whose_parts_were_refused_is_not_counted() -> None:
+    """However much it claims."""
+    allowances = Allowances(target=100, refused=frozenset({"bad"}))
+    assert allowances.counted([peer("bad", 50), peer("good", 20)]) == 20
+
+
+def test_credit_is_what_was_brought_to_the_last_steps() -> None:
+    """The most of them; what was long ago is forgotten, and who brought little is not named."""
+    book = CreditBook()
+    book.take({"fast": 30.0, "slow": 3.0}, 10.0, lambda _: 100.0)
+    book.take({"fast": 10.0, "slow": 3.0}, 20.0, lambda _: 100.0)
+    assert (book.usual_s, book.credits_above(5.0)) == (15.0, {"fast": 30})
+    for _ in range(REMEMBERED_STEPS):
+        book.take({"slow": 3.0}, 10.0, lambda _: 100.0)
+    assert book.credits_above(0.0) == {"slow": 3}
+
+
+@pytest.mark.parametrize(
+    ("weight", "credit"), [(1e9, {"liar": 20}), (-5.0, {}), (math.nan, {}), (math.inf, {"liar": 20})]
+)
+def test_no_weight_is_credited_beyond_twice_what_was_allowed(weight: float, credit: dict[str, int]) -> None:
+    """So whoever names any weight that it likes gains a little with each step, not all with the first."""
+    book = CreditBook()
+    book.take({"liar": weight}, 10.0, lambda _: 10.0)
+    assert book.credits_above(0.0) == credit

@@ -1,0 +1,106 @@
+"""The watch over a peer's node, with real processes; nodes in their places are in tests/system/test_ways.py."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import time
+from collections.abc import Iterator
+
+import hivemind
+import psutil
+import pytest
+from hivemind.dht.node import DHTNode
+from hivemind.utils import MPFuture
+
+from auth.errors import SwarmError
+from peer.swarm.dht import SILENT_LOOKS, Node, NodeWatch, call_daemon
+from tests.support.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+
+
+@pytest.fixture
+def dht() -> Iterator[hivemind.DHT]:
+    """A swarm's node of its own."""
+    node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
+    family = [psutil.Process(node.pid), *psutil.Process(node.pid).children()]
+    yield node
+    for process in family:
+        if process.is_running():
+            process.kill()
+    MPFuture.reset_backend()  # who is killed may hold its lock, for which every later node would wait
+
+
+def daemon_of(dht: hivemind.DHT) -> psutil.Process:
+    """Its p2p daemon, a child of the DHT's process."""
+    (daemon,) = psutil.Process(dht.pid).children()
+    return daemon
+
+
+@pytest.mark.parametrize("victim", ["p2p daemon", "DHT process"])
+def test_a_process_that_dies_is_told_once(dht: hivemind.DHT, victim: str) -> None:
+    """By its name, as soon as it is gone."""
+    told: list[SwarmError] = []
+    watch = NodeWatch(dht, (), told.append, time.time)
+    process = daemon_of(dht) if victim == "p2p daemon" else psutil.Process(dht.pid)
+    process.kill()
+    wait_until("the watch has told of the DHT's end", lambda: told)
+    watch.stop()
+    assert [victim in str(lost) for lost in told] == [True]
+
+
+def test_a_process_that_dies_while_it_is_looked_at_is_told(dht: hivemind.DHT, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there, and a moment later it is not: the watch must not end over it."""
+
+    def status(process: psutil.Process) -> str:
+        raise psutil.NoSuchProcess(process.pid)
+
+    told: list[SwarmError] = []
+    watch = NodeWatch(dht, (), told.append, time.time)
+    monkeypatch.setattr(psutil.Process, "status", status)
+    wait_until("the watch has told of the DHT's end or has ended", lambda: told or not watch._thread.is_alive())
+    watch.stop()
+    assert len(told) == 1
+
+
+def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT) -> None:
+    """A daemon that lives and answers nothing is lost, too, after a while; until then nobody calls it alive."""
+    moments = itertools.count()
+    watch = NodeWatch(dht, (), lambda _lost: None, lambda: next(moments))
+    first = watch.heard_at
+    wait_until("the watch has heard of the DHT again", lambda: watch.heard_at > first)
+    watch.stop()
+    daemon_of(dht).suspend()
+    looks = [watch.look() for _ in range(SILENT_LOOKS)]  # what it was asked before may still be answered
+    heard_at = watch.heard_at
+    looks += [watch.look() for _ in range(SILENT_LOOKS)]
+    assert watch.heard_at == heard_at
+    assert looks[0] is None
+    assert "has not answered" in str(looks[-1])
+
+
+def test_an_answer_that_is_waited_for_is_not_collected(dht: hivemind.DHT) -> None:
+    """Neither asyncio nor hivemind hold its task: the daemon would seem silent for as long as nobody asks again."""
+    daemon = daemon_of(dht)
+    daemon.suspend()
+    answer = dht.run_coroutine(call_daemon, return_future=True)
+    dht.run_coroutine(collect_garbage)
+    daemon.resume()
+    answer.result(timeout=PATIENCE_S)
+
+
+async def collect_garbage(_dht: hivemind.DHT, _node: DHTNode) -> None:
+    """In the DHT's process, once the question is on its way."""
+    await asyncio.sleep(1.0)
+    gc.collect()
+
+
+def test_a_node_that_is_shut_down_is_not_missed(dht: hivemind.DHT) -> None:
+    """Who leaves stops looking first."""
+    told: list[SwarmError] = []
+    watch = NodeWatch(dht, (), told.append, time.time)
+    watch.stop()
+    dht.shutdown()
+    assert told == []

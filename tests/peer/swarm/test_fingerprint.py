@@ -1,0 +1,73 @@
+"""Sketches tell equal parameters from different ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peer.swarm.fingerprint import DRIFT_TOLERANCE, MAX_SKETCH_SIZE, SKETCH_SIZE, drifted, sketch_of
+
+
+def parameters(tensors: int = 3) -> list[torch.Tensor]:
+    """Some parameters, always the same."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(20, 30, generator=generator) for _ in range(tensors)]
+
+
+def test_equal_parameters_have_equal_sketches() -> None:
+    """The same bits give the same sketch, on every machine and in every process."""
+    assert sketch_of(parameters()) == sketch_of(parameters())
+    assert not drifted(sketch_of(parameters()), sketch_of(parameters()))
+
+
+def test_every_value_counts_once_with_its_sign() -> None:
+    """A tensor of one value is that value or its opposite; without tensors there are only zeros."""
+    assert {abs(value) for value in sketch_of([torch.full((1,), 3.0)] * SKETCH_SIZE)} == {3.0}
+    assert sketch_of([]) == (0.0,) * SKETCH_SIZE
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_learning_step_apart_is_drift(seed: int) -> None:
+    """Parameters that differ by a typical step (a hundredth of their size) are told apart."""
+    generator = torch.Generator().manual_seed(seed)
+    moved = [tensor + 0.01 * torch.randn(tensor.shape, generator=generator) for tensor in parameters()]
+    assert drifted(sketch_of(moved), sketch_of(parameters()))
+
+
+def test_rounding_is_no_drift() -> None:
+    """What other hardware's rounding changes stays below the tolerance."""
+    rounded = [tensor * (1 + 0.01 * DRIFT_TOLERANCE) for tensor in parameters()]
+    assert not drifted(sketch_of(rounded), sketch_of(parameters()))
+
+
+def test_swapped_values_are_drift() -> None:
+    """Sums that happen to agree do not hide a permutation: each value has its own sign."""
+    flipped = [tensor.flip(0) for tensor in parameters()]
+    assert drifted(sketch_of(flipped), sketch_of(parameters()))
+
+
+def test_missing_sketch_says_nothing() -> None:
+    """Without the keeper's sketch nobody discards its state."""
+    assert not drifted(sketch_of(parameters()), ())
+    assert not drifted((), sketch_of(parameters()))
+
+
+def test_many_tensors_fit_into_a_record() -> None:
+    """A model with more tensors than projections still has a sketch of bounded size."""
+    assert len(sketch_of(parameters(tensors=100))) == SKETCH_SIZE
+
+
+def test_other_moments_are_drift() -> None:
+    """The optimizer's state is part of a state, however small its numbers are beside the parameters."""
+    moments = [tensor * 1e-9 for tensor in parameters() for _ in range(3)]
+    other = [moment * (2.0 if index == 1 else 1.0) for index, moment in enumerate(moments)]
+    assert not drifted(sketch_of(parameters(), moments), sketch_of(parameters(), moments))
+    assert drifted(sketch_of(parameters(), other), sketch_of(parameters(), moments))
+    assert len(sketch_of(parameters(), moments * 4)) <= MAX_SKETCH_SIZE
+
+
+def test_a_sketch_of_enormous_numbers_equals_no_other() -> None:
+    """Whatever overflows is different, and not within a tolerance of anything."""
+    own = sketch_of(parameters())
+    assert drifted(own, (1e308,) * SKETCH_SIZE)
+    assert drifted((1e308,) * SKETCH_SIZE, own)

@@ -1,0 +1,211 @@
+"""How long a state may take to come; real swarms are in tests/system.
+
+How many joiners a donor serves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+import torch
+from hivemind.compression import serialize_torch_tensor
+from hivemind.proto import averaging_pb2
+from hivemind.utils import MSGPackSerializer
+from hivemind.utils.streaming import split_for_streaming
+
+from auth.errors import SwarmError
+from peer.network.least_rate import PATIENCE_S
+from peer.network.traffic import Traffic
+from peer.swarm import state as state_sharing
+from peer.swarm.state import AT_ONCE, HUNG_S, OF_ONE_MEMBER, STALLED_S, Donations, SwarmStateAverager
+from tests.support.clocks import Clock
+
+
+def test_a_few_are_served_and_the_others_come_back() -> None:
+    """Who finds no place finds one when a download has ended."""
+    donations = Donations(Clock())
+    under_way = [donations.begin(f"member {n}") for n in range(AT_ONCE)]
+    assert None not in under_way
+    assert donations.begin("late") is None
+    first = under_way[0]
+    assert first is not None
+    donations.end(first)
+    donations.end(first)  # a second time changes nothing
+    assert donations.begin("late") is not None
+    assert donations.begin("later") is None
+
+
+def test_one_member_cannot_hold_all_places() -> None:
+    """However many devices it has."""
+    donations = Donations(Clock())
+    assert [donations.begin("ada") is not None for _ in range(AT_ONCE)] == [True] * OF_ONE_MEMBER + [False] * (
+        AT_ONCE - OF_ONE_MEMBER
+    )
+    assert donations.begin("grace") is not None
+
+
+def test_who_takes_nothing_loses_its_place() -> None:
+    """Its download ends with the next part, if that is ever taken; one that goes on keeps its place."""
+    clock = Clock()
+    donations = Donations(clock, at_once=2)
+    stalled, moving = donations.begin("ada"), donations.begin("grace")
+    assert stalled is not None
+    assert moving is not None
+    clock.now += STALLED_S - 1
+    assert donations.goes_on(moving)
+    clock.now += 1
+    assert donations.begin("late") is not None
+    assert not donations.goes_on(stalled)
+    assert donations.goes_on(moving)
+
+
+STATE = [torch.arange(60_000, dtype=torch.float32), torch.ones(7)]
+
+
+class Process:
+    """The averager's process as its parent sees it: `after` so many looks it has the state; it may move until then."""
+
+    def __init__(self, clock: Clock, after: int, moves: bool) -> None:
+        self.looks, self.after, self.clock, self.moves = 0, after, clock, moves
+        self.averager = SimpleNamespace(
+            _outer_pipe=self, _clock=self.look, _moves=multiprocessing.Value("q", 0), is_downloading=False
+        )
+        self.future: Any = None
+        self.was_downloading = False
+
+    def send(self, message: tuple[str, list[Any], dict[str, Any]]) -> None:
+        self.future = message[2]["future"]
+
+    def look(self) -> float:
+        """The parent asks for the time each time it has looked in vain: a minute has passed."""
+        self.looks += 1
+        self.clock.now += 60.0
+        self.averager._moves.value += self.moves
+        self.was_downloading |= self.averager.is_downloading
+        if self.looks == self.after:
+            self.future.set_result(("keeper", {"epoch": 7}, STATE))
+        return self.clock.now
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks that follow each other at once."""
+    monkeypatch.setattr(state_sharing, "LOOK_S", 0.001)
+
+
+async def test_a_download_that_makes_progress_is_waited_for() -> None:
+    """However long it takes; and meanwhile others can see that this peer waits for a state."""
+    process = Process(Clock(), after=500, moves=True)
+    assert SwarmStateAverager._download(process.averager, []) == ("keeper", {"epoch": 7}, STATE)  # type: ignore[arg-type]
+    assert process.was_downloading
+    assert not process.averager.is_downloading
+
+
+async def test_a_process_that_hangs_is_not_waited_for() -> None:
+    """An averager whose process neither asks a donor nor receives anything is an error, with a sentence."""
+    clock = Clock()
+    process = Process(clock, after=0, moves=False)
+    began_at = clock.now
+    with pytest.raises(SwarmError, match="hangs"):
+        SwarmStateAverager._download(process.averager, [])  # type: ignore[arg-type]
+    assert HUNG_S < clock.now - began_at < 3 * HUNG_S
+    assert not process.averager.is_downloading
+
+
+class Donor:
+    """Gives `STATE` in small messages, each after so many seconds; then ends, trickles for ever, or falls silent."""
+
+    def __init__(self, clock: Clock, seconds: float, then: Literal["ends", "trickles", "silent"]) -> None:
+        self.clock, self.seconds, self.then = clock, seconds, then
+        self.given = 0
+
+    async def rpc_download_state(self, _: averaging_pb2.DownloadRequest) -> AsyncIterator[averaging_pb2.DownloadData]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[averaging_pb2.DownloadData]:
+        metadata = MSGPackSerializer.dumps({"epoch": 7})
+        for tensor in STATE:
+            for part in split_for_streaming(serialize_torch_tensor(tensor), 1 << 14):
+                self.clock.now += self.seconds
+                self.given += 1
+                yield averaging_pb2.DownloadData(tensor_part=part, metadata=metadata)
+                metadata = b""
+        if self.then == "silent":
+            await asyncio.Event().wait()
+        while self.then == "trickles":
+            self.clock.now += self.seconds
+            self.given += 1
+            yield averaging_pb2.DownloadData(metadata=MSGPackSerializer.dumps({}))
+
+
+async def download(donor: Donor) -> tuple[Any, list[torch.Tensor]] | None:
+    """What a peer gets of that donor."""
+    averager = SimpleNamespace(
+        _clock=donor.clock,
+        _moves=multiprocessing.Value("q", 0),
+        _most_bytes=lambda: 1 << 30,
+        _p2p=None,
+        _traffic=Traffic(),
+        get_stub=lambda *_, **__: donor,
+        prefix="",
+        serializer=MSGPackSerializer,
+    )
+    found: tuple[Any, list[torch.Tensor]] | None = await SwarmStateAverager._download_from(averager, "donor")  # type: ignore[arg-type]
+    assert averager._moves.value >= donor.given
+    return found
+
+
+@pytest.mark.parametrize(("own", "donor_role"), [("keeper", "trainer"), ("trainer", "keeper")])
+async def test_one_slow_donor_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, own: str, donor_role: str
+) -> None:
+    """Who may be a liar is left for others, whatever its name; the keeper, whom trainers ask, is waited for."""
+    monkeypatch.setattr(state_sharing, "QUICK_S", 0.1)
+    asked = []
+
+    async def download_from(donor: str) -> tuple[Any, list[torch.Tensor]] | None:
+        asked.append(donor)
+        await asyncio.sleep(2.0 if donor == "A liar" else 0.0)
+        return {"epoch": 7}, STATE
+
+    async def with_role(_: frozenset[str]) -> list[Any]:
+        return [SimpleNamespace(to_base58=lambda name=name: name, name=name) for name in ("A liar", "honest")]
+
+    averager = SimpleNamespace(
+        access=SimpleNamespace(donor_roles=frozenset({donor_role})),
+        directory=SimpleNamespace(with_role=with_role),
+        peer_id=SimpleNamespace(to_base58=lambda: own),
+        _download_from=lambda donor: download_from(donor.name),
+    )
+    monkeypatch.setattr("random.shuffle", lambda names: None)
+    found: asyncio.Future[Any] = asyncio.Future()
+    await SwarmStateAverager._load_state_from_peers(averager, found)  # type: ignore[arg-type]
+    assert found.result()[0] == ("honest" if own == "keeper" else "A liar")
+
+
+async def test_a_slow_donors_state_is_taken() -> None:
+    """A donor may be as slow as the least rate."""
+    found = await download(Donor(Clock(), seconds=1.9, then="ends"))
+    assert found is not None
+    assert found[0] == {"epoch": 7}
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(STATE, found[1], strict=True))
+
+
+async def test_a_donor_that_trickles_is_left() -> None:
+    """For ever a few bytes a second, below the number that would be too many: the next donor is asked."""
+    donor = Donor(Clock(), seconds=1.0, then="trickles")
+    assert await download(donor) is None
+    assert donor.given < 3 * PATIENCE_S
+
+
+async def test_a_donor_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the end of its state no more comes, and the line stays open."""
+    monkeypatch.setattr(state_sharing, "PATIENCE_S", 0.01)
+    donor = Donor(Clock(), seconds=0.0, then="silent")
+    assert await download(donor) is None
+    assert donor.given > 1

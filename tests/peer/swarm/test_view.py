@@ -1,0 +1,373 @@
+"""Where the swarm is, as its peers' records tell it: what is believed, and who is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.swarm.credit import Allowances
+from peer.swarm.fingerprint import Sketch
+from peer.swarm.records import Beacon, Course, KnownPeer, nearest_step
+from peer.swarm.view import (
+    MEETING_S,
+    SwarmView,
+    agreed_step,
+    beacon_of,
+    claim_of,
+    steps_by_member,
+    training,
+    view_swarm,
+)
+from tests.support.peer_records import SOUND, TARGET, Scene, peers, record
+
+FALSE = (2.0,) * 32
+
+
+def keeper(
+    step: int,
+    *,
+    era: int = 0,
+    time: float = 1.0,
+    age_s: float = 0.0,
+    usual_s: float = 0.0,
+    credit: dict[str, int] | None = None,
+    sketch: Sketch = (),
+) -> KnownPeer:
+    """The keeper, whose record is a beacon."""
+    course = Course(age_s=age_s, usual_s=usual_s, credits=credit or {})
+    item = record(step, time=time).model_copy(update={"course": course, "sketch": sketch, "era": era})
+    return KnownPeer("keeper", "keeper", "k", "keeper", item)
+
+
+def test_the_newest_keepers_record_is_the_beacon() -> None:
+    """The era counts first, then the step, then the time; whoever is no keeper in training says nothing."""
+    newest = keeper(3, era=1, time=2.0, usual_s=5.0, sketch=SOUND)
+    older = [keeper(9, time=9.0), keeper(2, era=1, time=9.0), keeper(3, era=1, time=1.0)]
+    liar = KnownPeer("liar", "liar", "l", "trainer", keeper(60, era=9).record)
+    idle = KnownPeer("idle", "keeper", "k2", "keeper", keeper(70, era=9).record.model_copy(update={"training": False}))
+    others = [*peers(record(step=50, time=50.0)), *peers(record(step=50), role="keeper"), liar, idle]
+    assert beacon_of([*older, newest, *others]) == Beacon(3, SOUND, 2.0, Course(age_s=0.0, usual_s=5.0, credits={}), 1)
+    assert beacon_of(others) is None
+
+
+def view_of(known: list[KnownPeer]) -> SwarmView:
+    """The view of a peer that has seen nothing before and believes everything that is claimed."""
+    beacons = [peer for peer in known if peer.record.course is not None]
+    beacon = None
+    if beacons and beacons[0].record.course is not None:
+        beacon = Beacon(beacons[0].record.step, beacons[0].record.sketch, 1.0, beacons[0].record.course)
+    step = nearest_step(agreed_step(steps_by_member(training(known))), beacon, beacon)
+    return view_swarm(known, step, beacon, Allowances(target=1000))
+
+
+def test_samples_of_the_current_step_add_up() -> None:
+    """Samples of peers at the swarm's step count; those of a peer that lags do not."""
+    view = view_of([*peers(record(samples=10), record(samples=5), record(step=2, samples=99))])
+    assert (view.step, view.samples, view.trainers, view.averaging) == (3, 15, 3, 2)
+
+
+def test_one_loud_trainer_does_not_set_the_step() -> None:
+    """A single claim of an enormous step changes nothing for the others."""
+    view = view_of(peers(record(step=3), record(step=3), record(step=10**9)))
+    assert view.step == 3
+
+
+def test_most_trainers_set_the_step() -> None:
+    """What more than half of the trainers have completed is the swarm's step, even if the keeper is behind."""
+    view = view_of([*peers(record(step=4), record(step=4), record(step=3)), keeper(3)])
+    assert view.step == 4
+
+
+def test_keeper_sets_the_step() -> None:
+    """The keeper's step is the swarm's, although most trainers have not completed it."""
+    view = view_of([*peers(record(step=3), record(step=3)), keeper(4)])
+    assert (view.step, view.averaging) == (4, 1)
+
+
+def test_keeper_is_waited_for_but_contributes_nothing() -> None:
+    """The keeper takes part in averaging; it counts neither as a trainer nor for the rate."""
+    view = view_of([*peers(record(samples=8, rate=2.0)), keeper(3)])
+    assert (view.averaging, view.trainers, view.samples, view.rate) == (2, 1, 8, 2.0)
+
+
+def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
+    """It takes part in averaging; neither its samples nor its rate nor its claim of a step count."""
+    assistants = peers(record(samples=9, rate=5.0), record(step=7), record(step=7), role="auxiliary")
+    view = view_of([*peers(record(samples=8, rate=2.0)), *assistants])
+    assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
+
+
+def test_an_observer_is_not_waited_for() -> None:
+    """Whatever its record says, it may not average."""
+    view = view_of([*peers(record(3, 5)), *peers(record(3, 9), role="observer"), keeper(3)])
+    assert (view.averaging, view.samples, view.trainers) == (2, 5, 1)
+
+
+def test_peers_one_step_behind_are_arriving() -> None:
+    """Whoever has averaged a step and not taken it yet is seen, keeper and auxiliary peers included; no others are."""
+    others = [*peers(record(step=3), role="auxiliary"), keeper(4)]
+    view = view_of([*peers(record(step=4), record(step=4), record(step=3), record(step=2)), *others])
+    assert (view.step, view.averaging, view.arriving) == (4, 3, 2)
+
+
+def test_peer_that_has_not_begun_is_not_waited_for() -> None:
+    """A joining peer, still downloading state, is not part of the next averaging."""
+    view = view_of(peers(record(samples=4), record(training=False)))
+    assert (view.averaging, view.trainers) == (1, 1)
+
+
+def test_empty_swarm_is_at_its_beginning() -> None:
+    """Without any record there is no step, no sample and no rate."""
+    view = view_of([])
+    assert (view.step, view.samples, view.averaging, view.rate) == (0, 0, 0, 0.0)
+
+
+def test_a_member_with_many_devices_has_one_vote() -> None:
+    """One person's five devices do not outvote three people."""
+    crowd = [KnownPeer(f"c{i}", "crowd", f"c{i}", "trainer", record(step=10**6)) for i in range(5)]
+    assert view_of([*peers(record(), record(), record()), *crowd]).step == 3
+
+
+def test_nobody_goes_further_than_a_step_beyond_the_beacon() -> None:
+    """Even where most members claim it, while the keeper is there."""
+    assert view_of([*peers(record(step=9), record(step=9), record(step=3)), keeper(3)]).step == 4
+
+
+def test_step_bomb_moves_nobody_and_is_named() -> None:
+    """A claim of step 10^9 changes nothing and is held against the member once."""
+    scene = Scene()
+    for now in (0.0, 1.0):
+        assert scene.look([*peers(record(), record(), record(step=10**9)), keeper(3)], now).step == 3
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "step")]
+
+
+def test_step_bomb_of_most_members_holds_for_nobody_while_the_keeper_is_there() -> None:
+    """Only when the beacon has not been renewed for a while do most members decide."""
+    scene = Scene()
+    bombs = peers(record(), record(step=10**9), record(step=10**9))
+    assert scene.look([*bombs, keeper(3)], 0.0).step == 4
+    assert scene.look([*bombs, keeper(3)], 9.0).step == 4
+    assert scene.look([*bombs, keeper(3)], 11.0).step == 10**9
+
+
+def test_a_keeper_that_is_back_with_an_older_state_sets_no_step() -> None:
+    """Until it has caught up, most members do; a new era, in which steps were undone, holds at once."""
+    scene = Scene()
+    ahead = peers(record(step=50), record(step=50))
+    assert scene.look([*ahead, keeper(50)], 0.0).step == 50
+    assert scene.look([*ahead, keeper(40, time=2.0)], 11.0).step == 50
+    assert scene.look([*ahead, keeper(40, time=3.0, era=1)], 12.0).step == 40
+
+
+def test_who_has_not_returned_to_the_checkpoint_is_nowhere() -> None:
+    """In a new era what the others are doing in the old one sets no step, fills no batch, and is no offence."""
+    scene = Scene()
+    old = peers(record(step=50, samples=20), record(step=50, samples=20))
+    assert scene.look([*old, keeper(50, sketch=SOUND)], 0.0).samples == 40
+    back = KnownPeer("back", "back", "back", "trainer", record(step=40, samples=5).model_copy(update={"era": 1}))
+    view = scene.look([*old, back, keeper(40, time=2.0, era=1)], 1.0)
+    assert (view.step, view.samples, view.trainers) == (40, 5, 1)
+    assert scene.course.era == 1
+    assert scene.course.sketch_at(50) == ()
+    assert not scene.raised
+
+
+def test_the_beacons_sketch_goes_before_what_most_members_report() -> None:
+    """To everybody but the keeper; of another step it says nothing."""
+    scene = Scene()
+    members = peers(*[record(step=50).model_copy(update={"sketch": FALSE})] * 3)
+    for now, step, sketch in ((0.0, 50, SOUND), (MEETING_S, 49, FALSE)):
+        scene.look([*members, keeper(step, time=now, sketch=SOUND)], now)
+        assert scene.course.sketch_at(50) == sketch
+
+
+def test_everybody_is_met_some_time_after_the_first_was_seen() -> None:
+    """However late that was; a keeper by itself is nobody to meet."""
+    scene = Scene()
+    scene.look([keeper(3)], 90.0)
+    assert not scene.course.has_met_all(1000.0)
+    for now in (100.0, 105.0):
+        scene.look([*peers(record()), keeper(3)], now)
+    assert not scene.course.has_met_all(100.0)
+    assert scene.course.has_met_all(100.0 + MEETING_S)
+
+
+def test_no_step_has_an_age_before_the_first_look() -> None:
+    """Nobody knows how long it has taken."""
+    assert Scene().course.age_s(1000.0) == 0.0
+
+
+def test_the_keeper_follows_most_members() -> None:
+    """However far they have come while it was away; what it believes of the state is what most of them report."""
+    scene = Scene(is_keeper=True)
+    members = [
+        KnownPeer(name, name, name, "trainer", record(step=50).model_copy(update={"sketch": sketch}))
+        for name, sketch in (("a", SOUND), ("b", SOUND), ("liar", FALSE))
+    ]
+    assert scene.look([members[2], keeper(40, sketch=FALSE)], 0.0).step == 50
+    assert scene.course.sketch_at(50) == ()  # who came first is not most of them
+    assert scene.look([*members, keeper(40, sketch=FALSE)], MEETING_S).step == 50
+    assert scene.course.sketch_at(50) == SOUND
+
+
+def test_two_members_who_differ_confirm_no_state() -> None:
+    """Half of the members are not most of them."""
+    scene = Scene(is_keeper=True)
+    members = [
+        KnownPeer(name, name, name, "trainer", record(step=50).model_copy(update={"sketch": sketch}))
+        for name, sketch in (("a", SOUND), ("liar", FALSE))
+    ]
+    scene.look(members, 0.0)
+    scene.look(members, MEETING_S)
+    assert scene.course.sketch_at(50) == ()
+
+
+def test_endless_samples_are_cut_and_named() -> None:
+    """Who claims millions counts with a newcomer's share, and is held to have lied."""
+    scene = Scene()
+    view = scene.look(
+        [*peers(record(samples=4), record(samples=4), record(samples=4), record(samples=10**7)), keeper(3)]
+    )
+    assert view.samples == 12 + TARGET // 2
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-3", "samples")]
+
+
+def test_a_keeper_with_an_older_state_makes_nobody_suspicious() -> None:
+    """Who has come further without the keeper knows that others have, too; what nobody can have reached is named."""
+    scene = Scene(own_id="trainer-0")
+    known = peers(record(step=18), record(step=18), record(step=10**9))
+    assert scene.look([*known, keeper(2)]).step == 3
+    assert [raised.member for raised in scene.raised] == ["trainer-2"]
+
+
+def test_no_peer_suspects_itself() -> None:
+    """Its samples may have been lost on the way to the group."""
+    scene = Scene(own_id="trainer-0")
+    for step in (3, 4, 5):
+        own, other = record(step, samples=20, time=float(step)), record(step, samples=12)
+        scene.look([*peers(own, other), keeper(step, time=float(step))], float(step))
+        scene.course.round_ended(step, {"trainer-0": 4.0, "trainer-1": 12.0}, short=True)
+    assert scene.raised == []
+
+
+def test_a_fast_device_is_not_suspected_while_rounds_fail() -> None:
+    """However much it accumulates meanwhile, it claims no more than others believe possible."""
+    scene = Scene()
+    scene.look([*peers(record(samples=claim_of(100 * TARGET, TARGET))), keeper(3)])
+    assert scene.raised == []
+    assert claim_of(TARGET, TARGET) == TARGET
+
+
+def test_false_claims_stop_counting_after_two_rounds() -> None:
+    """Who claims half of a batch and brings four samples is believed once; after the second time, what it brings."""
+    scene = Scene()
+    for step in (3, 4):
+        liar = record(step, samples=16, time=float(step))
+        honest = [record(step, samples=8) for _ in range(3)]
+        known = [*peers(*honest, liar), keeper(step, time=float(step))]
+        assert scene.look(known, float(step)).samples == 40
+        weights = {"trainer-0": 8.0, "trainer-1": 8.0, "trainer-2": 8.0, "trainer-3": 4.0}
+        scene.course.round_ended(step, weights, short=True)
+        assert scene.look(known, step + 0.5).samples == 28
+    known = [*peers(*(record(5, samples=8) for _ in range(3)), record(5, samples=16, time=5.0)), keeper(5, time=5.0)]
+    assert scene.look(known, 5.0).samples == 28
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-3", "samples")]
+
+
+def test_a_peer_lost_on_the_way_is_not_held_to_have_lied() -> None:
+    """It may come to the next round with all that it claimed."""
+    scene = Scene()
+    for step in (3, 4, 5):
+        known = [*peers(record(step, samples=16, time=float(step)), record(step, samples=16)), keeper(step)]
+        scene.look(known, float(step))
+        scene.course.round_ended(step, {"trainer-1": 16.0}, short=True)
+        assert scene.look(known, step + 0.5).samples == 32
+    assert scene.raised == []
+
+
+def test_a_fast_device_counts_fully_once_it_has_credit() -> None:
+    """Nine tenths of each batch by one of eleven members: cut at first, believed when the keeper has seen it."""
+    slow = [record(samples=0) for _ in range(10)]
+    scene = Scene()
+    assert scene.look([*peers(record(samples=30), *slow), keeper(3)]).samples == TARGET // 4
+    scene = Scene()
+    assert scene.look([*peers(record(samples=30), *slow), keeper(3, credit={"trainer-0": 30})]).samples == 30
+
+
+def test_a_step_that_takes_long_ends() -> None:
+    """If the others stop, what one member is believed grows until its samples fill the batch."""
+    scene = Scene()
+    known = [*peers(record(samples=40), record(), record(), record()), keeper(3, usual_s=10.0)]
+    assert scene.look(known, 0.0).samples == TARGET // 2
+    assert scene.look(known, 25.0).samples >= TARGET
+
+
+def test_a_newcomer_knows_from_the_beacon_when_the_step_began() -> None:
+    """The beacon's age is that of its own step: one that most members have reached without it has just begun."""
+    scene = Scene()
+    scene.look([*peers(record(3), record(3)), keeper(3, age_s=7.0)], 100.0)
+    assert scene.course.age_s(105.0) == 12.0
+    scene.look([*peers(record(4), record(4)), keeper(3, age_s=17.0, time=2.0)], 110.0)
+    assert scene.course.age_s(115.0) == 5.0
+
+
+@pytest.mark.parametrize(("usual_s", "rate"), [(0.0, 1e6), (4.0, 0.5 * TARGET / 4)])
+def test_a_rate_is_believed_as_far_as_a_step_allows(usual_s: float, rate: float) -> None:
+    """Nobody claims to be faster than its share of a batch in a step's usual time, once that is known."""
+    view = Scene().look(
+        [*peers(record(rate=0), record(rate=0), record(rate=0), record(rate=1e6)), keeper(3, usual_s=usual_s)]
+    )
+    assert view.rate == rate
+
+
+def test_refused_parts_fill_no_batch_and_are_named() -> None:
+    """The others' samples fill the batch, until the device has brought parts that were taken."""
+    scene = Scene()
+    known = [*peers(record(samples=8), record(samples=8), record(samples=16)), keeper(3)]
+    assert scene.look(known, 0.0).samples == 32
+    scene.course.parts_refused(3, {"trainer-2": "sent values that are not finite"})
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 8.0}, short=True)
+    assert scene.look(known, 0.5).samples == 16
+    assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "parts")]
+    scene.course.round_ended(3, {"trainer-0": 16.0, "trainer-1": 16.0, "trainer-2": 16.0}, short=False)
+    assert scene.look(known, 1.0).samples == 32
+
+
+def test_who_is_lost_again_and_again_is_not_waited_for() -> None:
+    """After two rounds towards a step what it claimed does not count any more: it may be stalling."""
+    scene = Scene()
+    known = [*peers(record(samples=16), record(samples=16)), keeper(3)]
+    for _ in range(2):
+        assert scene.look(known, 0.0).samples == 32
+        scene.course.round_ended(3, {"trainer-1": 16.0}, short=True)
+    assert scene.look(known, 0.5).samples == 16
+    further = [*peers(record(samples=20), record(samples=16)), keeper(3)]
+    assert scene.look(further, 1.0).samples == 20
+    assert scene.raised == []
+
+
+def test_a_weight_far_from_the_record_is_named() -> None:
+    """What is above all that is believed of a device, and far above what it has said itself."""
+    scene = Scene()
+    scene.look([*peers(record(samples=8), record(samples=8), record(samples=8)), keeper(3)], 0.0)
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 40.0, "trainer-2": 1e12}, short=False)
+    detail = "claims 8 samples and names the weight 1e+12"
+    assert [(raised.member, raised.kind, raised.step, raised.detail) for raised in scene.raised] == [
+        ("trainer-2", "weight", 3, detail)
+    ]
+
+
+def test_a_round_with_one_who_does_not_train_yet_ends_well() -> None:
+    """Who has taken the state and not begun is at the step, claims nothing, and is suspected of nothing."""
+    scene = Scene()
+    scene.look([*peers(record(samples=8), record(samples=0, training=False)), keeper(3)], 0.0)
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 100.0}, short=False)
+    assert not scene.raised
+
+
+def test_caps_leave_what_the_view_counts() -> None:
+    """Trainers by what is believed of them, everybody else as newcomers."""
+    scene = Scene()
+    scene.look([*peers(record(samples=8), record(samples=8)), keeper(3, credit={"trainer-0": 100})], 0.0)
+    caps, newcomers = scene.course.weight_caps()
+    assert caps == {"trainer-0": 400.0, "trainer-1": 2.0 * TARGET}
+    assert newcomers == 2.0 * TARGET

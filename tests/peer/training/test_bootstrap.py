@@ -1,0 +1,86 @@
+"""What a worker says and asks for while it cannot have the run's state yet."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
+from peer.swarm.swarm import Swarm
+from peer.training.bootstrap import SEEK_AFTER_S, StateTaking
+from tests.support.clocks import Clock
+
+
+@dataclass
+class Scene:
+    """A swarm without a state to give, and a stop that lets time pass instead of waiting."""
+
+    lasts_s: float
+    keeper_seen_s: tuple[float, float] = (0.0, 0.0)  # from, until
+    clock: Clock = field(default_factory=Clock)
+    told: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock.now
+        self.optimizer = SimpleNamespace(state_dict=dict)
+
+    @property
+    def sees_keeper(self) -> bool:
+        """The swarm's."""
+        return self.keeper_seen_s[0] <= self.clock.now - self.began < self.keeper_seen_s[1]
+
+    def download_state(self) -> bool:
+        """The swarm's: nobody has it."""
+        return False
+
+    def is_set(self) -> bool:
+        """The stop's."""
+        return self.clock.now - self.began >= self.lasts_s
+
+    def wait(self, seconds: float) -> bool:
+        """The stop's."""
+        self.clock.now += seconds
+        return self.is_set()
+
+    def run(self) -> list[Any]:
+        """What was told, without questions for checkpoints."""
+
+        def tell(message: CheckpointWanted | KeeperSought | Notice) -> None:
+            if isinstance(message, CheckpointWanted):
+                taking.hear(CheckpointFetched(0, ""))
+            else:
+                self.told.append(message)
+
+        model, stop = torch.nn.Linear(1, 1), cast(threading.Event, self)
+        taking = StateTaking(cast(Swarm, self), model, tell, stop, random.Random(1), self.clock)
+        assert not taking.run()
+        return self.told
+
+
+def test_a_keeper_that_is_not_found_is_asked_for_again_and_again() -> None:
+    """Not within the first minute, and once a minute then; nobody is told that it gives its state to others."""
+    told = Scene(lasts_s=SEEK_AFTER_S - 5).run()
+    assert KeeperSought() not in told
+    told = Scene(lasts_s=5 * SEEK_AFTER_S).run()
+    assert 3 <= told.count(KeeperSought()) <= 4
+    notices = [message.text for message in told if isinstance(message, Notice)]
+    assert len(notices) > 3
+    assert all("has not been found in the swarm yet" in text for text in notices)
+
+
+def test_who_waits_for_a_turn_is_told_so_and_asks_for_no_addresses() -> None:
+    """The keeper is there and gives its state to others."""
+    told = Scene(lasts_s=5 * SEEK_AFTER_S, keeper_seen_s=(0.0, 1e9)).run()
+    assert KeeperSought() not in told
+    assert all("a few at once" in message.text for message in told)
+
+
+def test_a_keeper_that_was_seen_is_missed_for_a_minute_first() -> None:
+    """However long the wait has lasted before."""
+    scene = Scene(lasts_s=3 * SEEK_AFTER_S - 5, keeper_seen_s=(0.0, 2 * SEEK_AFTER_S))
+    assert KeeperSought() not in scene.run()

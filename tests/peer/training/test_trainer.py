@@ -1,0 +1,302 @@
+"""A trainer that waits while the run is paused.
+
+The loop, with a swarm made by hand: what it contributes, what it drops, what it reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from peer.backends import MicrobatchResult
+from peer.backends.torch_cpu import TorchBackend
+from peer.data.batching.batches import Batch
+from peer.reporting.messages import Lost, Progress, StepReport
+from peer.swarm.swarm import StepOutcome, SwarmProgress
+from peer.training.trainer import POLL_S, HeldBatches, train
+from tests.support.clocks import Clock
+from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model
+
+TARGET = 6
+
+
+@dataclass
+class FakeBatches:
+    """So many batches of two samples; each takes half a second to come."""
+
+    clock: Clock
+    count: int
+    wait_s: float = 7.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        for seed in range(self.count):
+            self.clock.now += 0.5
+            self.wait_s += 0.5
+            yield random_batch(seed, samples=2)
+
+
+@dataclass
+class FakeBackend:
+    """Gives the losses it is told to, each microbatch taking a quarter of a second."""
+
+    clock: Clock
+    losses: list[float]
+    done: int = 0
+    description: str = "an abacus"
+    calls: list[str] = field(default_factory=list)
+
+    def accumulate(self, batch: Batch) -> MicrobatchResult:
+        self.clock.now += 0.25
+        loss = self.losses[self.done]
+        self.done += 1
+        return MicrobatchResult(batch.samples, loss, loss - 1, 1.0, math.isfinite(loss))
+
+    def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
+        return usual
+
+    def collect(self) -> None:
+        self.calls.append("collect")
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+
+@dataclass
+class FakeSwarm:
+    """Takes a step alone whenever `TARGET` samples are there, unless an outcome was prepared for that moment."""
+
+    outcomes: dict[int, StepOutcome] = field(default_factory=dict)  # by the number of the call to `advance`
+    step: int = 0
+    samples: int = 0
+    target: int = TARGET
+    calls: list[str] = field(default_factory=list)
+    calls_of_backend: list[str] = field(default_factory=list)
+
+    def begin_training(self) -> None:
+        self.calls.append("begin")
+
+    def add(self, samples: int) -> None:
+        self.calls.append("add")
+        self.samples += samples
+
+    def advance(self, collect: Callable[[], None]) -> StepOutcome | None:
+        self.calls.append("advance")
+        prepared = self.outcomes.get(self.calls.count("advance") - 1)
+        if prepared is None and self.samples < self.target:
+            return None
+        self.step += 1
+        collect()
+        taken, self.samples = self.samples, 0
+        return prepared or StepOutcome(self.step, taken, True, 2, 11, 0.125)
+
+    def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
+        self.calls.append("finish")
+        return self.outcomes.get(-1)
+
+    def progress(self) -> SwarmProgress:
+        return SwarmProgress(self.step, self.samples, self.samples + 1, TARGET, 2, 4.0)
+
+
+def messages(
+    losses: list[float], swarm: FakeSwarm | None = None, stop_after: int = 10**6
+) -> tuple[list[Progress | StepReport | Lost], FakeSwarm]:
+    """Train over as many microbatches as there are losses; everything that was sent, in order."""
+    clock, swarm, sent = Clock(), swarm or FakeSwarm(), list[Progress | StepReport | Lost]()
+    backend = FakeBackend(clock, losses, calls=swarm.calls_of_backend)
+    train(backend, FakeBatches(clock, len(losses)), swarm, sent.append, lambda: backend.done >= stop_after, clock)
+    return sent, swarm
+
+
+def run(
+    losses: list[float], swarm: FakeSwarm | None = None, stop_after: int = 10**6
+) -> tuple[list[StepReport], list[Progress], FakeSwarm]:
+    """The reports and the progress of `messages`."""
+    sent, swarm = messages(losses, swarm, stop_after)
+    reports = [message for message in sent if isinstance(message, StepReport)]
+    return reports, [message for message in sent if isinstance(message, Progress)], swarm
+
+
+def test_each_global_step_is_reported_with_its_own_mean_loss() -> None:
+    """Six samples make a step; its report has the mean of its three microbatches only, and the outcome's facts."""
+    reports, _, _ = run([5.0, 4.0, 3.0, 2.5, 2.0, 1.5])
+    assert [(report.step, report.samples, report.loss) for report in reports] == [(1, 6, 4.0), (2, 6, 2.0)]
+    first = reports[0]
+    assert (first.mlm_loss, first.sop_loss) == (3.0, 1.0)
+    assert (first.group_size, first.group_samples, first.averaging_s) == (2, 11, 0.125)
+    assert (first.lost_samples, first.lost_reason) == (0, "")
+
+
+def test_a_step_that_was_averaged_while_leaving_is_reported() -> None:
+    """What the others have taken from this peer counts, though it is told to stop before it has taken the step."""
+    last = StepOutcome(1, 4, averaged=True, group_size=2, group_samples=9, averaging_s=1.0)
+    reports, _, _ = run([5.0, 4.0, 3.0], FakeSwarm(outcomes={-1: last}), stop_after=2)
+    assert [(report.step, report.samples, report.loss) for report in reports] == [(1, 4, 4.5)]
+
+
+def test_report_measures_speed_and_waiting_per_step() -> None:
+    """Speed is samples over the time since the last step; waiting is what the stream's total has grown by."""
+    reports, _, _ = run([5.0] * 6)
+    assert [report.elapsed_s for report in reports] == [2.25, 2.25]
+    assert [report.data_wait_s for report in reports] == [1.5, 1.5]
+    assert [report.samples_per_second for report in reports] == [pytest.approx(6 / 2.25)] * 2
+
+
+def test_samples_are_contributed_before_the_swarm_advances() -> None:
+    """A microbatch: the others are told to wait for this peer, its samples are added, the step is tried."""
+    _, _, swarm = run([5.0])
+    assert swarm.calls == ["begin", "add", "advance", "finish"]
+
+
+def test_gradients_are_collected_for_each_step_and_parameters_taken_after_it() -> None:
+    """A backend with devices of its own moves nothing while the batch is not full."""
+    _, _, swarm = run([5.0] * 7)
+    assert swarm.calls_of_backend == ["collect", "synchronize"] * 2
+
+
+def test_microbatch_with_a_loss_that_is_not_finite_is_dropped() -> None:
+    """It is not contributed, the others' samples stay, and the next report says that it was lost."""
+    reports, _, swarm = run([5.0, math.nan, 4.0, 3.0])
+    assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [(6, 4.0, 2, "non-finite")]
+    assert swarm.calls.count("add") == 3
+
+
+def test_falling_behind_loses_the_accumulation_and_says_so() -> None:
+    """When the swarm was ahead no step is reported; the samples lost appear in the report of the next one."""
+    behind = StepOutcome(9, 0, False, 0, None, 1.0, lost_samples=2, lost_reason="out of sync")
+    reports, _, _ = run([50.0, 5.0, 4.0, 3.0], FakeSwarm({0: behind}))
+    assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [(6, 4.0, 2, "out of sync")]
+
+
+def test_step_without_own_samples_has_no_loss() -> None:
+    """A peer whose only microbatch was dropped still reports the step that it helped to average."""
+    outcome = StepOutcome(1, 0, True, 3, None, 0.5)
+    reports, _, _ = run([math.nan], FakeSwarm({0: outcome}))
+    assert [(r.samples, r.loss, r.mlm_loss, r.sop_loss, r.lost_samples) for r in reports] == [(0, None, None, None, 2)]
+
+
+def test_progress_is_sent_about_once_a_second() -> None:
+    """Eight microbatches of three quarters of a second send four messages, the first at once."""
+    _, progress, _ = run([5.0] * 8)
+    assert len(progress) == 4
+    assert progress[0] == Progress(
+        step=0,
+        own_samples=2,
+        swarm_samples=3,
+        target_batch_size=TARGET,
+        peers=2,
+        samples_per_second=4.0,
+        loss=5.0,
+    )
+
+
+def test_stops_when_told_to() -> None:
+    """No microbatch is begun after `should_stop`, and what was accumulated is not lost before the swarm is left."""
+    reports, _, swarm = run([5.0] * 8, stop_after=2)
+    assert reports == []
+    assert swarm.samples == 4
+
+
+def test_what_is_left_to_the_others_is_told_at_the_end() -> None:
+    """Two microbatches that no step has taken, and one that was dropped since the last report, are told by cause."""
+    sent, _ = messages([5.0, 4.0, 3.0, 2.0, math.nan, 1.0], stop_after=6)
+    assert sent[-1] == Lost(2, {"left": 4, "non-finite": 2})
+
+
+def test_a_step_averaged_while_leaving_is_not_lost() -> None:
+    """Only what came after the round is."""
+    last = StepOutcome(1, 4, averaged=True, group_size=2, group_samples=9, averaging_s=1.0)
+    sent, _ = messages([5.0, 4.0, 3.0, 2.0], FakeSwarm({-1: last}, target=100), stop_after=3)
+    assert [message for message in sent if isinstance(message, Lost)] == [Lost(1, {"left": 2})]
+
+
+def test_nothing_lost_is_nothing_told() -> None:
+    """A peer that leaves right after a step says nothing of losses."""
+    sent, _ = messages([5.0, 4.0, 3.0])
+    assert not any(isinstance(message, Lost) for message in sent)
+
+
+def test_two_peers_average_to_one_process() -> None:
+    """Two peers' mean gradients, averaged by their samples, are the mean gradient of one process."""
+    config = tiny_config()
+    shares = [[random_batch(1, samples=4), random_batch(2, samples=1)], [random_batch(3, samples=3)]]
+    averaged: dict[str, torch.Tensor] = {}
+    total = sum(batch.samples for share in shares for batch in share)
+    for share in shares:
+        model = tiny_model(config)
+        backend = TorchBackend(config, model)
+        samples = sum(backend.accumulate(batch).samples for batch in share)
+        for name, gradient in gradients(model).items():
+            averaged[name] = averaged.get(name, 0) + (gradient / samples) * (samples / total)
+    alone = tiny_model(config)
+    backend = TorchBackend(config, alone)
+    for share in shares:
+        for batch in share:
+            backend.accumulate(batch)
+    for name, gradient in gradients(alone).items():
+        torch.testing.assert_close(averaged[name], gradient / total, rtol=1e-4, atol=1e-6)
+
+
+COUNT = 4
+
+
+@dataclass
+class Text:
+    """A few microbatches."""
+
+    wait_s: float = 3.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter([random_batch(seed, samples=2) for seed in range(COUNT)])
+
+
+@dataclass
+class Scene:
+    """Somebody who pauses the run for so many looks after the first microbatch, and may tell the trainer to stop."""
+
+    looks: int = 0
+    stops: bool = False
+    waits: list[float] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    taken: int = 0
+
+    def is_held(self) -> bool:
+        return self.taken == 1 and len(self.waits) < self.looks
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self.stops
+
+    def run(self) -> None:
+        for _ in HeldBatches(Text(), self.is_held, self.wait, self.told.append):
+            self.taken += 1
+
+
+def test_nothing_is_said_and_nobody_waits_without_a_pause() -> None:
+    """All microbatches come, and what the reader says of its own waits is handed on."""
+    scene = Scene()
+    scene.run()
+    assert (scene.taken, scene.waits, scene.told) == (COUNT, [], [])
+    assert HeldBatches(Text(), scene.is_held, scene.wait, scene.told.append).wait_s == 3.0
+
+
+def test_a_trainer_waits_as_long_as_the_run_is_paused_and_goes_on_by_itself() -> None:
+    """It is told of both, once, and misses no microbatch."""
+    scene = Scene(looks=3)
+    scene.run()
+    assert (scene.taken, scene.waits) == (COUNT, [POLL_S] * 3)
+    assert scene.told == ["The operator has paused the run: waiting.", "The run goes on."]
+
+
+def test_who_is_told_to_stop_does_not_wait_for_the_end_of_the_pause() -> None:
+    """The next microbatch comes at once, so that the loop sees that it is to end."""
+    scene = Scene(looks=10**6, stops=True)
+    batches = iter(HeldBatches(Text(), scene.is_held, scene.wait, scene.told.append))
+    next(batches)
+    scene.taken = 1
+    next(batches)
+    assert scene.waits == [POLL_S]
+    assert scene.told == ["The operator has paused the run: waiting."]

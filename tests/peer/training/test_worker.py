@@ -1,0 +1,130 @@
+"""The worker's edges; whole workers train in tests/system."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auth.credentials import Credentials
+from auth.errors import ConfigError, WorkerError
+from auth.keys import AuthorityKey
+from coordinator.members.membership import Membership
+from coordinator.store.engine import Sessions
+from peer.config.run import RunConfig
+from peer.reporting.messages import Failed, KeeperAt, Stop, Stopped, WorkerPlan
+from peer.runtime.processes import LOG_FILE
+from peer.swarm.swarm import Swarm
+from peer.training.worker import Worker, run_worker
+from tests.support.small_run import make_small_run
+from tests.support.stores import empty_store
+from tests.support.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.usefixtures("forked")
+KEEPER = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper"
+
+
+def failure_of(plan: WorkerPlan) -> Failed:
+    """What a really spawned worker with this plan says."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=run_worker, args=(plan, theirs, os.getpid()))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(PATIENCE_S)
+        failed = ours.recv()
+    finally:
+        process.join(PATIENCE_S)
+        process.close()
+        ours.close()
+    assert isinstance(failed, Failed)
+    return failed
+
+
+def plan_with(directory: Path, run_config_json: str) -> WorkerPlan:
+    """A plan that cannot succeed."""
+    return WorkerPlan(run_config_json, str(directory), str(directory), str(directory / "data"), ())
+
+
+def test_mendable_error_keeps_its_exit_code(tmp_path: Path) -> None:
+    """A configuration that this version does not know reaches the agent as that error; the trace is in the log only."""
+    failed = failure_of(plan_with(tmp_path, '{"run": {"surprise": 1}}'))
+    assert (failed.code, failed.exit_code) == (ConfigError.code, ConfigError.exit_code)
+    assert "run.surprise" in failed.text
+    assert "Traceback" not in failed.text
+    assert "Traceback" in (tmp_path / "data" / LOG_FILE).read_text()
+
+
+def test_missing_tokenizer_is_one_sentence(tmp_path: Path) -> None:
+    """A worker whose tokenizer is gone says so instead of dying without a word."""
+    failed = failure_of(plan_with(tmp_path, RunConfig().to_json()))
+    assert failed.exit_code in {ConfigError.exit_code, WorkerError.exit_code}
+    assert failed.text.count("\n") == 0
+
+
+def membership_of(sessions: Sessions, authority: AuthorityKey) -> Membership:
+    """Of the small run."""
+    return Membership(sessions, lambda: authority, "small", 3600, time.time)
+
+
+class JoinedLate:
+    """A swarm whose joining lasts until the worker has heard all that its agent says."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self.looks_for_it_at: tuple[str, ...] = ()
+        self.step, self.has_ended, self.sees_keeper = 0, False, False
+        self.optimizer: Any = self
+
+    is_downloading = False
+
+    def join(self, **_parts: object) -> JoinedLate:
+        """`Swarm.join`."""
+        wait_until("the worker has read its orders", lambda: not self._pipe.poll(0))
+        return self
+
+    def keeper_at(self, addresses: tuple[str, ...]) -> None:
+        """The swarm's."""
+        self.looks_for_it_at = addresses
+
+    def interrupt(self) -> None:
+        """The swarm's."""
+
+    def leave(self) -> None:
+        """The swarm's."""
+
+    def line_is_due(self) -> bool:
+        """The swarm's."""
+        return False
+
+
+def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper has come, or moved, while the worker started: there it is looked for."""
+    run = make_small_run(tmp_path)
+    credentials = Credentials(tmp_path / "device")
+    with empty_store(tmp_path, "sqlite") as sessions:
+        membership = membership_of(sessions, run.authority)
+        key = credentials.device_key.public_key
+        grant = membership.join(key, membership.invite("ada")[0])
+        revocations = membership.revocations_jwt()
+        credentials.store_grant("small", run.authority.public_bytes, grant.token_jwt, revocations)
+    plan = WorkerPlan(
+        run.config.to_json(), str(tmp_path / "device"), str(run.tokenizer_dir), str(tmp_path / "data"), (), device="cpu"
+    )
+    agents, workers = multiprocessing.Pipe()
+    swarm = JoinedLate(workers)
+    monkeypatch.setattr(Swarm, "join", swarm.join)
+    told: list[object] = []
+    agents.send(KeeperAt((KEEPER,)))
+    agents.send(Stop("test"))
+    Worker(plan, told.append).run(workers)
+    assert swarm.looks_for_it_at == (KEEPER,)
+    assert Stopped("told to stop") in told

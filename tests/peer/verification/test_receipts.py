@@ -1,0 +1,300 @@
+"""How much of a claim counts: what others received, and no more than was claimed.
+
+`manyhands verify`: the leaderboard recomputed from what a dashboard publishes, and what is wrong with it named.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from auth.errors import ConfigError, ManyhandsError, RequestError, StorageError, UnreachableError, UnverifiedError
+from coordinator.members.names import set_display_name
+from coordinator.web import WebState, create_app
+from peer.cli.verify import app
+from peer.verification.published import Published, download, fetch, read_published
+from peer.verification.receipts import Word, credited, disproved, newcomer_share, verify
+from tests.support.receipts import key_of
+from tests.support.served_page import FakeRun, fake_run
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
+    """A run with two members, one under a pseudonym, and some steps that the keeper confirms."""
+    with fake_run(tmp_path_factory.mktemp("run")) as made:
+        for name in ("ada", "grace"):
+            made.add_member(name)
+        set_display_name(made.services.sessions, "grace", "Night Owl")
+        for step in range(1, STEPS + 1):
+            made.add_step(step, 9.0 - step)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(run: FakeRun) -> Iterator[TestClient]:
+    with TestClient(create_app(WebState(run.directory, run.services))) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def published(client: TestClient) -> Published:
+    """What was downloaded from the dashboard."""
+
+    def get(url: str) -> bytes:
+        parts = urlsplit(url)
+        return client.get(f"{parts.path}?{parts.query}{'&' if parts.query else ''}limit=2").content
+
+    return download("http://dashboard", get, lambda _: time.sleep(0.1))
+
+
+def saved(published: Published) -> dict[str, Any]:
+    """As it lies in a file."""
+    content: dict[str, Any] = json.loads(published.model_dump_json())
+    return content
+
+
+def test_the_leaderboard_follows_from_the_receipts(published: Published, run: FakeRun) -> None:
+    """Page after page, every signature is right, and everybody stands there under the name that the public knows."""
+    found = verify(published)
+    assert found.problems == []
+    assert (found.steps, found.receipts, len(published.pages)) == (STEPS, STEPS, 2)
+    contributions = run.services.ledger.contributions()
+    assert sorted(found.samples.values()) == sorted(row.samples for row in contributions)
+    assert set(found.samples) == {"ada", "Night Owl"}
+    assert "grace" not in published.model_dump_json()
+
+
+Tamper = Callable[[dict[str, Any]], None]
+
+
+def more_samples(content: dict[str, Any]) -> None:
+    for overview in ("before", "after"):
+        content[overview]["contributions"][0]["samples"] += 1
+
+
+def more_counted(content: dict[str, Any]) -> None:
+    content["pages"][0]["steps"][0]["claims"][0]["counted"] += 1
+
+
+def more_received(content: dict[str, Any]) -> None:
+    receipt = content["pages"][0]["steps"][0]["receipts"][0]
+    receipt["body"] = receipt["body"].replace('"step":1', '"step":2')
+
+
+def no_receipt(content: dict[str, Any]) -> None:
+    content["pages"][0]["steps"][0]["claims"][0]["counted"] = None
+
+
+def another_key(content: dict[str, Any]) -> None:
+    page = content["pages"][0]
+    device = page["steps"][0]["receipts"][0]["device"]
+    page["devices"][device]["public_key"] = key_of("stranger").public_key.decode()
+
+
+def another_signer(content: dict[str, Any]) -> None:
+    page = content["pages"][0]
+    stranger = key_of("stranger")
+    page["devices"][stranger.peer_id] = {"member": "x", "keeper": True, "public_key": stranger.public_key.decode()}
+    page["steps"][0]["receipts"][0]["device"] = stranger.peer_id
+
+
+def another_steps_receipt(content: dict[str, Any]) -> None:
+    steps = content["pages"][0]["steps"]
+    steps[0]["receipts"] = steps[1]["receipts"]
+
+
+def twice_the_same_step(content: dict[str, Any]) -> None:
+    content["pages"].append(content["pages"][0])
+
+
+def another_era(content: dict[str, Any]) -> None:
+    content["pages"][1]["era"] += 1
+
+
+def an_unknown_claimant(content: dict[str, Any]) -> None:
+    content["pages"][0]["steps"][0]["claims"][0]["device"] = "nobody"
+
+
+def two_by_one_member(content: dict[str, Any]) -> None:
+    receipts = content["pages"][0]["steps"][0]["receipts"]
+    receipts.append(receipts[0])
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        more_samples,
+        more_counted,
+        more_received,
+        no_receipt,
+        another_key,
+        another_signer,
+        another_steps_receipt,
+        twice_the_same_step,
+        another_era,
+        an_unknown_claimant,
+        two_by_one_member,
+    ],
+)
+def test_whatever_is_changed_is_found(published: Published, tamper: Tamper) -> None:
+    """A coordinator cannot publish a leaderboard that does not follow from what was signed."""
+    content = saved(published)
+    tamper(content)
+    assert verify(Published.model_validate_json(json.dumps(content))).problems
+
+
+def test_what_no_receipt_is_about_is_told(published: Published) -> None:
+    """Steps from before there were receipts count as the coordinator says, apart from the others."""
+    content = saved(published)
+    content["pages"][0]["steps"][0]["receipts"] = []
+    found = verify(Published.model_validate_json(json.dumps(content)))
+    assert (found.problems, found.receipts) == ([], STEPS - 1)
+    assert found.unsigned.total() == sum(claim.claimed for claim in published.pages[0].steps[0].claims)
+
+
+def test_pages_are_cached_by_their_content(client: TestClient) -> None:
+    """Who has a page is told that it is still the same; what is asked for is bounded."""
+    first = client.get("/api/v1/receipts", params={"limit": 1})
+    assert (len(first.json()["steps"]), first.json()["next"]) == (1, 1)
+    again = client.get("/api/v1/receipts", params={"limit": 1}, headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/api/v1/receipts", params={"limit": 10**6}).status_code == 422
+    assert client.get("/api/v1/receipts", params={"after": STEPS}).json()["steps"] == []
+
+
+def run_verify(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_saved_file_is_verified_offline(published: Published, tmp_path: Path) -> None:
+    """For people and for scripts; a false one ends with its own exit code and says what is wrong."""
+    path = tmp_path / "receipts.json"
+    path.write_text(published.model_dump_json())
+    told = run_verify(str(path))
+    assert told.exit_code == 0
+    assert f"follows from {STEPS} receipts of {STEPS} steps" in told.output
+    result = json.loads(run_verify(str(path), "--json").output)
+    assert result["verified"] is True
+    assert {row["member"]: row["recomputed"] == row["published"] for row in result["members"]} == {
+        "ada": True,
+        "Night Owl": True,
+    }
+    content = saved(published)
+    more_samples(content)
+    path.write_text(json.dumps(content))
+    error = run_verify(str(path)).exception
+    assert isinstance(error, UnverifiedError)
+    assert error.exit_code == 28
+    assert "the receipts confirm" in str(error)
+
+
+def test_what_was_downloaded_can_be_kept(published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--save` writes what a later run verifies without any network."""
+    monkeypatch.setattr("peer.cli.verify.read_published", lambda *_: published)
+    path = tmp_path / "kept.json"
+    assert run_verify("http://dashboard", "--save", str(path)).exit_code == 0
+    assert read_published(str(path), time.sleep) == published
+    assert isinstance(run_verify("http://dashboard", "--save", str(tmp_path)).exception, StorageError)
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("ftp://dashboard", ConfigError),
+        ("manyhands://host:7443/run", ConfigError),
+        ("/nowhere/receipts.json", StorageError),
+        ("http://127.0.0.1:1", UnreachableError),
+        ("http://", UnreachableError),
+    ],
+)
+def test_a_wrong_source_is_one_sentence(source: str, error: type[ManyhandsError]) -> None:
+    """Which says what was wrong with it."""
+    with pytest.raises(error):
+        read_published(source, time.sleep, fetch)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    """By what is missing in it."""
+    path = tmp_path / "other.json"
+    path.write_text('{"before": 1}')
+    with pytest.raises(RequestError, match="before"):
+        read_published(str(path), time.sleep)
+
+
+KEEPER = "keeper"
+
+
+def words(*said: tuple[str, int]) -> list[Word]:
+    return [Word(member, member == KEEPER, samples) for member, samples in said]
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        ([], None),
+        ([("ada", 30)], None),
+        ([(KEEPER, 30)], 30),
+        ([(KEEPER, 50)], 30),
+        ([(KEEPER, 10)], 10),
+        ([(KEEPER, 0)], 0),
+        ([(KEEPER, 30), ("bob", 0), ("eve", 0)], 30),
+        ([(KEEPER, 10), ("bob", 30), ("eve", 30)], 10),
+        ([("bob", 30)], 30),
+        ([("bob", 30), ("ada", 0)], 30),
+        ([("bob", 30), ("eve", 20)], 20),
+        ([("bob", 30), ("eve", 0), ("dan", 30)], 30),
+        ([("bob", 5), ("eve", 1000), ("dan", 5)], 5),
+    ],
+)
+def test_what_others_say_counts(said: list[tuple[str, int]], counted: int | None) -> None:
+    """Ada claims 30: the keeper's word suffices, else the median of other members', never her own devices'."""
+    assert credited(30, "ada", words(*said)) == counted
+
+
+def test_no_samples_need_no_word() -> None:
+    """An auxiliary peer claims none and waits for nobody."""
+    assert credited(0, "ada", []) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ([(KEEPER, 10)], True),
+        ([(KEEPER, 30)], False),
+        ([("bob", 10)], False),
+        ([("bob", 10), ("ada", 10)], False),
+        ([("bob", 10), ("eve", 10)], True),
+        ([("bob", 30), ("eve", 30)], False),
+        ([("bob", 30), ("eve", 1)], False),
+        ([("bob", 30), ("eve", 1), ("dan", 2)], True),
+        ([("bob", 30), ("eve", 1), ("dan", 2), ("fay", 30)], False),
+        ([(KEEPER, 30), ("eve", 1), ("dan", 2)], False),
+        ([], False),
+    ],
+)
+def test_who_is_named(said: list[tuple[str, int]], named: bool) -> None:
+    """The keeper's word, or most others': one member's against another's is none."""
+    assert disproved(30, "ada", words(*said), believed=1000) is named
+
+
+@pytest.mark.parametrize(("received", "named"), [(19, True), (20, False), (25, False)])
+def test_who_may_have_been_believed_less_than_it_brought_is_not_named(received: int, named: bool) -> None:
+    """A reducer that cuts a weight leaves as much as it believes of anybody: less than that was really less."""
+    for said in [(KEEPER, received)], [("bob", received), ("eve", received)]:
+        assert disproved(30, "ada", words(*said), believed=20) is named
+
+
+@pytest.mark.parametrize(("members", "share"), [(0, 1.0), (1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25), (100, 0.25)])
+def test_a_newcomer_has_twice_a_fair_share(members: int, share: float) -> None:
+    """Of a small swarm all, of a large one the least that the run allows."""
+    assert newcomer_share(members, 0.25) == share

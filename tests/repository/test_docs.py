@@ -1,0 +1,294 @@
+"""The documents and the code agree: what a person can type, set, open or read from a script stands in `docs/`.
+
+A name counts as documented where it stands in backquotes or in a code block, so that no ordinary word passes for it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+import yaml
+from pydantic import BaseModel
+
+from auth.errors import ManyhandsError
+from coordinator.run.settings import Settings
+from coordinator.run.sink_settings import Sinks, TensorBoardSettings, TrackioSettings, WandbSettings
+from coordinator.web.admin import api as admin_api, members as admin_pages
+from coordinator.web.api import (
+    curve as curve_api,
+    evaluations as evaluations_api,
+    history as history_api,
+    join as join_api,
+    people as participants_api,
+    run as api,
+    sharing,
+    software,
+    trials,
+)
+from coordinator.web.pages import assets as pages, login, views
+from manyhands import COMMANDS, build_app
+from peer.config.architectures import ARCHITECTURES
+from peer.config.data import Sampling, Source, Validation
+from peer.config.evaluation import Columns, Examples, Recipe, Task
+from peer.config.run import RunConfig
+from peer.config.tokenizer import Algorithm, Normalizer, PresetName, PreTokenizer
+from peer.config.training import Phase
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDE = ROOT / "docs" / "operators.md"
+PUBLIC_ROUTERS = (
+    api.router,
+    curve_api.router,
+    evaluations_api.router,
+    history_api.router,
+    history_api.moments_router,
+    sharing.router,
+    software.router,
+    trials.router,
+    join_api.router,
+    participants_api.router,
+    views.router,
+    login.router,
+    pages.router,
+    admin_pages.router,
+    admin_api.router,
+)
+CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
+ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
+CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def documented() -> str:
+    """Everything in the documents that is set as code."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    blocks = [block for _, block in CODE_BLOCK.findall(text)]
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", text))])
+
+
+def is_documented(name: str) -> bool:
+    """Whether `name` stands there as a whole word (an option also with its dashes)."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", documented()) is not None
+
+
+def run_file_examples() -> list[str]:
+    """Every run file, or part of one, that the operator's guides show."""
+    text = GUIDE.read_text(encoding="utf-8") + (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    return [block for language, block in CODE_BLOCK.findall(text) if language == "yaml"]
+
+
+def shell_commands() -> Iterator[str]:
+    """Every command that the documents tell a person to type."""
+    for path in DOCUMENTS:
+        for language, block in CODE_BLOCK.findall(path.read_text(encoding="utf-8")):
+            if language == "sh":
+                yield from (line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line)
+
+
+def source_files() -> Iterator[Path]:
+    """Every text file of the program, the notebook and the container."""
+    for name in CODE:
+        path = ROOT / name
+        yield from (path.rglob("*") if path.is_dir() else (path,))
+
+
+def leaf_errors(kind: type[ManyhandsError] = ManyhandsError) -> Iterator[type[ManyhandsError]]:
+    """The whole error tree."""
+    yield kind
+    for child in kind.__subclasses__():
+        yield from leaf_errors(child)
+
+
+@pytest.mark.parametrize("error", sorted(set(leaf_errors()), key=lambda error: (error.exit_code, error.code)))
+def test_every_exit_code_is_in_the_volunteers_table(error: type[ManyhandsError]) -> None:
+    """The table of exit codes has a row with each error's number and name."""
+    text = (ROOT / "docs" / "volunteers.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| {error.exit_code} \|[^|]*`{error.code}`[^|]*\|", text, re.MULTILINE)
+
+
+def run_file_keys() -> list[str]:
+    """`section.key` for every key of a run file; those of sources and validation one level deeper."""
+    keys = []
+    for section, field in RunConfig.model_fields.items():
+        model = Phase if section == "phases" else field.annotation  # a list of sections
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        keys += [f"{section}.{key}" for key in model.model_fields]
+    keys += [f"data.sources.{key}" for key in Source.model_fields]
+    keys += [f"data.sources.sampling.{key}" for key in Sampling.model_fields]
+    keys += [f"evaluation.tasks.{key}" for key in Task.model_fields]
+    keys += [key for section in (Recipe, Columns, Examples) for key in section.model_fields]
+    return keys + [f"data.validation.{key}" for key in Validation.model_fields]
+
+
+def tokenizer_words() -> list[str]:
+    """The names of presets, algorithms and steps, and the steps' parameters."""
+    return sorted({*get_args(PresetName), *get_args(Algorithm), *step_words(Normalizer), *step_words(PreTokenizer)})
+
+
+def step_words(union: Any) -> Iterator[str]:
+    """The names and parameters of all steps of one kind."""
+    for step in get_args(get_args(union)[0]):
+        yield from get_args(step.model_fields["name"].annotation)
+        yield from step.model_fields
+
+
+@pytest.mark.parametrize("word", tokenizer_words())
+def test_every_step_of_a_tokenizer_is_documented(word: str) -> None:
+    """The operator's guide explains what a tokenizer can be made of."""
+    assert is_documented(word)
+
+
+@pytest.mark.parametrize("key", run_file_keys() + list(Settings.model_fields))
+def test_every_configuration_key_is_documented(key: str) -> None:
+    """The operator's guide explains each key of the run file and of the settings."""
+    assert is_documented(key)
+
+
+@pytest.mark.parametrize("key", sorted({key for family in ARCHITECTURES.values() for key in family.options}))
+def test_every_option_of_a_family_is_documented(key: str) -> None:
+    """The operator's guide names what `model.options` may hold."""
+    assert is_documented(key)
+
+
+@pytest.mark.parametrize("example", run_file_examples())
+def test_every_run_file_in_the_documents_is_valid(example: str) -> None:
+    """Whoever copies an example into a run file gets no error."""
+    RunConfig.from_mapping(yaml.safe_load(example))
+
+
+def test_the_documents_show_every_family() -> None:
+    """Each family but the default has an example."""
+    shown = {RunConfig.from_mapping(yaml.safe_load(example)).model.architecture for example in run_file_examples()}
+    assert set(ARCHITECTURES) - shown <= {"deberta"}  # as `deberta-v2`
+
+
+def test_every_environment_variable_is_documented() -> None:
+    """Each variable of ours that the code reads has its place in the documents."""
+    names = {
+        name
+        for path in source_files()
+        if path.suffix in {".py", ".ipynb", ".yaml", ".Dockerfile"}
+        for name in ENVIRONMENT_VARIABLE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert {name for name in names if not is_documented(name)} == set()
+
+
+def test_every_route_is_documented() -> None:
+    """The operator's guide lists each path that the web port serves."""
+    paths = {route.path for router in PUBLIC_ROUTERS for route in router.routes}
+    assert paths
+    assert {path for path in paths if f"`{path}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+
+
+def test_every_metric_is_documented() -> None:
+    """The operator's guide explains each metric by the name under which Prometheus stores it."""
+    sources = [
+        ROOT / "coordinator" / "context" / "telemetry.py",
+        *(ROOT / "coordinator" / "web" / "state").glob("metric*.py"),
+    ]
+    text = "".join(source.read_text(encoding="utf-8") for source in sources)
+    found = re.findall(r'(?:(counter)|\w+)\(\s*"(manyhands_\w+)"', text, re.IGNORECASE)
+    names = {name + ("_total" if counter else "") for counter, name in found}
+    assert len(names) == len(set(re.findall(r'"(manyhands_\w+)"', text)))
+    assert {name for name in names if not is_documented(name)} == set()
+
+
+def test_every_alert_is_documented() -> None:
+    """The operator's guide says of each alert what to do."""
+    rules = yaml.safe_load((ROOT / "dashboards" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+    names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    guide = GUIDE.read_text(encoding="utf-8")
+    assert {name for name in names if f"| `{name}` |" not in guide} == set()
+
+
+def sink_keys() -> list[str]:
+    """`sinks.wandb.project` and the like."""
+    sections = {"tensorboard": TensorBoardSettings, "wandb": WandbSettings, "trackio": TrackioSettings}
+    assert set(sections) == set(Sinks.model_fields)
+    return [f"sinks.{name}.{key}" for name, section in sections.items() for key in section.model_fields]
+
+
+@pytest.mark.parametrize("key", sink_keys())
+def test_every_key_of_a_sink_is_documented(key: str) -> None:
+    """The operator's guide explains what `sinks` may hold."""
+    assert is_documented(key)
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    """Whoever types `make ...` as the documents say finds that target."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {match.group(1) for line in shell_commands() if (match := re.match(r"make ([a-z-]+)", line))}
+    assert named
+    assert named <= targets
+
+
+def test_every_path_in_the_readme_exists() -> None:
+    """The file map and the links of the README lead somewhere."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    mapped = re.findall(r"`([\w.-]+/[\w./-]*)`", text)
+    assert [path for path in (*links, *mapped) if not (ROOT / path).exists()] == []
+
+
+@cache
+def commands() -> dict[str, Any]:
+    """`manyhands coordinator init` -> its click command, for every command that does something."""
+
+    def walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+        children = getattr(command, "commands", {})
+        for name, child in children.items():
+            yield from walk(f"{path} {name}", child)
+        if not children:
+            yield path, command
+
+    return dict(walk("manyhands", typer.main.get_command(build_app(COMMANDS))))
+
+
+def long_options(command: Any) -> set[str]:
+    """`--port` and the like; `--help` needs no explanation."""
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
+
+
+def section_on(command: str) -> str:
+    """The part of the guides under the heading that names the command."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    found = re.search(rf"^#+ [^\n]*`{command}`.*?(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    return found.group() if found else ""
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_and_option_is_documented(command: str) -> None:
+    """Each command has a section in the guides, and each of its options stands in it."""
+    section = section_on(command)
+    assert section
+    assert {option for option in long_options(commands()[command]) if f"`{option}" not in section} == set()
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_shows_an_example(command: str) -> None:
+    """`--help` of each command ends with something to copy."""
+    assert command in (commands()[command].epilog or "") + (commands()[command].help or "")
+
+
+def typed_commands() -> list[str]:
+    """Each `manyhands ...` that the documents tell a person to type."""
+    lines = (line.removeprefix(".venv/bin/").removeprefix("manyhands/bin/") for line in shell_commands())
+    return sorted({line for line in lines if line.startswith("manyhands ")})
+
+
+@pytest.mark.parametrize("line", typed_commands())
+def test_every_command_in_the_documents_exists_with_its_options(line: str) -> None:
+    """Whoever copies a command from the documents does not get a usage error."""
+    words = shlex.split(line)
+    command = max((path for path in commands() if words[: len(path.split())] == path.split()), key=len)
+    typed = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert typed <= long_options(commands()[command])
