@@ -25,7 +25,7 @@ from tests.support.standing_swarm import StandingSwarm
 def run(tmp_path: Path) -> Iterator[OpenRun]:
     """A run that writes a checkpoint every five steps and keeps two."""
     made = make_small_run(tmp_path)
-    settings = made.config.checkpoints.model_copy(update={"keep": 2})
+    settings = made.config.checkpoints.model_copy(update={"every_steps": 5, "keep": 2})
     (made.path / "run.yaml").write_text(made.config.model_copy(update={"checkpoints": settings}).to_yaml())
     with open_run(made.path) as opened:
         yield opened
