@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-import peer.reporting.suspicions
-import peer.swarm.state
 from auth.credentials import Credentials
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
@@ -23,6 +21,8 @@ from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.held_out import evaluate
 from peer.network.placement import Place
+from peer.reporting import suspicions
+from peer.swarm import state as swarm_state
 from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages
@@ -88,8 +88,8 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     give_false_states(orders)
     return_false_averages(orders)
     send_bad_parts(orders)
-    peer.suspicion.SAME_PAUSE_S = SAME_PAUSE_S
-    peer.state_sharing.random = _ByName  # type: ignore[assignment]
+    suspicions.SAME_PAUSE_S = SAME_PAUSE_S
+    swarm_state.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(
         config=config,
         model=model,
