@@ -201,6 +201,15 @@ def test_every_folder_has_a_layer() -> None:
     assert [module for module in inner if module.split(".")[0] in LAYERS and layer_of(module) is None] == []
 
 
+@pytest.mark.parametrize("package", LAYERS)
+def test_the_architecture_draws_these_layers(package: str) -> None:
+    """docs/architecture.md shows the same rows, the top one first, each with a few words beside it."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = text.split(f"`{package}`, from the top:\n\n```\n")[1].split("```")[0]
+    rows = [line.split("  ")[0] for line in picture.splitlines()]
+    assert " < ".join(reversed(rows)) == LAYERS[package]
+
+
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_leaves_can_be_deleted(leaf: str) -> None:
     """Only the command line, the list of the service's parts and the pages that show it import a leaf."""
