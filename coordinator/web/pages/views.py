@@ -1,7 +1,7 @@
 """The public pages: one for each view, drawn by the server in the reader's language with the numbers of the moment.
 
 A view is an entry of `VIEWS`, a template, an ES module and a style of the same name, and its texts in each language
-(docs/architecture.md says how to add one). What a person could have written is escaped by the templates.
+(CONTRIBUTING.md says how to add one). What a person could have written is escaped by the templates.
 """
 
 from __future__ import annotations
