@@ -1,6 +1,6 @@
-"""Files and directories that are written whole or not at all, and small files that are read again when they change.
+"""Files written whole or not at all, files read again once they are replaced, and digests of files.
 
-Digests of files.
+Every process that keeps state on disk uses these, so that neither a crash nor a second process leaves half a file.
 """
 
 from __future__ import annotations
@@ -18,19 +18,7 @@ from typing import Generic, TypeVar
 from auth.errors import ConfigError, StorageError
 
 BLOCK_BYTES = 1 << 18
-
-
-def sha256_of(path: Path) -> bytes:
-    """The SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.digest()
-
-
 Value = TypeVar("Value")
-
 _Version = tuple[int, int, int]  # mtime_ns, size, inode
 
 
@@ -125,3 +113,12 @@ class WatchedFile(Generic[Value]):
 
 def _version(status: os.stat_result) -> _Version:
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def sha256_of(path: Path) -> bytes:
+    """The SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.digest()

@@ -1,10 +1,10 @@
-"""Keys: who the run's authority is, and who a device is.
+"""Keys of the run's authority, of devices and of the coordinator's TLS, and libp2p's encoding of RSA keys.
 
-The authority (Ed25519) signs tokens and revocations. A device is known by one RSA key (hivemind signs with RSA), which
-is also its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing.
-The coordinator's TLS certificate is self-signed, and trusted because the join link carries its fingerprint.
+The authority (Ed25519) signs tokens and revocations. A device has one RSA key (hivemind signs with RSA), which is also
+its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing. The
+coordinator's TLS certificate is self-signed, and trusted because the join link carries its fingerprint.
 
-libp2p's encoding of RSA keys and peer IDs, written by hand: hivemind's own would bring torch into the agent.
+libp2p's encoding is written by hand: hivemind's own would bring torch into the agent.
 """
 
 from __future__ import annotations
@@ -27,57 +27,18 @@ from auth.errors import RequestError, StorageError
 from auth.files import write_private
 
 _RSA = b"\x08\x00\x12"  # protobuf: field 1 (key type) = 0 (RSA), then the tag of field 2 (the key's DER form)
-
 _SHA256 = b"\x12\x20"  # multihash: the code of SHA-256, then its length
-
-
-def encode_key(der: bytes) -> bytes:
-    """libp2p's `PublicKey` or `PrivateKey` message for an RSA key; the latter is the p2p daemon's identity file."""
-    return _RSA + _varint(len(der)) + der
-
-
-def decode_key(message: bytes) -> bytes:
-    """The DER form inside an `encode_key` message of an RSA key with 2048 bits or more; raises `ValueError`."""
-    der = message[len(_RSA) + 2 :]  # such a key's DER form has 128 to 16 383 bytes: a length of two varint bytes
-    if encode_key(der) != message:
-        raise ValueError("not a libp2p RSA key")
-    return der
-
-
-def peer_id_from(public_info_der: bytes) -> str:
-    """The base58 peer ID of a public key (DER, SubjectPublicKeyInfo): the multihash of its message."""
-    digest = hashlib.sha256(encode_key(public_info_der)).digest()
-    return base58.b58encode(_SHA256 + digest).decode("ascii")
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
 Purpose = Literal["join", "login", "name", "renew", "session"]
-
 RSA_BITS = 2048
-
 RSA_EXPONENT = 65537
-
 MAX_RSA_BITS = 4096
-
 MAX_PUBLIC_KEY_BYTES = 1024
-
 TLS_NAME = "manyhands"  # the one name in the certificate; clients ask for it whatever the address is
 # The fingerprint is what is trusted, so dates would add nothing but failures on machines with a wrong clock. The end is
 # RFC 5280's "no well-defined expiration date".
 _VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
-
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
-
 CHALLENGE_LABEL = b"manyhands-challenge-v1"
-
 _RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
 
 
@@ -236,3 +197,31 @@ def _read_key(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise StorageError(f"Cannot read the key {path} ({error.strerror}).") from error
+
+
+def encode_key(der: bytes) -> bytes:
+    """libp2p's `PublicKey` or `PrivateKey` message for an RSA key; the latter is the p2p daemon's identity file."""
+    return _RSA + _varint(len(der)) + der
+
+
+def decode_key(message: bytes) -> bytes:
+    """The DER form inside an `encode_key` message of an RSA key with 2048 bits or more; raises `ValueError`."""
+    der = message[len(_RSA) + 2 :]  # such a key's DER form has 128 to 16 383 bytes: a length of two varint bytes
+    if encode_key(der) != message:
+        raise ValueError("not a libp2p RSA key")
+    return der
+
+
+def peer_id_from(public_info_der: bytes) -> str:
+    """The base58 peer ID of a public key (DER, SubjectPublicKeyInfo): the multihash of its message."""
+    digest = hashlib.sha256(encode_key(public_info_der)).digest()
+    return base58.b58encode(_SHA256 + digest).decode("ascii")
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,14 +1,12 @@
-"""Access tokens and revocation lists: what the authority signs, and how anyone checks it.
+"""Access tokens, revocation lists and handovers, signed by a run's authority, and the keys whose signatures count.
 
 All are JWTs signed with Ed25519. Their `typ` headers differ, so that none can pass for another (RFC 8725, 3.11).
 A token is bound to a device's key and libp2p identity: it is shown to everybody and useless to a thief.
 
-An authority key is replaced by a *handover*: the old key's signature over the new one. What the new key signs carries
-it in its header, so whoever knows only the old key can check that, too, without asking anybody.
-
-Whose signatures count in a run: the authority's, and for a time those of the key before it.
-
-Kept in one small file, so that who reads it never sees half of a change.
+An authority key is replaced by a *handover*: the old key's signature over the new one. Whatever the new key signs
+carries it in its header, so a peer that knows only the old key can check that, too, without asking anybody. For a time
+the old key's signatures still count: `Authorities` holds both, kept in one small file, so that no reader sees half of a
+change.
 """
 
 from __future__ import annotations
@@ -27,26 +25,20 @@ from auth.errors import ExpiredTokenError, TokenError
 from auth.keys import AuthorityKey
 
 Role = Literal["trainer", "auxiliary", "observer", "keeper", "admin"]
-
 TOKEN_TYPE = "manyhands-access+jwt"  # noqa: S105  # a media type, no password
-
 REVOCATIONS_TYPE = "manyhands-revocations+jwt"
-
 HANDOVER_TYPE = "manyhands-handover-v1+jwt"
-
 MAX_HANDOVER_CHARS = 1024
-
 MAX_TOKEN_CHARS = 4096
-
 MAX_REVOCATIONS_CHARS = 4_000_000
-
 MAX_CLOCK_SKEW_S = 60.0  # a token may be issued so far ahead of the checker's clock
-
 _ALGORITHM = "EdDSA"
-
 _Text = Annotated[str, Field(min_length=1, max_length=1024)]
-
 _Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+_HexKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+CACHED_TOKENS = 4096
+KEY_BYTES = 32
+_BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
 
 @dataclass(frozen=True)
@@ -104,9 +96,6 @@ class _TokenClaims(_Claims):
 class _RevocationClaims(_Claims):
     serial: int = Field(ge=0)
     peer_ids: list[_Text]
-
-
-_HexKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _HandoverClaims(_Claims):
@@ -249,12 +238,6 @@ def _require_size(text: str, max_chars: int) -> None:
 def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
 
-
-CACHED_TOKENS = 4096
-
-KEY_BYTES = 32
-
-_BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
 # Signatures never change, so each is checked once per process; expiry and revocation are checked every time.
 _read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)

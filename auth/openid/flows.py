@@ -1,6 +1,7 @@
-"""The device flow (RFC 8628): the person enters a short code at the provider, on whatever machine has a browser.
+"""The two ways to log in: the device flow (RFC 8628) and the authorization-code flow with PKCE (RFC 7636).
 
-The authorization-code flow with PKCE (RFC 7636), for a page of the coordinator's own.
+In the device flow the person enters a short code at the provider, on any machine that has a browser. The code flow is
+for a page of the coordinator's own, to which the browser returns. Both end in an `Identity`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from auth.openid.http import TIMEOUT_S, asking, json_object, printable
 from auth.openid.provider import Identity, SafeUrl
 from auth.openid.relying_party import RelyingParty, new_nonce
 
+GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+MAX_LOGIN_S = 900.0
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 60.0
+SLOWER_BY_S = 5.0
+FAILURES_IN_A_ROW = 5
+
 
 @dataclass(frozen=True)
 class CodeLogin:
-    """One trip of a browser to the provider and back; good for one return."""
+    """One login by the code flow: a trip of a browser to the provider and back; good for one return."""
 
     redirect_uri: str
     state: str = field(repr=False)
@@ -88,17 +95,6 @@ def _check_return(party: RelyingParty, login: CodeLogin, returned: Returned, iss
         raise ProviderError(f"{party.title} did not log you in ({printable(returned.error) or 'no code'}).")
 
 
-GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-
-MAX_LOGIN_S = 900.0
-
-LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 60.0
-
-SLOWER_BY_S = 5.0
-
-FAILURES_IN_A_ROW = 5
-
-
 class _DeviceAnswer(BaseModel):
     """RFC 8628, section 3.2."""
 
@@ -114,7 +110,7 @@ class _DeviceAnswer(BaseModel):
 
 @dataclass(frozen=True)
 class DeviceLogin:
-    """One login that waits for its person."""
+    """One login by the device flow, which waits for its person."""
 
     user_code: str
     address: str

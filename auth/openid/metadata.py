@@ -1,6 +1,7 @@
-"""What a provider publishes of itself: its endpoints and its keys; fetched when needed, cached, never too often.
+"""A provider's published metadata: its endpoints and its keys, fetched when needed, cached, and never too often.
 
-A provider's public keys: what of its key set may verify an ID token at all.
+The endpoints follow OpenID Connect Discovery 1.0. Of the key set (RFC 7517) only asymmetric keys that are long enough
+may verify an ID token.
 """
 
 from __future__ import annotations
@@ -25,48 +26,10 @@ ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA", "Ed25519"),
 }
-
 ALGORITHMS = tuple(algorithm for algorithms in ALGORITHMS_OF.values() for algorithm in algorithms)
-
 MAX_KEYS = 64
-
 LEAST_RSA_BITS = 2048
-
-
-def parse_keys(title: str, key_set: dict[str, Any]) -> tuple[Key, ...]:
-    """The usable keys of a JSON Web Key Set; those that are not understood are passed over (RFC 7517, section 5)."""
-    entries = key_set.get("keys")
-    if not isinstance(entries, list) or len(entries) > MAX_KEYS:
-        raise ProviderError(f"{title} publishes no list of up to {MAX_KEYS} keys.")
-    return tuple(key for entry in entries if (key := _parse_key(entry)) is not None)
-
-
-def _parse_key(entry: Any) -> Key | None:
-    if not isinstance(entry, dict) or entry.get("kty") not in ALGORITHMS_OF or entry.get("use", "sig") != "sig":
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # of short keys: the next lines drop them
-            key = JWKRegistry.import_key(entry)
-            short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return None if short else key
-
-
-def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
-    """The keys that may have made a signature by `algorithm`; without a key id, each of the right kind."""
-    return [
-        key
-        for key in keys
-        if algorithm in ALGORITHMS_OF[key.key_type]
-        and (key_id is None or key.kid == key_id)
-        and key.get("alg") in (None, algorithm)
-    ]
-
-
 CACHED_S = 3600.0
-
 KEYS_AT_MOST_EVERY_S = 60.0  # however many tokens name keys that nobody knows
 
 
@@ -132,3 +95,35 @@ class Discovery:
         if endpoints.issuer.rstrip("/") + WELL_KNOWN != self._provider.discovery:
             raise ProviderError(f"{self._title} calls itself {endpoints.issuer:.200}, which `discovery` does not.")
         return endpoints
+
+
+def parse_keys(title: str, key_set: dict[str, Any]) -> tuple[Key, ...]:
+    """The usable keys of a JSON Web Key Set; those that are not understood are passed over (RFC 7517, section 5)."""
+    entries = key_set.get("keys")
+    if not isinstance(entries, list) or len(entries) > MAX_KEYS:
+        raise ProviderError(f"{title} publishes no list of up to {MAX_KEYS} keys.")
+    return tuple(key for entry in entries if (key := _parse_key(entry)) is not None)
+
+
+def _parse_key(entry: Any) -> Key | None:
+    if not isinstance(entry, dict) or entry.get("kty") not in ALGORITHMS_OF or entry.get("use", "sig") != "sig":
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SecurityWarning)  # of short keys: the next lines drop them
+            key = JWKRegistry.import_key(entry)
+            short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return None if short else key
+
+
+def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
+    """The keys that may have made a signature by `algorithm`; without a key id, each of the right kind."""
+    return [
+        key
+        for key in keys
+        if algorithm in ALGORITHMS_OF[key.key_type]
+        and (key_id is None or key.kid == key_id)
+        and key.get("alg") in (None, algorithm)
+    ]

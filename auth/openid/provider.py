@@ -1,6 +1,6 @@
-"""One identity provider as the operator configures it, and the addresses that may be asked at all.
+"""An identity provider as the operator configures it, the addresses that may be asked, and the identity after a login.
 
-Who logged in: the little that is kept of an ID token's claims.
+An `Identity` is the little that is kept of an ID token's claims.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 WELL_KNOWN = "/.well-known/openid-configuration"
-
 HUGGING_FACE = "hf"
-
 MAX_URL_CHARS = 2000
 # What is known of providers that need only a client id; a run's own settings win.
 _KNOWN: dict[str, dict[str, Any]] = {
@@ -28,6 +26,10 @@ _KNOWN: dict[str, dict[str, Any]] = {
         "organisation_claim": "orgs[].preferred_username",
     },
 }
+ProviderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,15}$")]  # no dash: `hf-org:` must stay unambiguous
+MAX_NAME_CHARS = 64
+MAX_ORGANISATIONS = 1000
+_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 
 
 def require_safe_url(url: str) -> str:
@@ -51,8 +53,6 @@ def is_loopback(host: str) -> bool:
 
 
 SafeUrl = Annotated[str, AfterValidator(require_safe_url)]
-
-ProviderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,15}$")]  # no dash: `hf-org:` must stay unambiguous
 
 
 class Provider(BaseModel):
@@ -86,13 +86,6 @@ def with_known(providers: Any) -> Any:
         name: {**_KNOWN.get(name, {}), **values} if isinstance(values, dict) else values
         for name, values in providers.items()
     }
-
-
-MAX_NAME_CHARS = 64
-
-MAX_ORGANISATIONS = 1000
-
-_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 
 
 @dataclass(frozen=True)

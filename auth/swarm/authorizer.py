@@ -20,13 +20,9 @@ from auth.errors import ManyhandsError
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
-
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
-
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
-
 STATE_READERS = TRAINING_ROLES | {"observer"}
-
 MAX_RECORD_BYTES = 16_384
 
 
@@ -64,7 +60,7 @@ class SwarmAuthorizer(TokenAuthorizerBase):
         return token is not None and token.public_key.encode() == access_token.public_key
 
     async def validate_request(self, request: AuthorizedRequestBase) -> bool:
-        """Who only reads may store its own record, by which others know it, and nothing else (see the validator)."""
+        """A peer that only reads may store its own record, by which others know it, and nothing else."""
         if isinstance(request, dht_pb2.StoreRequest):
             token = checked_token(self._credentials, request.auth.client_access_token.signature, self._clock())
             own = peers_key_id(self._credentials.run)

@@ -1,17 +1,18 @@
-"""What hivemind lacks, put into its classes by `patch_hivemind()` before the first node of a process.
+"""Corrections of hivemind's classes, applied by `patch_hivemind()` before the first node of a process.
 
 Streams between peers end whole, or say that they broke off. hivemind's server of a stream closes it after its last
 message, and its p2p daemon then resets it. Over QUIC a reset drops what is still on its way, and the client takes what
-has come for everything: of a state of 128 tensors it gets 60, and who asked to join a group may get no answer. Here the
-server says when it has ended and waits for the client to hang up. A client to whom nobody said so knows that its stream
-broke off; one that is answered before it has asked everything says that it has stopped and lets the server hang up, for
-requests that are dropped on their way cost the connection between the two its window, and with it all later streams.
+has come for everything: of a state of 128 tensors it gets 60, and a peer that asked to join a group may get no answer.
+Here the server says when it has ended and waits for the client to hang up. A client that was not told so knows that its
+stream broke off. A client that is answered before it has asked everything says that it has stopped, and lets the server
+hang up: requests dropped on their way would cost the connection between the two its window, and with it all later
+streams.
 
 Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a message within a message, and its reader
-calls itself for each of them without end: ten kilobytes of tuples in tuples overflow the C stack, and the process dies
-of it. So one member's record could have ended every node that looked at it.
+calls itself for each of them without end: ten kilobytes of tuples in tuples overflow the C stack, and the process dies.
+So one member's record could have ended every node that looked at it.
 
-A node may be reached through named relays at once, for which hivemind knows no name: it finds any that there are, in
+A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
 minutes.
 """
 
