@@ -1,12 +1,9 @@
-"""`data:`: where samples come from and what shape they have.
+"""`data:` in a run file: sources of documents, which of them are kept, what is held out, and the samples' shape.
 
-Addresses of files in a run file: paths here, and stores of files that every volunteer's machine opens.
-
-`data.sources[].sampling` and `.duplicates`: which of a source's documents are kept.
-
-`manyhands corpus sample` prints such a section; `peer.data.selection.perplexity` says what its numbers mean.
-
-`data.validation:`: the documents that nobody trains on, so that checkpoints can be compared by them.
+Addresses are paths here, or stores of files that every volunteer's machine opens (`SCHEMES`). A source's `sampling` and
+`duplicates` say which of its documents are kept: `manyhands corpus sample` prints such a section, and
+`peer.data.selection.perplexity` says what its numbers mean. Nobody trains on the documents of `validation`, so that
+checkpoints can be compared by them.
 """
 
 from __future__ import annotations
@@ -22,6 +19,29 @@ from peer.config.base import Positive, PositiveFloat, Section, WholeNumber
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 # What a volunteer's machine opens on an operator's word: stores of files, nothing that runs, caches or logs in.
 SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
+Duplicates = Literal["none", "exact", "near"]
+Method = Literal["random", "stepwise", "gaussian"]
+Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Address = Annotated[str, Field(min_length=1, max_length=1000)]
+MAX_SAMPLES = 16_384  # all of them are read for each checkpoint
+# Keys that mean something for some kinds of sources only.
+KINDS_WITH = {
+    "storage_options": {"text", "jsonl", "parquet"},
+    "documents": {"text"},
+    "config_name": {"hub"},
+    "split": {"hub"},
+    "revision": {"hub"},
+}
+KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
+# What may be said to a file system. Not taken: what names a login, a file or a cache of the volunteer's machine.
+STORAGE_OPTIONS = {
+    *("anon", "endpoint_url", "key", "secret", "requester_pays", "use_ssl"),  # S3
+    *("account_name", "account_key", "sas_token"),  # Azure
+    *("project",),  # Google
+    *("block_size", "encoded", "simple_links"),  # the web
+}
+Options = Mapping[str, str | int | float | bool | None]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def is_remote(address: str) -> bool:
@@ -34,15 +54,6 @@ def check_address(key: str, address: str) -> None:
     scheme = _SCHEME.match(address)
     if "::" in address or (scheme and scheme.group(1) not in SCHEMES):
         raise ValueError(f"`{key}` ({address}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
-
-
-Duplicates = Literal["none", "exact", "near"]
-
-Method = Literal["random", "stepwise", "gaussian"]
-
-Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-
-Address = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class Scorer(Section):
@@ -96,9 +107,6 @@ class Sampling(Section):
         return self
 
 
-MAX_SAMPLES = 16_384  # all of them are read for each checkpoint
-
-
 class Validation(Section):
     """How much text is held out, and how much of it each checkpoint is evaluated on."""
 
@@ -106,34 +114,11 @@ class Validation(Section):
     samples: int = Field(512, ge=1, le=MAX_SAMPLES)  # at most
 
 
-# Keys that mean something for some kinds of sources only.
-KINDS_WITH = {
-    "storage_options": {"text", "jsonl", "parquet"},
-    "documents": {"text"},
-    "config_name": {"hub"},
-    "split": {"hub"},
-    "revision": {"hub"},
-}
-
-KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
-# What may be said to a file system. Not taken: what names a login, a file or a cache of the volunteer's machine.
-STORAGE_OPTIONS = {
-    *("anon", "endpoint_url", "key", "secret", "requester_pays", "use_ssl"),  # S3
-    *("account_name", "account_key", "sas_token"),  # Azure
-    *("project",),  # Google
-    *("block_size", "encoded", "simple_links"),  # the web
-}
-
-Options = Mapping[str, str | int | float | bool | None]
-
-
 def _one_or_several(value: Any) -> Any:
     if not isinstance(value, (str, list, tuple)):
         raise ValueError("`path` must be an address or a list of addresses")
     return (value,) if isinstance(value, str) else value
 
-
-Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 Paths = Annotated[
     tuple[Name, ...],

@@ -1,11 +1,8 @@
-"""RunConfig: what a run trains and how.
+"""The run's configuration: what a run trains and how, and the part of it that anybody may know.
 
 Read from YAML by the operator's commands, validated once, frozen, sent to every peer at join, and saved in every
-checkpoint. The defaults are sahajBERT's (Diskin et al. 2021, arXiv 2106.10207, section 4.3).
-
-What the run's public page offers beside numbers and curves.
-
-What of a run's configuration anybody may know: what a machine has to compute, not where the text comes from.
+checkpoint. The defaults are sahajBERT's (Diskin et al. 2021, arXiv 2106.10207, section 4.3). The public part says what
+a machine has to compute, not where the text comes from.
 """
 
 from __future__ import annotations
@@ -24,17 +21,8 @@ from peer.config.model import Model, Objective
 from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Phase, Schedule
 
-
-class Dashboard(Section):
-    """`try_it`: visitors may give the newest published checkpoint a sentence, and the coordinator's CPU answers."""
-
-    try_it: bool = True
-
-
 MAX_RUN_FILE_CHARS = 4_000_000
-
 MAX_DEVICES_PER_MEMBER = 32  # unless the run says otherwise
-
 BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
 
 
@@ -72,6 +60,15 @@ class Membership(Section):
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
     newcomer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
     max_devices_per_member: int = Field(MAX_DEVICES_PER_MEMBER, ge=1, le=10_000)
+
+
+class Dashboard(Section):
+    """What the run's public page offers beside numbers and curves.
+
+    `try_it`: visitors may give the newest published checkpoint a sentence, and the coordinator's CPU answers.
+    """
+
+    try_it: bool = True
 
 
 class RunConfig(Section):
@@ -184,6 +181,21 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def public_part(config: RunConfig) -> RunConfig:
+    """The name and the sizes of a run (as they are in force: see `at_step`), everything else at its default.
+
+    What is public is listed here, so that no key that is added to the run file becomes public by accident.
+    """
+    return RunConfig(
+        run=Run(name=config.run.name, language=config.run.language),
+        model=config.model,
+        objective=config.objective,
+        tokenizer=Tokenizer(vocab_size=config.tokenizer.vocab_size),
+        data=Data(sequence_length=config.data.sequence_length, microbatch_size=config.data.microbatch_size),
+        averaging=Averaging(target_batch_size=config.averaging.target_batch_size),
+    )
+
+
 def _parse_yaml(text: str, origin: str) -> Any:
     """What the YAML says; raises `ConfigError`.
 
@@ -239,18 +251,3 @@ def _shown(value: Any) -> str:
         return f"{value!r:.80}"
     except ValueError:  # Python writes no number of thousands of digits
         return "a number that is too long to be shown"
-
-
-def public_part(config: RunConfig) -> RunConfig:
-    """The name and the sizes of a run (as they are in force: see `at_step`), everything else at its default.
-
-    What is public is listed here, so that no key that is added to the run file becomes public by accident.
-    """
-    return RunConfig(
-        run=Run(name=config.run.name, language=config.run.language),
-        model=config.model,
-        objective=config.objective,
-        tokenizer=Tokenizer(vocab_size=config.tokenizer.vocab_size),
-        data=Data(sequence_length=config.data.sequence_length, microbatch_size=config.data.microbatch_size),
-        averaging=Averaging(target_batch_size=config.averaging.target_batch_size),
-    )

@@ -1,11 +1,7 @@
-"""`tokenizer:`: where the run's tokenizer comes from, or how it is trained.
+"""`tokenizer:` in a run file: where the run's tokenizer comes from, or how it is trained.
 
-The steps of `tokenizer.normalizers` and `tokenizer.pre_tokenizers`: their names, parameters and defaults.
-
-A step is written as its name, or as an object with `name` and parameters. `peer.data.tokenization.pipelines` builds
-them.
-
-The named ways to treat text, as steps: what `tokenizer.preset` stands for.
+`normalizers` and `pre_tokenizers` are steps, each written as its name, or as an object with `name` and parameters. A
+preset stands for steps by a name (`PRESETS`). `peer.data.tokenization.pipelines` builds them.
 """
 
 from __future__ import annotations
@@ -19,8 +15,13 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from peer.config.base import Positive, Section
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-
 Behavior = Literal["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+PresetName = Literal["albert", "bengali", "byte-level", "multilingual-cased"]
+Algorithm = Literal["unigram", "bpe", "wordpiece", "sentencepiece"]
+BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+MARKS_SPACES = {"metaspace", "byte-level"}  # pre-tokenizers that keep a sign of each space
+DROPS_SPACES = {"bert", "whitespace", "whitespace-split", "char-delimiter"}
 
 
 class SimpleNormalizer(Section):
@@ -140,14 +141,6 @@ PreTokenizer = Annotated[
     BeforeValidator(_by_name),
 ]
 
-PresetName = Literal["albert", "bengali", "byte-level", "multilingual-cased"]
-
-Algorithm = Literal["unigram", "bpe", "wordpiece", "sentencepiece"]
-
-BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-
-ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -160,11 +153,8 @@ class Preset:
 
 
 NMT = SimpleNormalizer(name="nmt")  # drops control characters, makes all white space spaces
-
 NFKC = SimpleNormalizer(name="nfkc")
-
 ONE_SPACE = Replace(name="replace", pattern=" {2,}", content=" ", regex=True)
-
 LOWERCASE = SimpleNormalizer(name="lowercase")
 # Keyboards and old fonts write the danda and the visarga in several ways; as sahajBERT's tokenizer unifies them.
 BENGALI_MARKS = (
@@ -185,10 +175,6 @@ PRESETS: Mapping[PresetName, Preset] = {
         "wordpiece", (BertNormalizer(name="bert"),), (SimplePreTokenizer(name="bert"),), BERT_TOKENS
     ),
 }
-
-MARKS_SPACES = {"metaspace", "byte-level"}  # pre-tokenizers that keep a sign of each space
-
-DROPS_SPACES = {"bert", "whitespace", "whitespace-split", "char-delimiter"}
 
 
 class Tokenizer(Section):

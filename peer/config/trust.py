@@ -1,9 +1,8 @@
-"""What a run's sources would make a volunteer's machine read or contact beyond the public web.
+"""Checks of a run's sources: what they would reach beyond the public web, and which of them may change under the run.
 
 A run file is the operator's, its sources are opened on every volunteer's machine. What lies on such a machine, or in
-the network around it, is its owner's: a run may use it only where the owner says so.
-
-Which of a run's sources may change under the run: what volunteers read today, they may not read tomorrow.
+the network around it, is its owner's: a run may use it only where the owner says so (`check_reach`). A source that no
+revision or digest pins may give volunteers tomorrow what they do not read today (`unpinned`).
 """
 
 from __future__ import annotations
@@ -23,31 +22,8 @@ from peer.config.data import Source, is_remote
 from peer.config.run import RunConfig
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
 _PINNED = re.compile(r"hf://[^@]+@[0-9a-f]{40}/.*")
-
-
-def unpinned(config: RunConfig) -> Iterator[str]:
-    """One sentence for each source, or scorer's model, that no revision or digest holds fast."""
-    for source in config.data.sources:
-        if source.kind == "hub" and not _COMMIT.fullmatch(source.revision or ""):
-            yield f"The data source {source.name} is not pinned: give the commit (40 hex digits) as its `revision`."
-        elif any(is_remote(path) and not _PINNED.fullmatch(path) for path in source.paths):
-            yield (
-                f"The data source {source.name} is not pinned: whoever can change its files changes what volunteers "
-                "train on; files of the hub can be pinned by `@COMMIT` in their address."
-            )
-        yield from _unpinned_model(source)
-
-
-def _unpinned_model(source: Source) -> Iterator[str]:
-    scorer = None if source.sampling is None else source.sampling.scorer
-    if scorer is not None and scorer.model is not None and scorer.sha256 is None:
-        yield f"The scorer's model {scorer.model} is not pinned: give its digest as `sha256`."
-
-
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-
 _PRIVATE_NAMES = (".local", ".localhost", ".internal", ".intranet", ".lan", ".home", ".corp", ".home.arpa")
 
 
@@ -141,3 +117,22 @@ def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
         return False
     real = Path(*parts[:plain]).resolve()
     return any(real.is_relative_to(folder.expanduser().resolve()) for folder in folders)
+
+
+def unpinned(config: RunConfig) -> Iterator[str]:
+    """One sentence for each source, or scorer's model, that no revision or digest holds fast."""
+    for source in config.data.sources:
+        if source.kind == "hub" and not _COMMIT.fullmatch(source.revision or ""):
+            yield f"The data source {source.name} is not pinned: give the commit (40 hex digits) as its `revision`."
+        elif any(is_remote(path) and not _PINNED.fullmatch(path) for path in source.paths):
+            yield (
+                f"The data source {source.name} is not pinned: whoever can change its files changes what volunteers "
+                "train on; files of the hub can be pinned by `@COMMIT` in their address."
+            )
+        yield from _unpinned_model(source)
+
+
+def _unpinned_model(source: Source) -> Iterator[str]:
+    scorer = None if source.sampling is None else source.sampling.scorer
+    if scorer is not None and scorer.model is not None and scorer.sha256 is None:
+        yield f"The scorer's model {scorer.model} is not pinned: give its digest as `sha256`."

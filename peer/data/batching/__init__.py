@@ -1,4 +1,5 @@
 """Packed, masked batches from chunks of token ids.
 
-The worker and the validator import `batches` (`open_batches`) and `validation_set`; the other modules are its steps.
+`batches` opens a run's stream, `phased` follows its phases, `validation_set` holds the held-out samples, `synthetic`
+makes batches to measure with. Others import these four; the other modules are steps of the stream.
 """

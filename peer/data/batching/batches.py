@@ -1,6 +1,6 @@
-"""All of the data path together: `open_batches` turns a run's documents into an endless stream of masked batches.
+"""Batches: `open_batches` turns a run's documents into an endless stream of masked batches, all of the data path.
 
-A microbatch in parts that are batches themselves: for the evaluation, and where memory is short.
+`parts_of` divides a batch into smaller ones, for the evaluation and where memory is short.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,45 +33,11 @@ from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
-if TYPE_CHECKING:
-    pass
-
-
-def parts_of(batch: Batch, size: int) -> Iterator[Batch]:
-    """The batch in parts of `size` samples, the last one with what is left."""
-    if batch.samples <= size:
-        yield batch
-        return
-    length, device = batch.input_ids.shape[1], batch.label_positions.device
-    for start in range(0, batch.samples, size):
-        rows = slice(start, start + size)
-        bounds = torch.tensor([start * length, (start + size) * length], device=device)
-        first, end = torch.searchsorted(batch.label_positions, bounds).tolist()
-        yield replace(
-            batch,
-            input_ids=batch.input_ids[rows],
-            token_type_ids=_rows(batch.token_type_ids, rows),
-            attention_mask=_rows(batch.attention_mask, rows),
-            label_positions=batch.label_positions[first:end] - start * length,
-            labels=batch.labels[first:end],
-            sop_labels=_rows(batch.sop_labels, rows),
-        )
-
-
-def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
-    return None if tensor is None else tensor[rows]
-
-
 logger = logging.getLogger(__name__)
-
 FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows may be twice as large as the one before
-
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
-
 PREFETCHED_BATCHES = 16
-
 STATE_FILE = "stream.json"
-
 STATE_VERSION = 2
 
 
@@ -306,3 +271,28 @@ def _save_state(path: Path, key: str, state: StreamState) -> None:
         aside.replace(path)
     except OSError as error:
         logger.warning("Cannot save the place in the data to %s: %s.", path, error.strerror)
+
+
+def parts_of(batch: Batch, size: int) -> Iterator[Batch]:
+    """The batch in parts of `size` samples, the last one with what is left."""
+    if batch.samples <= size:
+        yield batch
+        return
+    length, device = batch.input_ids.shape[1], batch.label_positions.device
+    for start in range(0, batch.samples, size):
+        rows = slice(start, start + size)
+        bounds = torch.tensor([start * length, (start + size) * length], device=device)
+        first, end = torch.searchsorted(batch.label_positions, bounds).tolist()
+        yield replace(
+            batch,
+            input_ids=batch.input_ids[rows],
+            token_type_ids=_rows(batch.token_type_ids, rows),
+            attention_mask=_rows(batch.attention_mask, rows),
+            label_positions=batch.label_positions[first:end] - start * length,
+            labels=batch.labels[first:end],
+            sop_labels=_rows(batch.sop_labels, rows),
+        )
+
+
+def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
+    return None if tensor is None else tensor[rows]

@@ -1,14 +1,12 @@
-"""Dynamic masking: every time a sample is used, other tokens of it are to be guessed.
+"""Labels, the tokens that a model has to guess: masked anew each time a sample is used, or each place's next token.
 
-In each sample the same number of tokens, `mask_probability` of its places (at least one), is chosen at random without
-replacement. An exact number rather than a coin toss for each token makes the head's work the same in every batch, which
-compiled backends need, and the loss less noisy. Of the chosen tokens 80 % become [MASK], 10 % a random token and 10 %
-stay (Devlin et al. 2019).
+Dynamic masking: in each sample the same number of tokens, `mask_probability` of its places (at least one), is chosen at
+random without replacement. An exact number rather than a coin toss for each token makes the head's work the same in
+every batch, which compiled backends need, and the loss less noisy. Of the chosen tokens 80 % become [MASK], 10 % a
+random token and 10 % stay (Devlin et al. 2019).
 
 With whole words, all tokens of a word are chosen or none. Words are taken in random order as long as they fit into the
 same number of tokens; a word that no sample has room for counts as its single tokens.
-
-Samples with what the model has to guess: masked tokens (`peer/data/batching/masking.py`), or each place's next token.
 """
 
 from __future__ import annotations
@@ -20,6 +18,12 @@ from numpy.typing import NDArray
 
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.words import WordStarts
+
+REPLACED = 0.8  # of the chosen tokens become [MASK]
+RANDOM = 0.1  # become a random token; the rest stays
+UNKNOWN = 1.0  # how reluctantly the unknown token is chosen: it teaches nothing, and serves where there is nothing else
+MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys: a random number from 0 to 1 and the reluctance
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,6 @@ def next_tokens(input_ids: NDArray[np.int32]) -> Labelled:
     ids = input_ids.astype(np.int64)
     places = np.arange(ids.size).reshape(ids.shape)
     return Labelled(ids, places[:, :-1].reshape(-1), ids[:, 1:].reshape(-1))
-
-
-REPLACED = 0.8  # of the chosen tokens become [MASK]
-
-RANDOM = 0.1  # become a random token; the rest stays
-
-UNKNOWN = 1.0  # how reluctantly the unknown token is chosen: it teaches nothing, and serves where there is nothing else
-
-MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys: a random number from 0 to 1 and the reluctance
-
-Ints = NDArray[np.int64]
 
 
 class Masker:

@@ -1,9 +1,9 @@
-"""Chunks of tokens to samples of exactly the sequence length: no token lost, none tokenized again, no padding.
+"""Packing of token chunks into samples of exactly the sequence length: none lost, none tokenized again, no padding.
 
-How a sample for sentence order is made. Documents are cut into *pieces*: as many whole sentences of one document as
-fit into a sample. Of the pieces at hand the best become *anchors*, one for each sample; all others are *filler*, a
-plain run of tokens that fills the samples up to the last place and is cut wherever a sample is full. What is left of
-it starts the next chunk's samples.
+For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one document as fit into
+a sample. Of the pieces at hand the best become *anchors*, one for each sample; all others are *filler*, a plain run of
+tokens that fills the samples up to the last place and is cut wherever a sample is full. What is left of it starts the
+next chunk's samples.
 
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
@@ -15,11 +15,9 @@ that is a single sentence (one longer than a sample, mostly) is cut inside it.
 With `n` tokens at hand there are always `n // capacity` samples to fill, and never fewer pieces than that: a piece is
 at most one capacity long and the filler left over is shorter. Which pieces become anchors is therefore free.
 
-Chunks of tokens to samples cut from one plain run of text, for objectives without sentence order.
-
-As RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each other, each with a
-separator after it, and the run is cut wherever a sample is full. What is left starts the next chunk's samples. So no
-token is lost, nothing is padded, and nearly all context is the text's own.
+Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as RoBERTa's full sentences
+(Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each other, each with a separator after it, and the
+run is cut wherever a sample is full. So nearly all context is the text's own.
 """
 
 from __future__ import annotations
@@ -33,11 +31,8 @@ from numpy.typing import NDArray
 from peer.data.tokenization.encoding import EncodedChunk
 
 Ints = NDArray[np.int64]
-
 Tokens = NDArray[np.int32]
-
 MIDDLE = (0.25, 0.75)  # the part of an anchor in which a break is looked for first
-
 SINGLE_SENTENCE_WORTH = 0.5  # of an anchor without an inner sentence end, relative to its length
 
 
@@ -59,7 +54,7 @@ class _Anchors:
 
 
 class PairPacker:
-    """Packs chunk after chunk; keeps the tokens that do not fill a sample yet."""
+    """Packs chunk after chunk for sentence order; keeps the tokens that do not fill a sample yet."""
 
     def __init__(self, capacity: int, swap_probability: float, rng: np.random.Generator) -> None:
         if capacity < 2:
@@ -148,7 +143,7 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 
 
 class ContiguousPacker:
-    """Packs chunk after chunk; keeps the tokens that do not fill a sample yet."""
+    """Packs chunk after chunk as one run of text; keeps the tokens that do not fill a sample yet."""
 
     def __init__(self, capacity: int, separator: int, rng: np.random.Generator) -> None:
         self._capacity, self._separator, self._rng = capacity, separator, rng

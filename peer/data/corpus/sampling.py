@@ -1,16 +1,8 @@
-"""The work of `manyhands corpus sample`: a corpus is read twice, to learn how it is, and to keep a part of it.
+"""Sampling of a corpus by `manyhands corpus sample`: it is read twice, to learn how it is, and to keep a part of it.
 
 The first reading counts documents, drops duplicates and takes an even sample; scorer, quartiles and scale come from it
-alone. The second scores every document and decides. Memory does not grow with the corpus, but for a bit for each
-document that says whether it is a duplicate.
-
-An even sample of a corpus that passes by, bounded in documents and in characters: for estimates.
-
-Every document draws a random key, and those with the smallest keys stay: so it does not matter how long the corpus is.
-
-Documents as a file of JSON Lines, packed or not, as the readers of sources take it.
-
-A run's sources read once from beginning to end, in order: for preparing a corpus rather than for training on it.
+alone. The second scores every document, decides, and writes what is kept as JSON Lines. Memory does not grow with the
+corpus, but for a bit for each document that says whether it is a duplicate.
 """
 
 from __future__ import annotations
@@ -39,134 +31,16 @@ from peer.data.sources.faults import describe
 from peer.data.sources.open import open_units
 from peer.data.tokenization.training import train_tokenizer
 
-
-class CorpusSample:
-    """Keeps some of what it is shown."""
-
-    def __init__(self, max_documents: int, max_characters: int, rng: np.random.Generator) -> None:
-        self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
-        self._kept: list[tuple[float, str]] = []  # a heap by the keys' negatives: the greatest key comes off first
-        self._characters = 0
-        self._border = 1.0  # keys from here on were turned away
-
-    def add(self, documents: Sequence[str]) -> None:
-        """Show it some more."""
-        keys = self._rng.random(len(documents))
-        for index in np.flatnonzero(keys < self._border).tolist():
-            if keys[index] < self._border:  # which the ones before it may have moved
-                self._take(float(keys[index]), documents[index])
-
-    @property
-    def documents(self) -> list[str]:
-        """What it holds, in an order of chance."""
-        return [document for _, document in sorted(self._kept)]
-
-    def _take(self, key: float, document: str) -> None:
-        heappush(self._kept, (-key, document))
-        self._characters += len(document)
-        while len(self._kept) > 1 and self._is_full():
-            negative, dropped = heappop(self._kept)
-            self._border = -negative
-            self._characters -= len(dropped)
-
-    def _is_full(self) -> bool:
-        return len(self._kept) > self._max_documents or self._characters > self._max_characters
-
-
 Packing = Literal["none", "gz", "zst"]
-
 NAMES = {"none": "documents.jsonl", "gz": "documents.jsonl.gz", "zst": "documents.jsonl.zst"}
-
 GZIP_LEVEL = 6
-
-
-class DocumentWriter:
-    """Writes each document as an object with one `text`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, documents: Sequence[str]) -> None:
-        """Append them."""
-        lines = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents]
-        self._file.write("".join(lines).encode("utf-8", "replace"))
-
-
-@contextmanager
-def open_writer(folder: Path, packing: Packing) -> Iterator[DocumentWriter]:
-    """A writer to `NAMES[packing]` in the folder, which is complete when the context ends."""
-    with _open(folder / NAMES[packing], packing) as file:
-        yield DocumentWriter(file)
-
-
-def _open(path: Path, packing: Packing) -> BinaryIO:
-    if packing == "gz":
-        return cast(BinaryIO, gzip.open(path, "wb", GZIP_LEVEL))
-    if packing == "zst":
-        import zstandard
-
-        return cast(BinaryIO, zstandard.open(path, "wb"))
-    return path.open("wb")
-
-
 BLOCK = 1_000  # documents
-
 RUN_FILES = (".yaml", ".yml")
-
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-
-
-def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
-    """A run file, or files of documents as the sources of a run; raises `ConfigError`."""
-    if any(Path(name).suffix in RUN_FILES for name in names):
-        if len(names) > 1:
-            raise ConfigError("Give one run file, or files of documents, not both.")
-        return RunConfig.from_yaml(Path(names[0]))
-    sources = [
-        {"kind": "jsonl", "path": name, "text_field": text_field} if _is_json(name) else {"kind": "text", "path": name}
-        for name in names
-    ]
-    return RunConfig.from_mapping({"data": {"sources": sources}})
-
-
-def read_blocks(config: RunConfig) -> Iterator[list[str]]:
-    """All documents of all sources, `BLOCK` at a time; raises `ConfigError`."""
-    documents = (document for source in config.data.sources for document in _read(source))
-    while block := list(islice(documents, BLOCK)):
-        yield block
-
-
-def _read(source: Source) -> Iterator[str]:
-    """A source's documents that its filters of length and language want."""
-    name, least, most = source.name, source.filters.min_characters, source.filters.max_characters
-    try:
-        units = open_units(source, whole=True)
-        for number in range(len(units)):
-            name = units.name(number)
-            with closing(units.open(number, None)) as unit:
-                for document in unit:
-                    if document and document.strip() and least <= len(document) <= (most or len(document)):
-                        yield document
-    except ConfigError:
-        raise
-    except Exception as error:  # the fault boundary: of any file system and format
-        raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
-
-
-def _is_json(name: str) -> bool:
-    plain = name.removesuffix(".gz").removesuffix(".zst")
-    folder = Path(name)
-    return plain.endswith(JSON_ENDINGS) or (folder.is_dir() and any(folder.glob("*.jsonl*")))
-
-
 Blocks = Iterable[list[str]]
-
 SAMPLE_CHARACTERS = 100_000_000
-
 SCORER_CHARACTERS = 10_000_000  # of the sample are enough to learn the pieces of a scorer
-
 SCORER_PIECES = 16_000
-
 _NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # its groups of thousands parted, or not
 
 
@@ -294,3 +168,111 @@ def _first_characters(documents: Sequence[str], characters: int) -> Iterator[str
             return
         characters -= len(document)
         yield document
+
+
+class CorpusSample:
+    """An even sample of the documents that it is shown, bounded in documents and in characters.
+
+    Every document draws a random key, and those with the smallest keys stay: so it does not matter how many there are.
+    """
+
+    def __init__(self, max_documents: int, max_characters: int, rng: np.random.Generator) -> None:
+        self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
+        self._kept: list[tuple[float, str]] = []  # a heap by the keys' negatives: the greatest key comes off first
+        self._characters = 0
+        self._border = 1.0  # keys from here on were turned away
+
+    def add(self, documents: Sequence[str]) -> None:
+        """Show it some more."""
+        keys = self._rng.random(len(documents))
+        for index in np.flatnonzero(keys < self._border).tolist():
+            if keys[index] < self._border:  # which the ones before it may have moved
+                self._take(float(keys[index]), documents[index])
+
+    @property
+    def documents(self) -> list[str]:
+        """What it holds, in an order of chance."""
+        return [document for _, document in sorted(self._kept)]
+
+    def _take(self, key: float, document: str) -> None:
+        heappush(self._kept, (-key, document))
+        self._characters += len(document)
+        while len(self._kept) > 1 and self._is_full():
+            negative, dropped = heappop(self._kept)
+            self._border = -negative
+            self._characters -= len(dropped)
+
+    def _is_full(self) -> bool:
+        return len(self._kept) > self._max_documents or self._characters > self._max_characters
+
+
+class DocumentWriter:
+    """Writes documents as JSON Lines, each an object with one `text`, as the readers of sources take them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, documents: Sequence[str]) -> None:
+        """Append them."""
+        lines = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents]
+        self._file.write("".join(lines).encode("utf-8", "replace"))
+
+
+@contextmanager
+def open_writer(folder: Path, packing: Packing) -> Iterator[DocumentWriter]:
+    """A writer to `NAMES[packing]` in the folder, which is complete when the context ends."""
+    with _open(folder / NAMES[packing], packing) as file:
+        yield DocumentWriter(file)
+
+
+def _open(path: Path, packing: Packing) -> BinaryIO:
+    if packing == "gz":
+        return cast(BinaryIO, gzip.open(path, "wb", GZIP_LEVEL))
+    if packing == "zst":
+        import zstandard
+
+        return cast(BinaryIO, zstandard.open(path, "wb"))
+    return path.open("wb")
+
+
+def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
+    """A run file, or files of documents as the sources of a run; raises `ConfigError`."""
+    if any(Path(name).suffix in RUN_FILES for name in names):
+        if len(names) > 1:
+            raise ConfigError("Give one run file, or files of documents, not both.")
+        return RunConfig.from_yaml(Path(names[0]))
+    sources = [
+        {"kind": "jsonl", "path": name, "text_field": text_field} if _is_json(name) else {"kind": "text", "path": name}
+        for name in names
+    ]
+    return RunConfig.from_mapping({"data": {"sources": sources}})
+
+
+def read_blocks(config: RunConfig) -> Iterator[list[str]]:
+    """All documents of all sources, `BLOCK` at a time; raises `ConfigError`."""
+    documents = (document for source in config.data.sources for document in _read(source))
+    while block := list(islice(documents, BLOCK)):
+        yield block
+
+
+def _read(source: Source) -> Iterator[str]:
+    """A source's documents that its filters of length and language want."""
+    name, least, most = source.name, source.filters.min_characters, source.filters.max_characters
+    try:
+        units = open_units(source, whole=True)
+        for number in range(len(units)):
+            name = units.name(number)
+            with closing(units.open(number, None)) as unit:
+                for document in unit:
+                    if document and document.strip() and least <= len(document) <= (most or len(document)):
+                        yield document
+    except ConfigError:
+        raise
+    except Exception as error:  # the fault boundary: of any file system and format
+        raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
+
+
+def _is_json(name: str) -> bool:
+    plain = name.removesuffix(".gz").removesuffix(".zst")
+    folder = Path(name)
+    return plain.endswith(JSON_ENDINGS) or (folder.is_dir() and any(folder.glob("*.jsonl*")))

@@ -1,8 +1,7 @@
-"""A document's hash, and the number in [0, 1) that it draws: what every peer must decide alike is decided by these.
+"""A document's hash and the number in [0, 1) that it draws, by which every peer decides alike.
 
-Which documents are held out for validation: decided by a document's own hash, so alike on every peer and for ever.
-
-It does not matter who reads a document, when, or from which source: a copy of a held-out document is held out too.
+So documents are held out for validation. It does not matter who reads a document, when, or from which source: a copy
+of a held-out document is held out too, for ever and on every peer.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS = 64
+SALT = "validation"
+Part = Literal["training", "validation"]
 
 
 def document_hash(text: str, salt: str = "") -> int:
@@ -26,11 +27,6 @@ def document_hash(text: str, salt: str = "") -> int:
 def uniform(text: str, salt: str) -> float:
     """The document's own number, uniform in [0, 1): the same on every machine, independent for each salt."""
     return document_hash(text, salt) / (1 << BITS)
-
-
-SALT = "validation"
-
-Part = Literal["training", "validation"]
 
 
 class PartFilter:

@@ -1,13 +1,9 @@
-"""Which documents to keep, given how a language model finds them: BERTIN's perplexity sampling as pure functions.
+"""BERTIN's perplexity sampling as pure functions: which documents to keep, given how a language model finds them.
 
 De la Rosa et al. 2022, "BERTIN: Efficient Pre-Training of a Spanish Language Model using Perplexity Sampling",
 section 2: text of the lowest perplexity is repetitive, of the highest noise; so documents of the middle quartiles are
 preferred. A method gives each perplexity a weight, and one common scale makes probabilities of the weights. What is
 added here: the scale is solved for, so that the expected number kept is the number that was asked for.
-
-What became of a corpus, counted by perplexity: for the table and the pictures of `manyhands corpus sample`.
-
-Counts only, so that a corpus of any length takes the same memory.
 """
 
 from __future__ import annotations
@@ -22,16 +18,13 @@ from peer.config.data import Method, Sampling, Scorer
 from peer.data.selection.hashing import uniform
 
 Floats = NDArray[np.float64]
-
 SALT = "sampling"
-
 LAST_WIDTHS = 10  # BERTIN takes the last quartile, which has no end, to be ten times as wide as the third's bound
-
 LEAST_WEIGHT = 1e-300  # so that a target of everything can be met
-
 LEAST_WIDTH = 1e-6  # of a quartile, in parts of the first one's bound: where many documents are alike
-
 DIGITS = 6  # of the numbers in the run file
+BINS = 120
+SHOWN = 0.97  # of the documents; the rest, with perplexities without end, would press the others together
 
 
 def quartiles_of(perplexities: Floats) -> tuple[float, float, float]:
@@ -143,13 +136,11 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-BINS = 120
-
-SHOWN = 0.97  # of the documents; the rest, with perplexities without end, would press the others together
-
-
 class PerplexityTally:
-    """Documents before and after, by quartile and in the bins of a histogram."""
+    """Documents before and after, by quartile and in the bins of a histogram, as `manyhands corpus sample` shows them.
+
+    Counts only, so that a corpus of any length takes the same memory.
+    """
 
     def __init__(self, sample: Floats, quartiles: tuple[float, float, float]) -> None:
         self.quartiles = quartiles

@@ -1,9 +1,8 @@
-"""How well a language model likes documents: scorers, and how to open the one that a run file or a command names.
+"""Scorers, which say how probable a language model finds documents; `open_scorer` opens the one that is named.
 
-Scoring by the probabilities that a Unigram tokenizer gives its pieces: needs no model but the run's tokenizer.
-
-Weaker than a model of word order, yet it knows the language: foreign scripts, codes, tables and lists of tags are
-improbable, stop words repeated are probable. Words are scored apart, and remembered: a document costs a look-up a word.
+A Unigram scorer needs no model but the run's tokenizer, whose pieces have probabilities. It is weaker than a model of
+word order, yet it knows the language: foreign scripts, codes, tables and lists of tags are improbable, stop words
+repeated are probable.
 """
 
 from __future__ import annotations
@@ -24,12 +23,61 @@ from peer.config.data import Scorer as ScorerConfig, Source, is_remote
 from peer.network.remote_files import storage_options
 
 UNKNOWN_PENALTY = 10.0  # in nats, below the rarest piece, as sentencepiece has it
-
 REMEMBERED_CHARACTERS = 16_000_000  # of words; then all are forgotten
 
 
+class Scorer(Protocol):
+    """Gives documents their perplexities."""
+
+    def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
+        """(documents,), each 1 or more; infinite where there is nothing to score."""
+        ...
+
+
+def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
+    """The scorer that `config` describes; raises `ConfigError`.
+
+    `tokenizer_dir` holds the run's tokenizer, which scores where no model is named.
+    """
+    if config.kind == "kenlm":
+        from peer.data.selection.kenlm import KenlmScorer
+
+        assert config.model is not None
+        return KenlmScorer(_checked_copy(config, config.model), config.text)
+    from peer.data.tokenization.tokenizers import read_tokenizer
+
+    path = tokenizer_dir if config.model is None else _checked_copy(config, config.model)
+    if path is None:
+        raise ConfigError("Sampling needs a scorer: the run's tokenizer, or a `model` for `sampling.scorer`.")
+    return UnigramScorer(read_tokenizer(path))
+
+
+def _checked_copy(config: ScorerConfig, address: str) -> Path:
+    """The model's file, of which the digest is right if the run file gives one; raises `ConfigError`."""
+    path = local_copy(address)
+    if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
+        raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")
+    return path
+
+
+def local_copy(address: str) -> Path:
+    """The file at a path, or a copy of what is at an address, which lasts as long as this process."""
+    if not is_remote(address):
+        return Path(address)
+    import fsspec
+
+    try:
+        options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
+        return Path(fsspec.open_local(f"simplecache::{address}", **options))
+    except Exception as error:  # of any file system
+        raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
+
+
 class UnigramScorer:
-    """Perplexity per piece."""
+    """Perplexity per piece of a Unigram tokenizer.
+
+    Words are scored apart, and remembered: a document costs a look-up a word.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         model = json.loads(tokenizer.to_str())["model"]
@@ -96,50 +144,3 @@ def _sums(values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.
     if filled.any():
         sums[filled] = np.add.reduceat(values, (counts.cumsum() - counts)[filled])
     return sums
-
-
-class Scorer(Protocol):
-    """Gives documents their perplexities."""
-
-    def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
-        """(documents,), each 1 or more; infinite where there is nothing to score."""
-        ...
-
-
-def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
-    """The scorer that `config` describes; raises `ConfigError`.
-
-    `tokenizer_dir` holds the run's tokenizer, which scores where no model is named.
-    """
-    if config.kind == "kenlm":
-        from peer.data.selection.kenlm import KenlmScorer
-
-        assert config.model is not None
-        return KenlmScorer(_checked_copy(config, config.model), config.text)
-    from peer.data.tokenization.tokenizers import read_tokenizer
-
-    path = tokenizer_dir if config.model is None else _checked_copy(config, config.model)
-    if path is None:
-        raise ConfigError("Sampling needs a scorer: the run's tokenizer, or a `model` for `sampling.scorer`.")
-    return UnigramScorer(read_tokenizer(path))
-
-
-def _checked_copy(config: ScorerConfig, address: str) -> Path:
-    """The model's file, of which the digest is right if the run file gives one; raises `ConfigError`."""
-    path = local_copy(address)
-    if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
-        raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")
-    return path
-
-
-def local_copy(address: str) -> Path:
-    """The file at a path, or a copy of what is at an address, which lasts as long as this process."""
-    if not is_remote(address):
-        return Path(address)
-    import fsspec
-
-    try:
-        options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
-        return Path(fsspec.open_local(f"simplecache::{address}", **options))
-    except Exception as error:  # of any file system
-        raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error

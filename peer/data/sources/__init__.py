@@ -1,4 +1,5 @@
 """Sources of documents: files here or on the web, datasets, the built-in corpus, each resumable at a position.
 
-`peer.data.batching` imports `documents`, which mixes a run's sources; `open` reads one source of any kind.
+`documents` mixes a run's sources for batches and tokenizers; `open` reads one source of any kind for the preparation of
+a corpus. Others import these two, `faults` and `reader`.
 """

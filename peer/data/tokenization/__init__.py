@@ -1,5 +1,5 @@
 """Sentences, tokenizers and token ids.
 
 `tokenizers` loads a run's tokenizer, `encoding` turns documents into chunks of ids, `training` learns a vocabulary.
-Other packages import these three and `special_tokens`, `words`, `inspection`.
+Other folders import these three, `special_tokens`, `words` and `inspection`; `sentences` and `sentencepiece` are parts.
 """

@@ -1,8 +1,7 @@
-"""What a tokenizer is: how it treats text, what its vocabulary holds, and which of its tokens look wrong.
+"""Inspection of a tokenizer: its treatment of text, its vocabulary, tokens that look wrong, and its fit to a text.
 
-`manyhands tokenizer inspect` shows it.
-
-How well a tokenizer fits a text: what it does not know, and into how many tokens it cuts characters and words.
+The fit counts what the tokenizer does not know, and into how many tokens it cuts characters and words.
+`manyhands tokenizer inspect` shows all of it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,70 @@ from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import special_names
 
 BATCH = 256  # documents tokenized in one call
-
 _WORDS = Whitespace()  # runs of letters, marks and digits; runs of anything else
+ALL = "all, longest first"
+EXAMPLES = 8  # tokens shown for each kind
+LONG = 20  # characters
+ROW = 5  # times the same character
+JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's tokens for them
+_SCRIPTS = UnicodeScripts()
+_NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
+
+
+@dataclass(frozen=True)
+class TracedToken:
+    """A token of a text, and the part of the text that it stands for."""
+
+    token: str
+    id: int
+    start: int  # characters
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tokens of one kind: how many, and the first or longest of them."""
+
+    count: int
+    examples: list[str]
+
+
+def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
+    """Every token of a text, special ones included."""
+    encoding = tokenizer.encode(text)
+    return [
+        TracedToken(token, number, start, end, text[start:end])
+        for token, number, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True)
+    ]
+
+
+def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A tokenizer's parts and its most telling tokens, as JSON; `config` may name its special tokens."""
+    content = json.loads(tokenizer.to_str())
+    return {
+        "vocabulary": tokenizer.get_vocab_size(),
+        "model": content["model"].get("type", "unknown"),
+        "normalizers": list(_steps(content["normalizer"], "normalizers")),
+        "pre_tokenizers": list(_steps(content["pre_tokenizer"], "pretokenizers")),
+        "special_tokens": {
+            role: {"token": name, "id": tokenizer.token_to_id(name)}
+            for role, name in special_names(tokenizer, config).items()
+        },
+        "tokens": {kind: vars(found) for kind, found in telling_tokens(tokenizer).items()},
+    }
+
+
+def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
+    """The learnt tokens, and those with something strange about them, by what it is."""
+    texts = dict(_texts(tokenizer))
+    by_length = sorted(texts, key=lambda token: -len(texts[token]))
+    found = {ALL: Found(len(texts), by_length[:EXAMPLES])}
+    for kind, is_strange in STRANGE.items():
+        tokens = [token for token, text in texts.items() if is_strange(text)]
+        found[kind] = Found(len(tokens), tokens[:EXAMPLES])
+    return found
 
 
 @dataclass(frozen=True)
@@ -89,76 +150,6 @@ def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-ALL = "all, longest first"
-
-EXAMPLES = 8  # tokens shown for each kind
-
-LONG = 20  # characters
-
-ROW = 5  # times the same character
-
-JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
-
-BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's tokens for them
-
-_SCRIPTS = UnicodeScripts()
-
-
-@dataclass(frozen=True)
-class TracedToken:
-    """A token of a text, and the part of the text that it stands for."""
-
-    token: str
-    id: int
-    start: int  # characters
-    end: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """Tokens of one kind: how many, and the first or longest of them."""
-
-    count: int
-    examples: list[str]
-
-
-def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
-    """Every token of a text, special ones included."""
-    encoding = tokenizer.encode(text)
-    return [
-        TracedToken(token, number, start, end, text[start:end])
-        for token, number, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True)
-    ]
-
-
-def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A tokenizer's parts and its most telling tokens, as JSON; `config` may name its special tokens."""
-    content = json.loads(tokenizer.to_str())
-    return {
-        "vocabulary": tokenizer.get_vocab_size(),
-        "model": content["model"].get("type", "unknown"),
-        "normalizers": list(_steps(content["normalizer"], "normalizers")),
-        "pre_tokenizers": list(_steps(content["pre_tokenizer"], "pretokenizers")),
-        "special_tokens": {
-            role: {"token": name, "id": tokenizer.token_to_id(name)}
-            for role, name in special_names(tokenizer, config).items()
-        },
-        "tokens": {kind: vars(found) for kind, found in telling_tokens(tokenizer).items()},
-    }
-
-
-def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
-    """The learnt tokens, and those with something strange about them, by what it is."""
-    texts = dict(_texts(tokenizer))
-    by_length = sorted(texts, key=lambda token: -len(texts[token]))
-    found = {ALL: Found(len(texts), by_length[:EXAMPLES])}
-    for kind, is_strange in STRANGE.items():
-        tokens = [token for token, text in texts.items() if is_strange(text)]
-        found[kind] = Found(len(tokens), tokens[:EXAMPLES])
-    return found
-
-
 def has_invisible_characters(text: str) -> bool:
     """Control, format, private or unassigned characters: traces of broken text."""
     parts = text.translate(_NO_JOINERS).split()  # a line end is no trace of anything
@@ -193,8 +184,6 @@ STRANGE: Mapping[str, Callable[[str], bool]] = {
     "very long": is_long,
     "one character repeated": is_row,
 }
-
-_NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
 
 
 def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,7 @@
-"""sentencepiece models (ALBERT's, XLM-R's, Reformer's) as tokenizers.
+"""sentencepiece models (ALBERT's, XLM-R's, Reformer's) as tokenizers, and training of one by the sentencepiece library.
 
 The tokenizer gives sentencepiece's own ids; only where two ways to cut are equally probable, as in a row of dots, it
-may choose the other.
-
-Trains a Unigram with the sentencepiece library in place of `tokenizers`' own trainer.
+may choose the other. The library trains a Unigram in place of `tokenizers`' own trainer.
 """
 
 from __future__ import annotations
@@ -26,10 +24,11 @@ from peer.data.tokenization.special_tokens import added_tokens
 from peer.runtime.software import how_to_add
 
 SPACE = "▁"
-
 UNIGRAM, BPE = 1, 2  # sentencepiece's numbers of its algorithms
-
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # and of what a piece is
+KEPT_SENTENCES = 200_000  # of a longer text so many are drawn at random: each character costs about 13 bytes
+LONGEST_BYTES = 16_384  # a longer sentence is skipped; `split_sentences` hardly leaves one
+ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # its word for a role -> ours
 
 
 def import_sentencepiece() -> ModuleType:
@@ -53,6 +52,44 @@ def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=not inner_spaces)
     tokenizer.decoder = _decoder(proto, scheme)
     tokenizer.add_tokens(list(_added_tokens(proto)))
+    return tokenizer
+
+
+def train_sentencepiece(
+    config: TokenizerConfig, names: Mapping[str, str], sentences: Iterable[list[str]], seed: int
+) -> Tokenizer:
+    """A Unigram of text that the run's normalizers have cleaned; raises `ConfigError`.
+
+    Where the preset is one of bytes, what the vocabulary lacks is spelled in bytes.
+    """
+    library = import_sentencepiece()
+    normalizer = build_normalizer(config)
+    texts = _Texts(chain.from_iterable(sentences), normalizer)
+    roles = list(names)
+    written = io.BytesIO()
+    library.set_random_generator_seed(seed)
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=texts,
+            model_writer=written,
+            vocab_size=config.vocab_size,
+            hard_vocab_limit=False,  # a text with few words gives a smaller vocabulary
+            normalization_rule_name="identity",  # the run's normalizers have done it
+            split_digits=True,
+            byte_fallback=uses_bytes(config),
+            input_sentence_size=KEPT_SENTENCES,
+            max_sentence_length=LONGEST_BYTES,
+            control_symbols=[name for role, name in names.items() if role not in ROLES.values()],
+            minloglevel=2,  # errors, which come as exceptions too
+            **{f"{theirs}_id": roles.index(ours) for theirs, ours in ROLES.items()},
+            **{f"{theirs}_piece": names[ours] for theirs, ours in ROLES.items()},
+        )
+    except RuntimeError as error:
+        raise texts.why_training_failed(error) from error
+    tokenizer = convert_sentencepiece(written.getvalue(), "the trained model")
+    tokenizer.add_special_tokens(added_tokens(names))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizers.Sequence([normalizer, tokenizer.normalizer])
     return tokenizer
 
 
@@ -127,51 +164,6 @@ def _added_tokens(proto: Any) -> Iterator[AddedToken]:
     for piece in proto.pieces:
         if piece.type in (UNKNOWN, CONTROL, USER_DEFINED):
             yield AddedToken(piece.piece, normalized=False, special=piece.type != USER_DEFINED)
-
-
-KEPT_SENTENCES = 200_000  # of a longer text so many are drawn at random: each character costs about 13 bytes
-
-LONGEST_BYTES = 16_384  # a longer sentence is skipped; `split_sentences` hardly leaves one
-
-ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # its word for a role -> ours
-
-
-def train_sentencepiece(
-    config: TokenizerConfig, names: Mapping[str, str], sentences: Iterable[list[str]], seed: int
-) -> Tokenizer:
-    """A Unigram of text that the run's normalizers have cleaned; raises `ConfigError`.
-
-    Where the preset is one of bytes, what the vocabulary lacks is spelled in bytes.
-    """
-    library = import_sentencepiece()
-    normalizer = build_normalizer(config)
-    texts = _Texts(chain.from_iterable(sentences), normalizer)
-    roles = list(names)
-    written = io.BytesIO()
-    library.set_random_generator_seed(seed)
-    try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=texts,
-            model_writer=written,
-            vocab_size=config.vocab_size,
-            hard_vocab_limit=False,  # a text with few words gives a smaller vocabulary
-            normalization_rule_name="identity",  # the run's normalizers have done it
-            split_digits=True,
-            byte_fallback=uses_bytes(config),
-            input_sentence_size=KEPT_SENTENCES,
-            max_sentence_length=LONGEST_BYTES,
-            control_symbols=[name for role, name in names.items() if role not in ROLES.values()],
-            minloglevel=2,  # errors, which come as exceptions too
-            **{f"{theirs}_id": roles.index(ours) for theirs, ours in ROLES.items()},
-            **{f"{theirs}_piece": names[ours] for theirs, ours in ROLES.items()},
-        )
-    except RuntimeError as error:
-        raise texts.why_training_failed(error) from error
-    tokenizer = convert_sentencepiece(written.getvalue(), "the trained model")
-    tokenizer.add_special_tokens(added_tokens(names))
-    if normalizer is not None:
-        tokenizer.normalizer = normalizers.Sequence([normalizer, tokenizer.normalizer])
-    return tokenizer
 
 
 class _Texts(Iterator[str]):

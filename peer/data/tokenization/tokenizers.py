@@ -2,8 +2,6 @@
 
 The folder loads with transformers' `AutoTokenizer` as a plain fast tokenizer. transformers' classes for single families
 are avoided: they replace parts of the tokenizer by their own, and ALBERT's strips Bengali vowel signs.
-
-What a run's objective and family of models need of its tokenizer; asked once, when the run is made.
 """
 
 from __future__ import annotations
@@ -29,21 +27,8 @@ from peer.data.tokenization.special_tokens import (
 )
 from peer.data.tokenization.words import WordStarts
 
-
-def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds) -> None:
-    """Raises `ConfigError` with one sentence if this tokenizer cannot serve the run."""
-    if config.model.architecture == "roberta" and special.pad == special.sep:
-        raise missing_token("pad")  # it gives padding no position: that must not be the separator
-    if config.objective.name != "clm" and special.mask is None:
-        raise missing_token("mask")
-    if config.objective.whole_words:
-        WordStarts(tokenizer, special)
-
-
 TOKENIZER_FILE = "tokenizer.json"
-
 CONFIG_FILE = "tokenizer_config.json"
-
 SENTENCEPIECE = ".model"
 
 
@@ -120,6 +105,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def load_special_ids(directory: Path) -> SpecialIds:
     """The special tokens' ids, by the names that the folder's configuration gives them; raises `ConfigError`."""
     return special_ids(read_tokenizer(directory), read_tokenizer_config(directory))
+
+
+def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds) -> None:
+    """Raise `ConfigError` if this tokenizer lacks what the run's objective or family of models needs."""
+    if config.model.architecture == "roberta" and special.pad == special.sep:
+        raise missing_token("pad")  # it gives padding no position: that must not be the separator
+    if config.objective.name != "clm" and special.mask is None:
+        raise missing_token("mask")
+    if config.objective.whole_words:
+        WordStarts(tokenizer, special)
 
 
 def _find_file(path: Path) -> Path:

@@ -1,13 +1,9 @@
-"""Trains the run's tokenizer on a stream of documents.
+"""Training of the run's tokenizer on a stream of documents, which is read once.
 
-The stream is read once. The libraries' trainers keep its distinct words, with how often each came, and need about a
-kilobyte for one: so the rare words of a long text are left out.
-
-Keeps the rare words of a long text from a tokenizer's trainer, whose memory grows with every distinct word.
-
-Half of the distinct words of a text come only once, and a long text has millions of them that no vocabulary is the
-better for. So a word is let through from its n-th coming on, where n doubles with every `free_words` that have been let
-through: all words of a short text, of a long one those that count.
+The libraries' trainers keep the distinct words, with how often each came, and need about a kilobyte for one. Half of
+the distinct words of a text come only once, and a long text has millions of them that no vocabulary is the better for.
+So the rare words of a long text are left out (`RareWordFilter`): a word is let through from its n-th coming on, where n
+doubles with every `free_words` that have been let through: all words of a short text, of a long one those that count.
 """
 
 from __future__ import annotations
@@ -31,10 +27,25 @@ from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import added_tokens
 
 SLOTS = 1 << 24  # words share counters, in 16 MB; that lets a rare one through now and then
-
 LET_THROUGH = 255
-
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
+FREE_WORDS = 100_000  # so many distinct words are never too many,
+WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
+RARE = 2  # what comes less often than this is joined to no longer token
+
+
+def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
+    """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
+    names = PRESETS[config.tokenizer.preset].special_tokens
+    rare_words = RareWordFilter(max(FREE_WORDS, WORDS_PER_TOKEN * config.tokenizer.vocab_size))
+    sentences = _sentences(documents, config.run.language, rare_words)
+    if config.tokenizer.chosen_algorithm == "sentencepiece":
+        tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
+    else:
+        tokenizer = _train(config.tokenizer, names, sentences)
+    if config.objective.name.startswith("mlm"):  # causal models see one text after another, with no frame
+        tokenizer.post_processor = frame(tokenizer, names)
+    return tokenizer
 
 
 class RareWordFilter:
@@ -63,27 +74,6 @@ class RareWordFilter:
         self._counts[slot] = LET_THROUGH
         self.let_through += 1
         return True
-
-
-FREE_WORDS = 100_000  # so many distinct words are never too many,
-
-WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
-
-RARE = 2  # what comes less often than this is joined to no longer token
-
-
-def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
-    """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
-    names = PRESETS[config.tokenizer.preset].special_tokens
-    rare_words = RareWordFilter(max(FREE_WORDS, WORDS_PER_TOKEN * config.tokenizer.vocab_size))
-    sentences = _sentences(documents, config.run.language, rare_words)
-    if config.tokenizer.chosen_algorithm == "sentencepiece":
-        tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
-    else:
-        tokenizer = _train(config.tokenizer, names, sentences)
-    if config.objective.name.startswith("mlm"):  # causal models see one text after another, with no frame
-        tokenizer.post_processor = frame(tokenizer, names)
-    return tokenizer
 
 
 def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterator[list[str]]) -> Tokenizer:

@@ -1,20 +1,15 @@
-"""How to cut sentences into words that a tokenizer can be given apart, and whether that can be done at all.
+"""Words of a text: cut apart for the tokenizer and remembered, and where they begin among token ids.
 
-Nearly every tokenizer treats the words of a text apart from each other. Most begin by splitting at white space and
-forget how much of it there was; those of bytes (RoBERTa, GPT-2) take white space to belong to the word behind it. Which
-it is, is tried on text. The encoder uses this to remember words.
+Nearly every tokenizer treats the words of a text apart from each other, so the encoder gives it each word once
+(`find_cut`, `WordMemory`). Most tokenizers begin by splitting at white space and forget how much of it there was; those
+of bytes (RoBERTa, GPT-2) take white space to belong to the word behind it. Which it is, is tried on text.
 
-The ids of the words that have come before, so that the tokenizer sees each of them once.
-
-Where words begin among token ids, for masking whole words.
-
-Nearly every tokenizer says so in the tokens themselves: "▁" or "Ġ" stands for the space before a word (sentencepiece,
-byte level), "##" for a token that goes on (WordPiece). What a tokenizer cuts off without a space, such as punctuation
-and digits, it cuts between kinds of characters; between which, it is asked once. So a table of the tokens' first and
-last kinds of characters is enough, and masking needs no text.
-
-Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where their words begin:
-there each token counts as a word, or each character where it is several tokens.
+For masking whole words, `WordStarts` says where words begin. Nearly every tokenizer shows it in the tokens themselves:
+"▁" or "Ġ" stands for the space before a word (sentencepiece, byte level), "##" for a token that goes on (WordPiece).
+What a tokenizer cuts off without a space, such as punctuation and digits, it cuts between kinds of characters; between
+which, it is asked once. So a table of the tokens' first and last kinds of characters is enough, and masking needs no
+text. Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where their words
+begin: there each token counts as a word, or each character where it is several tokens.
 """
 
 from __future__ import annotations
@@ -36,20 +31,25 @@ from auth.errors import ConfigError
 from peer.data.tokenization.special_tokens import SpecialIds
 
 WORDS_PER_LINE = 32  # words go to the tokenizer in lines: a text of its own costs each word as much again
-
 GAPS = ("  ", "\n", "\t", "\r")  # what may stand between two words beside a space
-
 GAPPED_SENTENCES = 20  # are tried with each of these
-
 FEW_WORDS = 3  # a sentence: such a script has no spaces, and hardly any of its "words" comes twice
-
 WORD_WITH_SPACE = re.compile(r"\s*\S+")
 # Printable symbols that normalizers turn into a space: with one of them, words are not what they seem.
 REPLACEMENT = "\ufffd"
-
 Tokens = NDArray[np.int32]
-
 Ints = NDArray[np.int64]
+MAX_WORDS = 300_000  # some hundred bytes each
+METASPACE = "▁"
+FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+UNSPACED_SCRIPTS = (
+    (0x0E00, 0x10A0),  # Thai, Lao, Tibetan, Burmese
+    (0x1780, 0x1800),  # Khmer
+    (0x3040, 0x3100),  # kana
+    (0x3400, 0xA000),  # Han
+    (0xF900, 0xFB00),
+    (0x20000, 0x40000),
+)
 
 
 class Place(Enum):
@@ -165,9 +165,6 @@ def _flatten(encodings: list[Encoding]) -> tuple[Tokens, Ints]:
     return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
 
-MAX_WORDS = 300_000  # some hundred bytes each
-
-
 class _Numbers(dict[str, int]):
     """Numbers words in the order in which they are first asked for."""
 
@@ -215,20 +212,6 @@ class WordMemory:
         self._numbers = _Numbers(islice(self._numbers.items(), kept))
         self._ends = self._ends[: kept + 1].copy()
         self._tokens = self._tokens[: self._ends[-1]].copy()
-
-
-METASPACE = "▁"
-
-FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-
-UNSPACED_SCRIPTS = (
-    (0x0E00, 0x10A0),  # Thai, Lao, Tibetan, Burmese
-    (0x1780, 0x1800),  # Khmer
-    (0x3040, 0x3100),  # kana
-    (0x3400, 0xA000),  # Han
-    (0xF900, 0xFB00),
-    (0x20000, 0x40000),
-)
 
 
 class Kind(IntEnum):
