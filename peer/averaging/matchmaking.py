@@ -1,14 +1,13 @@
-"""How a group of averaging peers is gathered: it begins at once when everybody who is known has come.
+"""Gathering of a group to average with: when it begins, and which leaders an averager follows.
 
 hivemind's leader begins when the time that it declared is up, however early the last peer came. Here the trainer's
-process says whom it knows to be there, and the averager's process begins as soon as they all are; the time only matters
-where somebody does not come. Used by `peer.averaging.averager`.
+process says which peers it knows to be there, and the averager's process begins as soon as they all are; the time only
+matters where somebody does not come.
 
-Whom an averager follows into a group: members who may average, and none whose groups are no good.
-
-hivemind asks whoever declares itself to be a leader, and in its DHT anybody can declare anybody. A leader says who is
-in its group. One without the right token, or one that brings strangers along, could so hold up every round: the others
-give such a group up (`auth.swarm.access`) and would ask the same leader again. Used by `peer.averaging.averager`.
+hivemind asks every peer that declares itself to be a leader, and in its DHT anybody can declare anybody. A leader says
+who is in its group. One without the right token, or one that brings strangers along, could so hold up every round: the
+others give such a group up (`auth.swarm.access`) and would ask the same leader again. So `Leaders` follows only members
+who may average, and avoids for a time those whose groups were no good. Used by `peer.averaging.averager`.
 """
 
 from __future__ import annotations
@@ -28,70 +27,11 @@ from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
 
 logger = logging.getLogger(__name__)
-
 AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
-
 MOST_AVOIDED = 1000
-
-
-class Leaders:
-    """One averager's choice among those who declare themselves; asked in its own process only."""
-
-    def __init__(self, directory: PeerDirectory, clock: Callable[[], float]) -> None:
-        self._directory, self._clock = directory, clock
-        self._avoided: dict[PeerID, float] = {}  # until when
-
-    def choose_for(self, matchmaking: Matchmaking) -> None:
-        """From now on this search asks nobody else; call it once."""
-        keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
-        declared = keys.get_averagers
-
-        async def trusted(*args: Any, **kwargs: Any) -> list[tuple[PeerID, float]]:
-            found = await declared(*args, **kwargs)
-            may_lead = await self.among([peer for peer, _ in found])
-            return [(peer, expiration) for peer, expiration in found if peer in may_lead]
-
-        async def request_trusted(leader: PeerID) -> GroupInfo | None:
-            if leader not in await self.among([leader]):  # another leader may have sent us there
-                return None
-            try:
-                group = await request(leader)
-            except AssertionError:  # hivemind's, of a group without us
-                self._avoid(leader, "a group without this peer")
-                raise
-            if group is not None:
-                await self._look_at(leader, group)
-            return group
-
-        keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
-
-    async def among(self, peers: Collection[PeerID]) -> set[PeerID]:
-        """Which of these peers may lead a group that this averager is in."""
-        now = self._clock()
-        admitted = await self._directory.admitted(peers, TRAINING_ROLES)
-        return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
-
-    async def _look_at(self, leader: PeerID, group: GroupInfo) -> None:
-        strangers = set(group.peer_ids) - await self._directory.admitted(group.peer_ids, TRAINING_ROLES)
-        if strangers:
-            self._avoid(leader, f"a group with {len(strangers)} peers that hold no valid token")
-
-    def _avoid(self, leader: PeerID, led: str) -> None:
-        now = self._clock()
-        self._avoided = {peer: until for peer, until in self._avoided.items() if until > now}
-        if len(self._avoided) < MOST_AVOIDED:
-            self._avoided[leader] = now + AVOIDED_S
-        token = self._directory.token_of(leader)
-        who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
-        logger.warning("suspicious: %s, peer %s, led %s: not followed for %g s", who, leader, led, AVOIDED_S)
-
-
 BEGIN_POLL_S = 0.05
-
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
-
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
-
 LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
 
 
@@ -153,6 +93,58 @@ class Gathering:
         matchmaking.min_group_size = self.required
         matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
         matchmaking.request_timeout = request_timeout(window_s)
+
+
+class Leaders:
+    """One averager's choice among those who declare themselves; asked in its own process only."""
+
+    def __init__(self, directory: PeerDirectory, clock: Callable[[], float]) -> None:
+        self._directory, self._clock = directory, clock
+        self._avoided: dict[PeerID, float] = {}  # until when
+
+    def choose_for(self, matchmaking: Matchmaking) -> None:
+        """From now on this search asks nobody else; call it once."""
+        keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
+        declared = keys.get_averagers
+
+        async def trusted(*args: Any, **kwargs: Any) -> list[tuple[PeerID, float]]:
+            found = await declared(*args, **kwargs)
+            may_lead = await self.among([peer for peer, _ in found])
+            return [(peer, expiration) for peer, expiration in found if peer in may_lead]
+
+        async def request_trusted(leader: PeerID) -> GroupInfo | None:
+            if leader not in await self.among([leader]):  # another leader may have sent us there
+                return None
+            try:
+                group = await request(leader)
+            except AssertionError:  # hivemind's, of a group without us
+                self._avoid(leader, "a group without this peer")
+                raise
+            if group is not None:
+                await self._look_at(leader, group)
+            return group
+
+        keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
+
+    async def among(self, peers: Collection[PeerID]) -> set[PeerID]:
+        """Which of these peers may lead a group that this averager is in."""
+        now = self._clock()
+        admitted = await self._directory.admitted(peers, TRAINING_ROLES)
+        return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
+
+    async def _look_at(self, leader: PeerID, group: GroupInfo) -> None:
+        strangers = set(group.peer_ids) - await self._directory.admitted(group.peer_ids, TRAINING_ROLES)
+        if strangers:
+            self._avoid(leader, f"a group with {len(strangers)} peers that hold no valid token")
+
+    def _avoid(self, leader: PeerID, led: str) -> None:
+        now = self._clock()
+        self._avoided = {peer: until for peer, until in self._avoided.items() if until > now}
+        if len(self._avoided) < MOST_AVOIDED:
+            self._avoided[leader] = now + AVOIDED_S
+        token = self._directory.token_of(leader)
+        who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+        logger.warning("suspicious: %s, peer %s, led %s: not followed for %g s", who, leader, led, AVOIDED_S)
 
 
 def required_group_size(averaging: int, attempts: int) -> int:

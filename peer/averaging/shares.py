@@ -1,23 +1,20 @@
-"""Which part of the gradients each peer of a group reduces: more on fast lines, less or nothing on slow ones.
+"""Shares of the reduction: how many values each peer of a group reduces, by the lines that its peers declared.
 
 DeDLOC's adaptive averaging (Diskin et al. 2021, arXiv 2106.10207, section 3.2): in a group of n peers that average V
 values, a peer that reduces the fraction f sends (and receives) V * (1 + (n - 2) * f) values, its own and those of the
 others. The round ends when the slowest line has passed its traffic. Every peer of the group computes the shares for
-itself, and they must be the same everywhere: so this is a closed form in plain arithmetic, not a numerical solver.
+itself, and they must be the same everywhere: so this is a closed form in plain arithmetic, not a numerical solver. For
+the same reason the shares follow only from what all peers see: the declarations that the leader gathered, and the
+tokens. A leader hands out what others said; each peer makes sure that its own words are among it, for a leader who
+could call all others slow would reduce everything.
 
-Who reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces more than
-a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims. That costs
-time only where one or two lines are much faster than all others and the keeper, which is bound by nothing, is away: 8
-peers with lines of 200 and 7 x 10 Mbit/s then need 1.64 times as long (16 peers 1.70), with the keeper in the group as
-long as ever; so does DeDLOC's 4 x 200, 8 x 100, 4 x 50, where nobody comes near the bound. A bound of a half would make
-the 1.64 a 1.43 and let a liar have twice as much. (Both figures: `round_time`; it can at most be doubled where all who
-average reduce.)
-
-What the peers of a group declared when they joined it, as its leader gathered it, and who reduces by that.
-
-All peers of a group must come to the same shares, so these follow from nothing but what all of them see: what was
-gathered, and the tokens. A leader hands out what others said; each peer makes sure that its own words are among it, for
-a leader who could call all others slow would reduce everything.
+The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
+more than a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims.
+That costs time only where one or two lines are much faster than all others and the keeper, which is bound by nothing,
+is away: 8 peers with lines of 200 and 7 x 10 Mbit/s then need 1.64 times as long (16 peers 1.70), with the keeper in
+the group as long as ever; so does DeDLOC's 4 x 200, 8 x 100, 4 x 50, where nobody comes near the bound. A bound of a
+half would make the 1.64 a 1.43 and let a liar have twice as much. (Both figures: `round_time`; it can at most be
+doubled where all who average reduce.)
 """
 
 from __future__ import annotations
@@ -36,16 +33,11 @@ from auth.tokens import AccessToken
 from peer.reduction.findings import outvoted, read_accused
 
 PARTS_PER_REDUCER = 32
-
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
-
 LARGEST_SHARE = 1 / 4  # of the values, that a device reduces in a group of eight or more
-
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
-
-FASTEST = (
-    25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace, encrypting, decoding, adding up
-)
+FASTEST = 25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace: encrypting, decoding, adding
+TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
 
 
 def believed(claim: object) -> float | None:
@@ -149,12 +141,9 @@ def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
     return tuple(shares)
 
 
-TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
-
-
 @dataclass(frozen=True)
 class Declared:
-    """What one peer said."""
+    """What one peer declared when it joined the group."""
 
     rate: float | None  # bytes per second of its line
     takes_connections: bool
@@ -163,7 +152,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class GroupLines:
-    """What follows from it, for each peer of the group in its order."""
+    """What follows from the declarations and the tokens, for each peer of the group in its order."""
 
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # which may

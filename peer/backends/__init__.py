@@ -1,4 +1,8 @@
-"""What computes gradients: one contract for PyTorch and for JAX, whose devices keep copies of parameters and sums."""
+"""Backends compute gradients: one contract for PyTorch and for JAX, whose devices keep copies of parameters and sums.
+
+The worker and the doctor's helper open one by `choice`; the agent spawns `device_trial`. Only processes that compute
+import these modules.
+"""
 
 from __future__ import annotations
 

@@ -3,10 +3,9 @@
 Pure functions over a dictionary of weights. Products are computed in `precision` (bfloat16 on TPUs) and summed in
 float32; normalization, softmax and losses are float32 throughout.
 
-Where an encoder of transformers keeps its weights, and what its layers are: all that the JAX forward needs to know.
-
 ALBERT, BERT and RoBERTa are one architecture with other names: embeddings, layers that normalize after each residual
-sum, and a head. Weights keep the names that the PyTorch module gives them, so that nothing is converted on the way.
+sum, and a head. `layout_of` says where a model keeps its weights, which keep the names that the PyTorch module gives
+them, so that nothing is converted on the way.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from jax import Array
 from auth.errors import ConfigError
 
 POSITIONS_AFTER_PADDING = {"roberta"}  # their first position has the number after the padding token's
+Weights = Mapping[str, Array]
+FARTHEST = -3.0e38  # the score of a place that only pads
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,6 @@ def _bert_layer(prefix: str) -> LayerNames:
         output=f"{prefix}.output.dense",
         output_norm=f"{prefix}.output.LayerNorm",
     )
-
-
-Weights = Mapping[str, Array]
-
-FARTHEST = -3.0e38  # the score of a place that only pads
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
-"""Memory that ends: how it is recognized, and how large a microbatch may be.
+"""The microbatch that fits into memory: as the person says, else as the backend finds; and errors for want of memory.
 
-How many samples this machine computes at once: what the person says, else what its backend finds to fit.
-
-What was found is kept in a file, for each device, model and sequence length, so that a return costs no trials.
+A size that was found is kept in a file, for each device, model and sequence length, so that a return costs no trials.
 """
 
 from __future__ import annotations
@@ -42,50 +40,6 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that the device or the system gives no more memory."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in PHRASES)
-
-
-def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest size up to `limit` found by doubling from 1, then by half a step further; 0 if not even 1 fits."""
-    size = 0
-    while (following := max(1, 2 * size)) <= limit and fits(following):
-        size = following
-    between = size + size // 2
-    return between if size < between <= limit and fits(between) else size
-
-
-class FoundSizes:
-    """Sizes that were found on this machine before, in a file; what is damaged in it is found anew."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def get(self, key: str) -> int | None:
-        """The size found for this device, model and length."""
-        size = self._read().get(key)
-        return size if isinstance(size, int) and size >= 0 else None
-
-    def put(self, key: str, size: int) -> None:
-        """Remember it; where the disk is full, it is found again next time."""
-        try:
-            write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
-        except StorageError as error:
-            logger.warning("the microbatch that fits is not remembered: %s", error)
-
-    def _read(self) -> dict[str, object]:
-        try:
-            content = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
-
-
 MICROBATCHES_A_STEP = 16  # at least, from one peer alone: a step ends with a whole microbatch, and waits for it
 
 
@@ -117,3 +71,45 @@ def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -
     facts = [config.model.model_dump(mode="json"), config.objective.model_dump(mode="json")]
     sizes = [vocab_size, config.data.sequence_length, config.data.microbatch_size, limit]
     return f"{device}: {sha256(json.dumps([facts, sizes]).encode()).hexdigest()}"
+
+
+class FoundSizes:
+    """Sizes that were found on this machine before, in a file; what is damaged in it is found anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, key: str) -> int | None:
+        """The size found for this device, model and length."""
+        size = self._read().get(key)
+        return size if isinstance(size, int) and size >= 0 else None
+
+    def put(self, key: str, size: int) -> None:
+        """Remember it; where the disk is full, it is found again next time."""
+        try:
+            write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
+        except StorageError as error:
+            logger.warning("the microbatch that fits is not remembered: %s", error)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            content = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the device or the system gives no more memory."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in PHRASES)
+
+
+def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
+    """The largest size up to `limit` found by doubling from 1, then by half a step further; 0 if not even 1 fits."""
+    size = 0
+    while (following := max(1, 2 * size)) <= limit and fits(following):
+        size = following
+    between = size + size // 2
+    return between if size < between <= limit and fits(between) else size

@@ -1,16 +1,14 @@
-"""What a model makes of text that it was not trained on: losses and accuracies, summed over microbatches.
+"""Evaluation of a model on text that it was not trained on: losses and accuracies, summed over microbatches.
 
-The forward is the one that training uses (`peer/models/objectives.py`). The coordinator's validator calls it for each
-checkpoint.
-
-What is lost by guessing each token by its frequency alone: whoever has learned anything loses less.
+The forward is the one that training uses (`peer.models.objectives`). The coordinator's validator evaluates each
+checkpoint so. `unigram_loss` is the loss of guessing each token by its frequency alone: a model that has learned
+anything loses less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,24 +19,6 @@ from peer.data.batching.batches import Batch, parts_of
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models.build import evaluating, family_of
 from peer.models.objectives import IGNORED, label_rows, logits_at_once
-
-if TYPE_CHECKING:
-    from peer.data.batching.batches import Batch
-
-
-def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
-    """Nats for each predicted token, with the frequencies of the samples' own tokens (special ones aside), plus one.
-
-    These know the text that they are tried on, so an honest unigram is a little worse.
-    """
-    counts = torch.bincount(samples.input_ids.flatten(), minlength=vocab_size).double()
-    counts += torch.bincount(samples.labels, minlength=vocab_size)
-    for token in (special.pad, special.unk, special.cls, special.sep, special.mask):
-        if token is not None:
-            counts[token] = 0
-    frequencies = (counts + 1) / (counts + 1).sum()
-    return float(-frequencies[samples.labels].log().mean())
-
 
 TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch: it must fit beside the keeper
 
@@ -117,3 +97,17 @@ def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
     """Of logits (n, classes) and labels (n,): the summed cross entropy, and how often the largest is the label's."""
     loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return float(loss), int((logits.argmax(-1) == labels).sum())
+
+
+def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
+    """Nats for each predicted token, with the frequencies of the samples' own tokens (special ones aside), plus one.
+
+    These know the text that they are tried on, so an honest unigram is a little worse.
+    """
+    counts = torch.bincount(samples.input_ids.flatten(), minlength=vocab_size).double()
+    counts += torch.bincount(samples.labels, minlength=vocab_size)
+    for token in (special.pad, special.unk, special.cls, special.sep, special.mask):
+        if token is not None:
+            counts[token] = 0
+    frequencies = (counts + 1) / (counts + 1).sum()
+    return float(-frequencies[samples.labels].log().mean())

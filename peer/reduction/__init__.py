@@ -1,5 +1,5 @@
 """Reduction of gradients from others: compression, screening, clipping, caps, audits and their findings.
 
-`peer.averaging` imports `combine`, `guard` and `compression`; `peer.swarm` the audit and its findings. Each rule is a
-pure function of the parts that it is given.
+`peer.averaging` imports these modules; `peer.swarm` imports `guard`, `weight_caps`, `compression` and `findings`, and
+`peer.training` `compression`. Rules are pure functions of the parts that they are given; `audit_rpc` talks to peers.
 """

@@ -1,13 +1,12 @@
-"""What the averager's process has found out about other peers, for the trainer's, which knows whose devices they are.
+"""Findings about other peers in a round, and accusations, by which a group does without reducers that most have caught.
 
-A round that fails has no result to say it with, and hivemind tries again by itself; so it goes through a pipe of its
-own. The pipe holds little, and who writes never waits: what does not fit is dropped.
+The averager's process finds; the trainer's, which knows whose devices they are, hears of it. A round that fails has no
+result to say it with, and hivemind tries again by itself; so findings go through a pipe of their own. The pipe holds
+little, and its writer never waits: what does not fit is dropped.
 
-Which reducers a group does without: those that most of its members have caught at what no honest reducer does.
-
-Who returns what is no average could make every round fail for as long as it is in the swarm. So each peer tells its
-groups whom it has caught itself, beside the rate of its line; all of a group see the same words, and leave out whom
-most members accuse. One member's word against another's leads to nothing.
+A reducer that returns what is no average could make every round fail for as long as it is in the swarm. So each peer
+tells its groups whom it has caught itself, beside the rate of its line; all of a group see the same words, and leave
+out whom most members accuse. One member's word against another's leads to nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +17,45 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 MOST_ACCUSED = 8  # by one peer at a time
-
 ACCUSED_S = 3600.0  # for so long; then who did it may reduce again, until it is caught again
-
 MAX_ID_CHARS = 100
+MOST_WAITING = 32  # a pipe has room for many more
+MOST_DETAIL_CHARS = 200
+FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  # as in `peer.reporting.suspicions`
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one peer was caught at in a round."""
+
+    peer_id: str
+    kind: FindingKind
+    detail: str
+
+
+class Findings:
+    """From one averager to the process that it was forked from."""
+
+    def __init__(self) -> None:
+        self._waiting = mp.Value("i", 0)
+        self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
+
+    def tell(self, finding: Finding) -> None:
+        """Say it; never waits."""
+        with self._waiting.get_lock():
+            if self._waiting.value >= MOST_WAITING:
+                return
+            self._waiting.value += 1
+        self._pipe.put(Finding(finding.peer_id[:MAX_ID_CHARS], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
+
+    def take(self) -> list[Finding]:
+        """All that was said since."""
+        taken = []
+        while not self._pipe.empty():
+            taken.append(self._pipe.get())
+            with self._waiting.get_lock():
+                self._waiting.value -= 1
+        return taken
 
 
 class Accusations:
@@ -63,44 +97,3 @@ def outvoted(
         against = {by for by, theirs in zip(members, accused, strict=True) if peer in theirs} & voters
         out.append(not is_trusted and 2 * len(against) > len(voters))
     return out
-
-
-MOST_WAITING = 32  # a pipe has room for many more
-
-MOST_DETAIL_CHARS = 200
-
-FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  # as in `peer.reporting.suspicions`
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one peer was caught at in a round."""
-
-    peer_id: str
-    kind: FindingKind
-    detail: str
-
-
-class Findings:
-    """From one averager to the process that it was forked from."""
-
-    def __init__(self) -> None:
-        self._waiting = mp.Value("i", 0)
-        self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
-
-    def tell(self, finding: Finding) -> None:
-        """Say it; never waits."""
-        with self._waiting.get_lock():
-            if self._waiting.value >= MOST_WAITING:
-                return
-            self._waiting.value += 1
-        self._pipe.put(Finding(finding.peer_id[:100], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
-
-    def take(self) -> list[Finding]:
-        """All that was said since."""
-        taken = []
-        while not self._pipe.empty():
-            taken.append(self._pipe.get())
-            with self._waiting.get_lock():
-                self._waiting.value -= 1
-        return taken

@@ -1,4 +1,4 @@
-"""What of the parts that a sender brings is taken, and how much of it: pure decisions.
+"""Screening of the parts that a sender brings: which are taken, and how much of them. Pure decisions.
 
 What no honest peer sends is refused: values that are no numbers, weights below zero. What is far too large is made
 smaller, so that nobody's numbers drown those of the others.
@@ -6,16 +6,11 @@ smaller, so that nobody's numbers drown those of the others.
 Of honest senders each brings (its weight / all weight) * its part to the average. Where gradients agree, the norm of
 that is its share of the average's norm; where they are all noise, the root of its share; so at most about the norm of
 the average, and about that of any one sender's own gradient. Both are known: the former of the last rounds
-(`peer.reduction.screening`), the latter from this peer's own numbers and, among three and more, as the senders' median;
-where it has none, of fewer as the smaller one's, for both may have grown.
+(`NormHistory`: every peer receives all averages, whatever it reduces), the latter from this peer's own numbers and,
+among three and more, as the senders' median; where it has none, of fewer as the smaller one's, for both may have grown.
 
 A tensor may come in many parts, with all of its gradient in one of them (the rows of frequent words), so norms are
 those of whole tensors: no part of an honest gradient is larger than the whole.
-
-How large the swarm's averages usually are: the norms of each tensor's averages in the last rounds.
-
-Every peer receives all averages, whatever it reduces, so every peer knows them. `peer.reduction.screening` measures by
-them what a sender brings.
 """
 
 from __future__ import annotations
@@ -29,58 +24,13 @@ from statistics import median
 from peer.reduction.combine import RefusedPart
 
 REMEMBERED_ROUNDS = 16
-
 LEAST_ROUNDS = 4  # before that nothing is usual
-
 SPREADS = 6.0  # above the median
-
 SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distribution to its standard deviation
-
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # of the median, however alike or unlike the rounds are
-
-
-def usual_limit(norms: Sequence[float]) -> float:
-    """The largest norm that is not unusual after these: the median and some spreads, on a logarithmic scale.
-
-    0 where most of them are zero.
-    """
-    logs = [math.log(norm) for norm in norms if norm > 0]
-    if 2 * len(logs) <= len(norms):
-        return 0.0
-    middle = median(logs)
-    spread = SPREADS * SPREAD_OF_DEVIATION * median(abs(value - middle) for value in logs)
-    return math.exp(middle) * min(MOST_FACTOR, max(LEAST_FACTOR, math.exp(min(spread, 100.0))))
-
-
-class NormHistory:
-    """The L2 norms of the averages that this peer has taken, of every tensor."""
-
-    def __init__(self) -> None:
-        self._rounds: deque[tuple[float, ...]] = deque(maxlen=REMEMBERED_ROUNDS)
-
-    def add(self, norms: Sequence[float]) -> None:
-        """A round has brought averages of these norms, in the tensors' order."""
-        self._rounds.append(tuple(norms))
-
-    def medians(self) -> list[float] | None:
-        """The usual norm of each tensor's average; None before there is a history."""
-        return (
-            None if len(self._rounds) < LEAST_ROUNDS else [median(norms) for norms in zip(*self._rounds, strict=True)]
-        )
-
-    def limits(self) -> list[float] | None:
-        """`usual_limit` of each tensor; None before there is a history."""
-        if len(self._rounds) < LEAST_ROUNDS:
-            return None
-        return [usual_limit(norms) for norms in zip(*self._rounds, strict=True)]
-
-
 MARGIN = 4.0  # above this round's reference nothing is unusual below so much of it, whatever earlier rounds were
-
 MOST_MARGIN = 1000.0  # and everything above so much: a history that was spoilt opens no door
-
 GROSS = 10.0  # times the limit: no accident any more; such a part counts as zeros
-
 LEAST_SENDERS = 3  # that make a median
 
 
@@ -144,3 +94,39 @@ def require_weight(weight: float, before: float | None) -> None:
         raise RefusedPart(f"named the weight {weight:g}")
     if before is not None and weight != before:
         raise RefusedPart(f"named the weights {before:g} and {weight:g} in one round")
+
+
+class NormHistory:
+    """The L2 norms of the averages that this peer has taken in the last rounds, of every tensor."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[float, ...]] = deque(maxlen=REMEMBERED_ROUNDS)
+
+    def add(self, norms: Sequence[float]) -> None:
+        """A round has brought averages of these norms, in the tensors' order."""
+        self._rounds.append(tuple(norms))
+
+    def medians(self) -> list[float] | None:
+        """The usual norm of each tensor's average; None before there is a history."""
+        return (
+            None if len(self._rounds) < LEAST_ROUNDS else [median(norms) for norms in zip(*self._rounds, strict=True)]
+        )
+
+    def limits(self) -> list[float] | None:
+        """`usual_limit` of each tensor; None before there is a history."""
+        if len(self._rounds) < LEAST_ROUNDS:
+            return None
+        return [usual_limit(norms) for norms in zip(*self._rounds, strict=True)]
+
+
+def usual_limit(norms: Sequence[float]) -> float:
+    """The largest norm that is not unusual after these: the median and some spreads, on a logarithmic scale.
+
+    0 where most of them are zero.
+    """
+    logs = [math.log(norm) for norm in norms if norm > 0]
+    if 2 * len(logs) <= len(norms):
+        return 0.0
+    middle = median(logs)
+    spread = SPREADS * SPREAD_OF_DEVIATION * median(abs(value - middle) for value in logs)
+    return math.exp(middle) * min(MOST_FACTOR, max(LEAST_FACTOR, math.exp(min(spread, 100.0))))

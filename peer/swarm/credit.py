@@ -1,17 +1,15 @@
-"""How many of the samples that a device claims are counted towards a step.
+"""Credit: how many of the samples that a device claims are counted towards a step, and which claims were false.
 
 A global step begins when the samples that peers claim fill its batch, so a claim is cut to what is likely: twice what
-the device, or all devices of its member, has lately brought to a step, as the keeper saw it; and for who has brought
-nothing yet, a share of the batch. Both grow with a step that takes longer than usual, so that it always ends. What is
-cut is not lost: it is averaged with the rest.
+the device, or all devices of its member, has lately brought to a step, as the keeper saw it; and for a device that has
+brought nothing yet, a share of the batch. Both grow with a step that takes longer than usual, so that it always ends.
+What is cut is not lost: it is averaged with the rest.
 
-Who claims samples and does not bring them: found out by each peer in the rounds of which it reduces a part.
-
-Or brings what cannot be taken, or names a weight in the round that its record is far from.
-
-A round with fewer samples than were claimed fails and would be tried for ever. So from then on only what a device has
-really brought counts, and what it accumulates beyond; after false claims in two rounds, no more than it brings. Whose
-parts were refused is not counted until it has brought some that were taken; after the second time no more.
+A device may claim samples and not bring them, bring what cannot be taken, or name a weight in the round that its record
+is far from; each peer finds that out in the rounds of which it reduces a part. A round with fewer samples than were
+claimed fails and would be tried for ever. So from then on only what a device has really brought counts, and what it
+accumulates beyond; after false claims in two rounds, no more than it brings. A device whose parts were refused is not
+counted until it has brought some that were taken; after the second time no more.
 """
 
 from __future__ import annotations
@@ -25,12 +23,13 @@ from statistics import median
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
 GROWTH = 2.0  # so much more than lately is believed at once
-
 HEADROOM = 2.0  # of weights above that: who counts them may know of less than who began the round
-
 REMEMBERED_STEPS = 8
-
 DOUBTED_SHARE = 0.01  # of a batch: even who has claimed falsely is believed so much more, with patience all
+HONEST_SHARE = 0.9  # of a claim; a peer may have dropped a microbatch since its record
+FALSE_ROUNDS = 2
+LOST_ROUNDS = 2  # towards one step
+WEIGHT_MARGIN = 4.0  # times what the record says: so much may come between the record and the round
 
 
 @dataclass(frozen=True)
@@ -130,17 +129,8 @@ class CreditBook:
         return {peer_id: most[peer_id] for peer_id in named[:MAX_CREDITS]}
 
 
-HONEST_SHARE = 0.9  # of a claim; a peer may have dropped a microbatch since its record
-
-FALSE_ROUNDS = 2
-
-LOST_ROUNDS = 2  # towards one step
-
-WEIGHT_MARGIN = 4.0  # times what the record says: so much may come between the record and the round
-
-
 class FalseClaims:
-    """What rounds have shown of claims."""
+    """What the rounds of which this peer reduced a part have shown of claims."""
 
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}  # peer ID -> claimed towards the step that is being filled, and not brought

@@ -1,8 +1,6 @@
 """A peer's node of the swarm's DHT: started for members only, at the peer's place in the network, and watched.
 
-Finding the keeper again: a DHT that has lost it is told where it is, and the two become one.
-
-Runs in the DHT's own process.
+A DHT that has lost the keeper is told where it is, and the two become one: `greet` runs in the DHT's own process.
 """
 
 from __future__ import annotations
@@ -32,43 +30,15 @@ from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Place
 
 logger = logging.getLogger(__name__)
-
-
-def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
-    """Whose addresses these are, each peer once."""
-    return tuple(PeerID.from_base58(name) for name in dict.fromkeys(each.rpartition("/p2p/")[2] for each in addresses))
-
-
-async def greet(_dht: DHT, node: DHTNode, peer_ids: Sequence[PeerID], addresses: Sequence[str]) -> None:
-    """Ping these peers, which makes them add this one to their routing tables, and this one them.
-
-    The p2p daemon knows where they were when this peer joined, and hears of `addresses` here.
-    """
-    await asyncio.gather(*(_connect(node, address) for address in addresses))
-    await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))
-
-
-async def _connect(node: DHTNode, address: str) -> None:
-    where, _, peer_id = address.rpartition("/p2p/")
-    try:
-        await node.p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
-    except Exception as error:  # noqa: BLE001 - the daemon's own errors: it is tried again in some seconds
-        logger.info("the keeper does not answer at %s: %r", where, error)
-
-
 DAEMON_START_TIMEOUT_S = 60.0
-
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
-
 NODE_LOOK_S = 1.0
-
 SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
-
 REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}  # "relayed" is our own patch's
 
 
 class Node(DHT):
-    """hivemind's, in a process of its own."""
+    """hivemind's DHT, in a process of its own."""
 
     _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # in that process
 
@@ -240,3 +210,25 @@ async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:
 async def call_daemon(_dht: DHT, node: DHTNode) -> None:
     """Ask the node's p2p daemon for something that it knows."""
     await node.protocol.p2p.list_peers()
+
+
+def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
+    """Whose addresses these are, each peer once."""
+    return tuple(PeerID.from_base58(name) for name in dict.fromkeys(each.rpartition("/p2p/")[2] for each in addresses))
+
+
+async def greet(_dht: DHT, node: DHTNode, peer_ids: Sequence[PeerID], addresses: Sequence[str]) -> None:
+    """Ping these peers, which makes them add this one to their routing tables, and this one them.
+
+    The p2p daemon knows where they were when this peer joined, and hears of `addresses` here.
+    """
+    await asyncio.gather(*(_connect(node, address) for address in addresses))
+    await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))
+
+
+async def _connect(node: DHTNode, address: str) -> None:
+    where, _, peer_id = address.rpartition("/p2p/")
+    try:
+        await node.p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
+    except Exception as error:  # noqa: BLE001 - the daemon's own errors: it is tried again in some seconds
+        logger.info("the keeper does not answer at %s: %r", where, error)

@@ -1,12 +1,11 @@
-"""What every peer says of itself in the DHT, as far as it can be believed: whose it is, its bounds, its times.
+"""Peers' records in the DHT, as far as they can be believed (whose they are, bounds, times), and the step beacon.
 
 Used by `peer.swarm.tracker`, which publishes and reads the records, and by `peer.swarm.view`, which decides what
 follows.
 
-The step beacon: the keeper's signed word on where the run is, near which every peer stays.
-
-It is the keeper's record in the DHT (signed with the keeper's key, whose role its token proves) with a `Course` in it.
-A beacon that is older than one seen before, in era and step, is none; nor is one that the keeper has not renewed.
+The step beacon is the keeper's signed word on where the run is, near which every peer stays: the keeper's record
+(signed with the keeper's key, whose role its token proves) with a `Course` in it. A beacon that is older than one seen
+before, in era and step, is none; nor is one that the keeper has not renewed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,11 @@ from peer.config.steering import Steering
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
 MAX_STEP = 2**40
-
 MAX_ERA = 2**31
-
 MAX_CREDITS = 64  # devices whose share of a step is so large that it must be named
-
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+MAX_RATE = 1e7  # samples per second
 
 
 class Course(BaseModel):
@@ -88,9 +84,6 @@ def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
     """
     step = agreed if seen is None else max(agreed, seen.step)
     return step if held is None else min(max(step, held.step), held.step + 1)
-
-
-MAX_RATE = 1e7  # samples per second
 
 
 class PeerRecord(BaseModel):

@@ -1,9 +1,8 @@
 """The holder of the state: gives parameters and optimizer to members, and takes them from trusted donors only.
 
-To how many peers at once a donor gives its state, and who is asked to come back (pure).
-
-Each download holds a copy of the whole state, and all of them share one line: fifty joiners at once would take the
-keeper's memory and make every download so slow that none ends before the state is old.
+A donor gives its state to few peers at once and asks the others to come back (`Donations`, pure). Each download holds a
+copy of the whole state, and all of them share one line: fifty joiners at once would take the keeper's memory and make
+every download so slow that none ends before the state is old.
 """
 
 from __future__ import annotations
@@ -38,59 +37,14 @@ from peer.reduction.compression import decode
 from peer.swarm.fingerprint import Sketch, sketch_of
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
-AT_ONCE = 4
-
-OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
-
-STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
-
-
-@dataclass
-class Donation:
-    """One download."""
-
-    member: str
-    moved_at: float  # when its last part was taken
-
-
-class Donations:
-    """The downloads that are under way at one donor."""
-
-    def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE) -> None:
-        self._clock, self._at_once = clock, at_once
-        self._under_way: list[Donation] = []
-
-    def begin(self, member: str) -> Donation | None:
-        """A place for one of this member's devices; None: there is none now."""
-        now = self._clock()
-        self._under_way = [each for each in self._under_way if now - each.moved_at < STALLED_S]
-        of_member = sum(each.member == member for each in self._under_way)
-        if len(self._under_way) >= self._at_once or of_member >= OF_ONE_MEMBER:
-            return None
-        donation = Donation(member, now)
-        self._under_way.append(donation)
-        return donation
-
-    def goes_on(self, donation: Donation) -> bool:
-        """Its next part is about to be sent: whether it still has its place."""
-        donation.moved_at = self._clock()
-        return any(each is donation for each in self._under_way)
-
-    def end(self, donation: Donation) -> None:
-        """Give its place back, if it still had one."""
-        self._under_way = [each for each in self._under_way if each is not donation]
-
-
 logger = logging.getLogger(__name__)
-
+AT_ONCE = 4
+OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
+STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
 STATE_OVERHEAD_BYTES = 1 << 20
-
 LOOK_S = 0.5  # between two looks at how far a download has come
-
 HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
-
 QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
-
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
 
@@ -299,3 +253,39 @@ def _misplaced(era: object, minimum_era: int) -> str | None:
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The live tensors of the optimizer's state, in the order in which hivemind sends them."""
     return [value for value in nested_flatten(optimizer.state_dict()) if isinstance(value, torch.Tensor)]
+
+
+@dataclass
+class Donation:
+    """One download."""
+
+    member: str
+    moved_at: float  # when its last part was taken
+
+
+class Donations:
+    """The downloads that are under way at one donor."""
+
+    def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE) -> None:
+        self._clock, self._at_once = clock, at_once
+        self._under_way: list[Donation] = []
+
+    def begin(self, member: str) -> Donation | None:
+        """A place for one of this member's devices; None: there is none now."""
+        now = self._clock()
+        self._under_way = [each for each in self._under_way if now - each.moved_at < STALLED_S]
+        of_member = sum(each.member == member for each in self._under_way)
+        if len(self._under_way) >= self._at_once or of_member >= OF_ONE_MEMBER:
+            return None
+        donation = Donation(member, now)
+        self._under_way.append(donation)
+        return donation
+
+    def goes_on(self, donation: Donation) -> bool:
+        """Its next part is about to be sent: whether it still has its place."""
+        donation.moved_at = self._clock()
+        return any(each is donation for each in self._under_way)
+
+    def end(self, donation: Donation) -> None:
+        """Give its place back, if it still had one."""
+        self._under_way = [each for each in self._under_way if each is not donation]

@@ -1,8 +1,7 @@
 """One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
 
-`Swarm` is what the trainer and the keeper use; below it stands `peer.swarm.optimizer`.
-
-What a peer signs of the rounds that it reduced; used by `peer.swarm.swarm`, in the process that holds the swarm's keys.
+`Swarm` is what the trainer and the keeper use; below it stands `peer.swarm.optimizer`. It lives in the process that
+holds the swarm's keys, and so signs receipts of the rounds that this peer reduced (`Witness`).
 """
 
 from __future__ import annotations
@@ -38,25 +37,7 @@ from peer.swarm.fingerprint import Sketch
 from peer.swarm.optimizer import SwarmOptimizer
 from peer.swarm.records import Beacon
 
-
-@dataclass(frozen=True)
-class Witness:
-    """One device in one run."""
-
-    key: DeviceKey
-    run: str
-
-    def receipt(self, era: int, step: int, weights: Mapping[str, float]) -> str:
-        """The signed receipt of the round that led to `step` (peer ID -> samples); empty where nothing was reduced.
-
-        Its own samples are in it, too, which is no evidence: it makes the receipt the same as the others'.
-        """
-        samples = whole_samples(weights)
-        return str(sign_receipt(self.key, Receipt(self.run, era, step, samples))) if samples else ""
-
-
 ANYWHERE = Place()
-
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
 
@@ -379,3 +360,19 @@ class Swarm:
         self._rounds.shutdown()
         self._optimizer.shutdown()
         self._dht.shutdown()
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What one device signs of the rounds that it reduced in one run."""
+
+    key: DeviceKey
+    run: str
+
+    def receipt(self, era: int, step: int, weights: Mapping[str, float]) -> str:
+        """The signed receipt of the round that led to `step` (peer ID -> samples); empty where nothing was reduced.
+
+        Its own samples are in it, too, which is no evidence: it makes the receipt the same as the others'.
+        """
+        samples = whole_samples(weights)
+        return str(sign_receipt(self.key, Receipt(self.run, era, step, samples))) if samples else ""

@@ -1,10 +1,8 @@
-"""Where the swarm is, as one peer sees it: what the records say, and how much of it is believed.
+"""The swarm as one peer sees it: what the records say, and how much of it is believed.
 
-The loudest claim does not win. A step is the swarm's when most members have reached it, near the keeper's beacon;
-samples count as far as each member is believed (`peer.swarm.credit`). Who claims what cannot be is named
-(`peer.reporting.suspicions`).
-
-What more than half of the members say. A person has one vote, however many devices it brings.
+The loudest claim does not win. A step is the swarm's when more than half of the members have reached it, near the
+keeper's beacon; a person has one vote, however many devices it brings. Samples count as far as each member is believed
+(`peer.swarm.credit`). Peers that claim what cannot be are named (`peer.reporting.suspicions`).
 """
 
 from __future__ import annotations
@@ -23,40 +21,11 @@ from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 from peer.verification.receipts import newcomer_share
 
-
-def agreed_step(claims: Mapping[str, Sequence[int]]) -> int:
-    """The highest step that more than half of the members have reached, each with more than half of its devices.
-
-    `claims` has the steps of each member's devices; 0 if there are none.
-    """
-    votes = [median_low(steps) for steps in claims.values() if steps]
-    return median_low(votes) if votes else 0
-
-
-def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketch:
-    """The sketch that more than half of `members` report, each with all of its devices; empty if there is none.
-
-    `sketches` are (member, sketch) of the devices at one step.
-    """
-    reported = [(member, sketch) for member, sketch in sketches if sketch]
-    for _, candidate in reported:
-        others = {member for member, sketch in reported if drifted(sketch, candidate)}
-        supporters = {member for member, _ in reported} - others
-        if 2 * len(supporters) > members:
-            return candidate
-    return ()
-
-
 STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
-
 STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may the others have come meanwhile
-
 MOST_BATCHES = 8  # that a device claims towards one step
-
 REMEMBERED_SKETCHES = 16  # steps
-
 GREETING_PERIOD_S = 5.0  # peers that miss the keeper look for it so often
-
 MEETING_S = GREETING_PERIOD_S + 1.0
 
 
@@ -283,3 +252,26 @@ class SwarmCourse:
             if peer.record.samples > MOST_BATCHES * target * self.allowances.patience:
                 detail = f"claims {peer.record.samples} samples towards a batch of {target}"
                 self.suspect(peer.peer_id, "samples", step, detail)
+
+
+def agreed_step(claims: Mapping[str, Sequence[int]]) -> int:
+    """The highest step that more than half of the members have reached, each with more than half of its devices.
+
+    `claims` has the steps of each member's devices; 0 if there are none.
+    """
+    votes = [median_low(steps) for steps in claims.values() if steps]
+    return median_low(votes) if votes else 0
+
+
+def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketch:
+    """The sketch that more than half of `members` report, each with all of its devices; empty if there is none.
+
+    `sketches` are (member, sketch) of the devices at one step.
+    """
+    reported = [(member, sketch) for member, sketch in sketches if sketch]
+    for _, candidate in reported:
+        others = {member for member, sketch in reported if drifted(sketch, candidate)}
+        supporters = {member for member, _ in reported} - others
+        if 2 * len(supporters) > members:
+            return candidate
+    return ()

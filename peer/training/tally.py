@@ -19,7 +19,7 @@ class Tally:
 
     began_at: float  # seconds of the loop's clock
     data_wait_s: float  # the stream's total at `began_at`
-    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see peer.lost_causes
+    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see `peer.reporting.messages.LostCause`
     lost_reason: str = ""
     _results: list[MicrobatchResult] = field(default_factory=list)
 

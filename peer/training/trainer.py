@@ -1,6 +1,6 @@
 """THE loop: microbatch -> loss -> gradients -> accumulate -> step together.
 
-A trainer that waits while the run is paused: its microbatches come when the operator lets them.
+While the operator has paused the run, the trainer waits for its next microbatch (`HeldBatches`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
     from peer.swarm.swarm import StepOutcome, SwarmProgress
 
-
 PROGRESS_INTERVAL_S = 1.0
+POLL_S = 0.5
 
 
 class Batches(Protocol):
@@ -90,9 +90,6 @@ def train(
     tally.lose(max(0, waiting_samples), LostCause.LEFT.value)
     if tally.lost:
         send(Lost(swarm.progress().step + 1, dict(tally.lost)))
-
-
-POLL_S = 0.5
 
 
 class HeldBatches:

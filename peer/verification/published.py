@@ -1,7 +1,4 @@
-"""What a dashboard publishes of receipts, as it arrives over the network or lies in a file: by schema, bounded.
-
-Reads what a dashboard publishes of receipts, page by page, bounded in size and time.
-"""
+"""Receipts as a dashboard publishes them: read by schema, page by page or from a file, bounded in size and time."""
 
 from __future__ import annotations
 
@@ -18,10 +15,14 @@ from auth.errors import ConfigError, RequestError, StorageError, UnreachableErro
 from auth.receipts import MAX_COUNT, MAX_RECEIPT_CHARS
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]
-
 _Samples = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
 _Name = Annotated[str, Field(max_length=256)]
+TIMEOUT_S = 60.0
+MAX_ANSWER_BYTES = 64 * 2**20
+MAX_FILE_BYTES = 4 * 2**30
+MAX_PAGES = 100_000
+FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # for an overview that is newer than the last page
+Get = Callable[[str], bytes]
 
 
 class _Published(BaseModel):
@@ -111,19 +112,6 @@ def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublishe
         raise RequestError(
             f"{where} is nothing that a dashboard with receipts says: {place or 'it'} is not as it must be."
         ) from error
-
-
-TIMEOUT_S = 60.0
-
-MAX_ANSWER_BYTES = 64 * 2**20
-
-MAX_FILE_BYTES = 4 * 2**30
-
-MAX_PAGES = 100_000
-
-FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # for an overview that is newer than the last page
-
-Get = Callable[[str], bytes]
 
 
 def read_published(where: str, wait: Callable[[float], None], get: Get | None = None) -> Published:

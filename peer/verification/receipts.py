@@ -1,8 +1,7 @@
-"""Recomputes a leaderboard from what devices signed. Pure: what was published in, what came of it out.
+"""Recomputation of a leaderboard from receipts: of a device's claim, as many samples count as others confirm.
 
-How many of the samples that a device claims count: as many as others confirm by their receipts.
-
-Pure, and in one place: the coordinator counts by it, and `manyhands verify` recomputes by it what was published.
+Pure. The rule is in one place: the coordinator counts by it, and `manyhands verify` recomputes by it what was
+published.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def disproved(claim: int, member: str, words: Sequence[Word], believed: float) -
 
 @dataclass
 class Verification:
-    """What came of it."""
+    """What the recomputation found."""
 
     steps: int = 0
     receipts: int = 0  # whose signatures are right
