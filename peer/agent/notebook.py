@@ -1,10 +1,8 @@
-"""The volunteer's panel for notebooks: written by this process as HTML and as plain text, shown by the notebook's cell.
+"""The volunteer's panel in a notebook, written here as HTML and as plain text, and shown by the notebook's cell.
 
 The cell runs under the host's Python, which has none of our packages; so it gets the finished panel, one JSON object a
 line: `{"panel": {"text/html": ..., "text/plain": ...}}`. Run, member and notices come over the network: all that is not
-a number is escaped here. `reduce_notebook` and the rendering are pure.
-
-The loss of this device's samples over global steps: a bounded number of points, and a small drawing of them.
+a number is escaped here. `reduce_notebook`, the loss curve and the rendering are pure.
 """
 
 from __future__ import annotations
@@ -30,17 +28,22 @@ from peer.agent.terminal import (
 from peer.reporting.messages import Progress, StepReport
 
 MAX_POINTS = 240
-
 WIDTH, HEIGHT = 640, 150
-
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24
-
 Point = tuple[float, float]  # global step, loss
+PANEL_EVERY_S = 1.0
+MAX_NOTICES = 5
+MAX_NOTICE_LETTERS = 400
+_MUTED = "opacity:.7;font-size:.85em"
+_TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overflow:hidden;margin:.35em 0 .9em"
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """At most `MAX_POINTS` points, each the mean of `stride` steps, which doubles when there are too many."""
+    """The loss of this device's samples over global steps.
+
+    At most `MAX_POINTS` points, each the mean of `stride` steps, which doubles when there are too many.
+    """
 
     stride: int = 1  # steps
     settled: tuple[Point, ...] = ()
@@ -67,48 +70,6 @@ class LossCurve:
 
 def _mean(points: Sequence[Point]) -> Point:
     return sum(step for step, _ in points) / len(points), sum(loss for _, loss in points) / len(points)
-
-
-def draw_loss(points: Sequence[Point]) -> str:
-    """An SVG element in the page's own text colour; nothing before there are two points."""
-    if len(points) < 2:
-        return ""
-    first, last = points[0][0], points[-1][0]
-    low, high = _range([loss for _, loss in points])
-
-    def place(point: Point) -> str:
-        x = LEFT + (point[0] - first) / (last - first) * (WIDTH - LEFT - RIGHT)
-        return f"{x:.1f},{TOP + (high - point[1]) / (high - low) * (HEIGHT - TOP - BOTTOM):.1f}"
-
-    right, base = WIDTH - RIGHT, HEIGHT - BOTTOM
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Loss over global steps" '
-        'style="display:block;width:100%;margin:.8em 0 .4em;font:12px system-ui,sans-serif" fill="currentColor">'
-        f'<path d="M{LEFT} {TOP}H{right}M{LEFT} {base}H{right}" stroke="currentColor" stroke-opacity=".25"/>'
-        f'<text x="{LEFT - 6}" y="{TOP + 4}" text-anchor="end">{high:.2f}</text>'
-        f'<text x="{LEFT - 6}" y="{base + 4}" text-anchor="end">{low:.2f}</text>'
-        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first:.0f}</text>'
-        f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle">loss on this device’s samples</text>'
-        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">step {last:.0f}</text>'
-        f'<polyline points="{" ".join(map(place, points))}" fill="none" stroke="#3b82f6" stroke-width="2"/></svg>'
-    )
-
-
-def _range(losses: Sequence[float]) -> Point:
-    """Lowest and highest with a margin, never equal."""
-    margin = max(0.05 * (max(losses) - min(losses)), 0.01)
-    return min(losses) - margin, max(losses) + margin
-
-
-PANEL_EVERY_S = 1.0
-
-MAX_NOTICES = 5
-
-MAX_NOTICE_LETTERS = 400
-
-_MUTED = "opacity:.7;font-size:.85em"
-
-_TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overflow:hidden;margin:.35em 0 .9em"
 
 
 @dataclass(frozen=True)
@@ -261,3 +222,34 @@ class NotebookDisplay:
         bundle = {"text/html": as_html(self._state), "text/plain": as_text(self._state)}
         print(json.dumps({"panel": bundle}), file=self._stream, flush=True)
         self._written_at = self._clock()
+
+
+def draw_loss(points: Sequence[Point]) -> str:
+    """An SVG element in the page's own text colour; nothing before there are two points."""
+    if len(points) < 2:
+        return ""
+    first, last = points[0][0], points[-1][0]
+    low, high = _range([loss for _, loss in points])
+
+    def place(point: Point) -> str:
+        x = LEFT + (point[0] - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        return f"{x:.1f},{TOP + (high - point[1]) / (high - low) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+    right, base = WIDTH - RIGHT, HEIGHT - BOTTOM
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Loss over global steps" '
+        'style="display:block;width:100%;margin:.8em 0 .4em;font:12px system-ui,sans-serif" fill="currentColor">'
+        f'<path d="M{LEFT} {TOP}H{right}M{LEFT} {base}H{right}" stroke="currentColor" stroke-opacity=".25"/>'
+        f'<text x="{LEFT - 6}" y="{TOP + 4}" text-anchor="end">{high:.2f}</text>'
+        f'<text x="{LEFT - 6}" y="{base + 4}" text-anchor="end">{low:.2f}</text>'
+        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first:.0f}</text>'
+        f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle">loss on this device’s samples</text>'
+        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">step {last:.0f}</text>'
+        f'<polyline points="{" ".join(map(place, points))}" fill="none" stroke="#3b82f6" stroke-width="2"/></svg>'
+    )
+
+
+def _range(losses: Sequence[float]) -> Point:
+    """Lowest and highest with a margin, never equal."""
+    margin = max(0.05 * (max(losses) - min(losses)), 0.01)
+    return min(losses) - margin, max(losses) + margin

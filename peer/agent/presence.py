@@ -1,8 +1,7 @@
-"""What this peer tells the coordinator of itself between reports: where it stands, and what it is doing.
+"""This peer's presence: what it is doing, told between reports, and the relays that it offers and uses.
 
-Volunteers' relays beside the keeper's: which a peer offers itself, and which of those that it hears of it takes.
-
-libp2p waits minutes for a relay that does not answer before it settles for the others. So each is dialled first.
+A peer relays for others where it can be reached and its volunteer limits no traffic. Of the relays beside the keeper's
+that it hears of, it uses those that answer: libp2p waits minutes for one that does not before it turns to the others.
 """
 
 from __future__ import annotations
@@ -17,21 +16,8 @@ from peer.protocol import MAX_RELAYS, control_pb2
 from peer.reporting.messages import Progress, Ready, WorkerEvent
 
 
-def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...]:
-    """Where this peer relays for others: nowhere, if it cannot be reached or its volunteer limits its traffic."""
-    limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
-    if place.reach != "direct" or any(limit is not None for limit in limited):
-        return ()
-    return tuple(f"{maddr}/p2p/{peer_id}" for maddr in place.announce_maddrs or ())
-
-
-async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
-    """Of the relays that the coordinator names, those of the right form whose port accepts a connection now."""
-    return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])
-
-
 class OwnPresence:
-    """One stay's; the session sends `now` every few seconds."""
+    """One stay's state, step and speed; the session sends `now` to the coordinator every few seconds."""
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
@@ -69,3 +55,16 @@ class OwnPresence:
                     device=self._device,
                     apart=event.apart,
                 )
+
+
+def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...]:
+    """Where this peer relays for others: nowhere, if it cannot be reached or its volunteer limits its traffic."""
+    limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
+    if place.reach != "direct" or any(limit is not None for limit in limited):
+        return ()
+    return tuple(f"{maddr}/p2p/{peer_id}" for maddr in place.announce_maddrs or ())
+
+
+async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
+    """Of the relays that the coordinator names, those of the right form whose port accepts a connection now."""
+    return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])

@@ -1,9 +1,7 @@
-"""The agent's part in starting from a checkpoint: asks for the newest when a worker wants it, downloads it, says where.
+"""The agent's answers to a worker's requests: the newest checkpoint, downloaded, and a new measurement of the line.
 
-The worker has no line to the coordinator; the agent has no model. Whatever goes wrong here costs only the detour: the
-worker then takes the state from the swarm.
-
-The agent's part in knowing the line: measures it again when a worker asks, and tells that one and those after it.
+The worker has no connection to the coordinator, and the agent has no model. A failure costs only the detour: the worker
+then takes the state from the swarm.
 """
 
 from __future__ import annotations
@@ -23,53 +21,16 @@ from peer.network.traffic import Throttle
 from peer.protocol import control_pb2
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, LineMeasured, Notice, WorkerPlan
 
-MeasureLine = Callable[[], Awaitable[float | None]]  # bytes per second, slower direction; None: could not be measured
-
-
-class LineWatch:
-    """One stay's; how often a worker asks is its own decision (`peer.averaging.bandwidth`)."""
-
-    def __init__(self, measure: MeasureLine, show: Callable[[Notice], None]) -> None:
-        self._measure, self._show = measure, show
-        self._rate: float | None = None  # as measured last; None: not since joining
-        self._measuring: asyncio.Task[None] | None = None
-
-    def within(self, plan: WorkerPlan) -> WorkerPlan:
-        """The plan for a worker that starts now."""
-        return plan if self._rate is None else replace(plan, place=replace(plan.place, bandwidth=self._rate))
-
-    def measure_for(self, worker: WorkerProcess) -> None:
-        """Measure beside everything else; a worker that asks again meanwhile gets the same answer."""
-        if self._measuring is None or self._measuring.done():
-            self._measuring = asyncio.create_task(self._tell(worker))
-
-    async def _tell(self, worker: WorkerProcess) -> None:
-        rate = await self._measure()
-        if rate is None:  # it is asked again, later
-            return
-        self._rate = rate
-        worker.tell(LineMeasured(rate))
-        self._show(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
-
-    def stop(self) -> None:
-        """Nobody waits for the answer any more."""
-        if self._measuring is not None:
-            self._measuring.cancel()
-
-
 logger = logging.getLogger(__name__)
-
+MeasureLine = Callable[[], Awaitable[float | None]]  # bytes per second, slower direction; None: could not be measured
 CHECKPOINT_FOLDER = "checkpoint"  # in the data folder
-
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-
 RETRY_FIRST_S = 1.0
-
 REST_S = 300.0  # after a failure: until then the swarm alone is asked
 
 
 class CheckpointWatch:
-    """One stay's."""
+    """Downloads the newest checkpoint when a worker wants it, and tells it the folder; one for each stay."""
 
     def __init__(
         self,
@@ -137,3 +98,37 @@ class CheckpointWatch:
         if text != self._told:
             self._told = text
             self._show(Notice("warning", text))
+
+
+class LineWatch:
+    """Measures the line again when a worker asks, and tells that one and those after it; one for each stay.
+
+    How often a worker asks is its own decision (`peer.averaging.bandwidth`).
+    """
+
+    def __init__(self, measure: MeasureLine, show: Callable[[Notice], None]) -> None:
+        self._measure, self._show = measure, show
+        self._rate: float | None = None  # as measured last; None: not since joining
+        self._measuring: asyncio.Task[None] | None = None
+
+    def within(self, plan: WorkerPlan) -> WorkerPlan:
+        """The plan for a worker that starts now."""
+        return plan if self._rate is None else replace(plan, place=replace(plan.place, bandwidth=self._rate))
+
+    def measure_for(self, worker: WorkerProcess) -> None:
+        """Measure beside everything else; a worker that asks again meanwhile gets the same answer."""
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(self._tell(worker))
+
+    async def _tell(self, worker: WorkerProcess) -> None:
+        rate = await self._measure()
+        if rate is None:  # it is asked again, later
+            return
+        self._rate = rate
+        worker.tell(LineMeasured(rate))
+        self._show(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
+
+    def stop(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self._measuring is not None:
+            self._measuring.cancel()

@@ -1,7 +1,4 @@
-"""Keeps a worker running: one after another, until told to stop or until starting again is of no use.
-
-What a worker holds that is in no step yet, as it last said: so that the agent can tell of it if the worker dies.
-"""
+"""One stay's workers: one is kept running after another, until told to stop or until starting again is of no use."""
 
 from __future__ import annotations
 
@@ -48,45 +45,12 @@ from peer.reporting.messages import (
 )
 from peer.reporting.suspicions import Suspicion
 
-
-class Underway:
-    """Of one worker."""
-
-    def __init__(self) -> None:
-        self._step, self._samples, self._ended = 1, 0, False
-
-    def hear(self, message: WorkerMessage) -> None:
-        """Follow what it says."""
-        match message:
-            case Ready():
-                self._step, self._samples = message.step + 1, 0
-            case Progress():
-                self._step, self._samples = message.step + 1, message.own_samples
-            case StepReport():
-                self._step, self._samples = message.step + 1, 0
-            case Lost() | Stopped():  # it tells itself what it loses by leaving
-                self._ended = True
-
-    def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """What its end has lost; None where that is nothing, or it has told it."""
-        if self._ended or not self._samples:
-            return None
-        cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
-        return Lost(self._step, {cause.value: self._samples})
-
-
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
-
 WATCHDOG_S = 900.0  # a worker that gives no sign of life for so long hangs
-
 END_GRACE_S = 5.0  # for a process whose pipe is closed already
-
 FAILURE_WINDOW_S = 300.0
-
 MAX_FAILURES = 3  # within the window
-
 RESTART_DELAY_S = 2.0
-
 EXPLAINED_AT = 3  # tries in a row that do not reach the swarm
 
 
@@ -101,21 +65,6 @@ class StopRequest:
         """End it; the last reason holds."""
         self.reason = reason
         self.asked.set()
-
-
-def restart_allowed(failures: list[float], now: float) -> bool:
-    """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
-    return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
-
-
-def halved(plan: WorkerPlan, found: int | None) -> int | None:
-    """A microbatch that needs less memory than this plan's; None if there is none.
-
-    `found` is what the worker computes at once where the plan leaves it the choice; None if it has not said.
-    """
-    if found is None:
-        found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
-    return (plan.microbatch_size or found) // 2 or None
 
 
 class Workers:
@@ -305,6 +254,47 @@ class Workers:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
         worker.end()
+
+
+def restart_allowed(failures: list[float], now: float) -> bool:
+    """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
+    return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
+
+
+def halved(plan: WorkerPlan, found: int | None) -> int | None:
+    """A microbatch that needs less memory than this plan's; None if there is none.
+
+    `found` is what the worker computes at once where the plan leaves it the choice; None if it has not said.
+    """
+    if found is None:
+        found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
+    return (plan.microbatch_size or found) // 2 or None
+
+
+class Underway:
+    """The samples of one worker that are in no step yet, as it last said: lost, if the worker dies."""
+
+    def __init__(self) -> None:
+        self._step, self._samples, self._ended = 1, 0, False
+
+    def hear(self, message: WorkerMessage) -> None:
+        """Follow what it says."""
+        match message:
+            case Ready():
+                self._step, self._samples = message.step + 1, 0
+            case Progress():
+                self._step, self._samples = message.step + 1, message.own_samples
+            case StepReport():
+                self._step, self._samples = message.step + 1, 0
+            case Lost() | Stopped():  # it tells itself what it loses by leaving
+                self._ended = True
+
+    def lost(self, was_told_to_stop: bool) -> Lost | None:
+        """What its end has lost; None where that is nothing, or it has told it."""
+        if self._ended or not self._samples:
+            return None
+        cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
+        return Lost(self._step, {cause.value: self._samples})
 
 
 def _require_smaller(microbatch_size: int | None) -> int:

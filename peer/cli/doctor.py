@@ -1,6 +1,7 @@
-"""`manyhands doctor`: what this machine and its network can do, stage by stage.
+"""The commands `manyhands doctor` and `manyhands support-bundle`.
 
-`manyhands support-bundle`: one file to send along when asking for help.
+The first examines this machine and its network, stage by stage; the second writes one file to send along when asking
+for help.
 """
 
 from __future__ import annotations

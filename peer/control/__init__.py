@@ -1,4 +1,5 @@
 """The peer's side of the control plane: handshake, login, session, checkpoints, reachability.
 
-The agent and the doctor import these modules. They use gRPC, so no process that computes may import them.
+The agent, the doctor and the command line import these modules, the coordinator `handshake` and `checkpoints`. They use
+gRPC, so no process that computes may import them.
 """

@@ -1,12 +1,10 @@
-"""Downloads an offered checkpoint over HTTP(S): in ranges, so that a lost line costs nothing; verified by its digests.
+"""The checkpoint that a coordinator offers to joining peers: whether it is worth fetching, and its download.
 
-Whoever offers it decides where this machine connects to. So that nobody looks into the volunteer's own network, that is
-the join link's own host, or an address of the public web; and redirects are not followed.
+It comes over HTTP(S) in ranges, so that a lost line costs nothing, and is verified by its digests. The offer comes over
+the control plane, whose certificate is pinned; so the digests in it are to be trusted wherever the files come from.
 
-The checkpoint that a coordinator offers to joining peers, and whether it is worth fetching (pure).
-
-The offer comes over the control plane, whose certificate is pinned; so the digests in it are to be trusted wherever the
-files themselves come from.
+The offer decides where this machine connects to. So that nobody looks into the volunteer's own network, that is the
+join link's own host, or an address of the public web; and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -30,15 +28,18 @@ from peer.network.traffic import Throttle
 from peer.protocol import control_pb2
 
 STATE_FILES = ("model.safetensors", "optimizer.safetensors")  # all that the swarm's state consists of
-
 MAX_ADDRESS_CHARS = 2000
-
 DIGEST_BYTES = 32
+ATTEMPTS = 4
+CHUNK_BYTES = 1 << 18
+SPARE_BYTES = 64 * 2**20  # left free on the disk
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
+Wait = Callable[[int], Awaitable[None]]  # before the next attempt, given how many have failed
 
 
 @dataclass(frozen=True)
 class OfferedFile:
-    """One file of it."""
+    """One file of an offered checkpoint."""
 
     name: str
     size_bytes: int
@@ -84,17 +85,6 @@ def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> Checkpoin
             f"this run's state has at most {most_bytes}."
         )
     return offer
-
-
-ATTEMPTS = 4
-
-CHUNK_BYTES = 1 << 18
-
-SPARE_BYTES = 64 * 2**20  # left free on the disk
-
-TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
-
-Wait = Callable[[int], Awaitable[None]]  # before the next attempt, given how many have failed
 
 
 async def download_checkpoint(

@@ -1,6 +1,6 @@
-"""All stages in the order in which they are examined, and the choice of those that suit a question.
+"""The doctor's stages in the order in which they are examined, and those that explain why a join has failed.
 
-Why a join has failed: the doctor's stages, asked afterwards, give a person more than "daemon failed to start".
+Asked after a join has failed, the stages give a person more than "daemon failed to start" (`explain`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ MACHINE = (
     Stage("memory", check_memory),
     Stage("processor", check_processor),
 )
-
 CONTACT = (
     Stage("names", check_names),
     Stage("tcp", check_tcp, ("names",)),
@@ -42,34 +41,24 @@ CONTACT = (
     Stage("run", check_run_name, ("protocol",)),
     Stage("clock", check_time, ("protocol",)),
 )
-
 LINE = (
     Stage("bandwidth", check_bandwidth, ("run",)),
     Stage("reachability", check_reachability, ("requirements",)),
 )
-
 REQUIREMENTS = Stage("requirements", check_requirements, ("run",))
-
 DAEMON = Stage("daemon", check_daemon)
-
 KEEPER = Stage("swarm-tcp", check_swarm_tcp, ("requirements", "daemon"))
-
 BEYOND_TCP = (
     Stage("swarm-quic", check_swarm_quic, ("requirements", "daemon")),
     Stage("relay", check_relay, ("swarm-tcp",)),
 )
-
 TRAINING = (
     Stage("device", check_device),
     Stage("speed", check_speed, ("device",)),
 )
-
 WITHOUT_LINK = (*MACHINE, DAEMON, *TRAINING)
-
 WITH_LINK = (*MACHINE, *CONTACT, REQUIREMENTS, *LINE, DAEMON, KEEPER, *BEYOND_TCP, *TRAINING)
-
 WHY_UNREACHABLE = CONTACT
-
 WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 
 

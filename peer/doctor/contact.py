@@ -1,8 +1,7 @@
-"""Stages on the way to the coordinator: its names, a TCP connection, what stands between (a proxy, a VPN).
+"""Stages of the way to the coordinator: names, TCP, proxy and VPN, certificate, protocol, run, clock, and bandwidth.
 
-Stages at the coordinator: is it the one that the link names, and do we understand each other.
-
-Stage `bandwidth`: how fast the line between this machine and the coordinator is, measured, both ways.
+They ask whether the coordinator can be reached, whether it is the one that the link names, and whether both sides
+understand each other. The bandwidth is that of the line between this machine and the coordinator, measured both ways.
 """
 
 from __future__ import annotations
@@ -27,139 +26,12 @@ from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 from peer.protocol.errors import error_from_rpc
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
-
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
-
-
-async def check_tls(context: Context) -> Outcome:
-    """The server's certificate has the link's fingerprint."""
-    try:
-        links = dict.fromkeys(context.addresses[address] for address in context.reached)
-        context.answering, context.certificate = await find_coordinator([*links])
-    except FingerprintError:
-        return failed(
-            "The server's certificate is not the one that the link names.",
-            "Ask the operator for the current link and do not join by this one; a proxy that reads TLS looks the same.",
-        )
-    except UnreachableError as error:
-        return failed(str(error), ASK_OPERATOR)
-    return ok("The server's certificate is the one that the link names.")
-
-
-async def check_protocol(context: Context) -> Outcome:
-    """Coordinator and program speak the same version of the protocol."""
-    context.client = client = ControlClient(context.link, context.certificate)
-    context.resources.push_async_callback(client.close)
-    try:
-        greeting = await client.greet()
-        check_version(greeting)
-    except VersionError as error:
-        return failed(str(error), "Install the version of manyhands that the operator names.")
-    except ManyhandsError as error:
-        return failed(str(error), ASK_OPERATOR)
-    context.greeting = greeting
-    return ok(f"Both speak version {PROTOCOL_VERSION} of the protocol.", version=PROTOCOL_VERSION)
-
-
-async def check_run_name(context: Context) -> Outcome:
-    """The coordinator serves the run of the link."""
-    assert context.greeting is not None
-    try:
-        check_run(context.link, context.greeting)
-    except LinkError as error:
-        return failed(str(error), ASK_OPERATOR)
-    return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
-
-
-async def check_time(context: Context) -> Outcome:
-    """The two clocks agree well enough for tokens to be valid."""
-    assert context.greeting is not None
-    now = context.clock()
-    skew_s = now - context.greeting.server_time
-    data, remedy = {"skew_s": round(skew_s, 1)}, "Set this machine's clock, and let it be kept right (NTP)."
-    try:
-        check_clock(context.greeting, now)
-    except ClockError as error:
-        return failed(str(error), remedy, **data)
-    found = f"The clocks differ by {abs(skew_s):.0f} s."
-    return warning(found, remedy, **data) if abs(skew_s) > NOTABLE_SKEW_S else ok(found, **data)
-
-
-async def check_requirements(context: Context) -> Outcome:
-    """What the run asks of a machine; later stages use it."""
-    assert context.client is not None
-    try:
-        context.description = description = read_description(await context.client.describe())
-    except ManyhandsError as error:  # an older coordinator, or one that was asked too often
-        return skipped(str(error))
-    return ok(describe_run(description), **_facts(description))
-
-
-def describe_run(description: RunDescription) -> str:
-    """A run in one sentence."""
-    config = description.config
-    model, batch = config.model, config.averaging.target_batch_size
-    return (
-        f"It trains {model.architecture} ({model.num_hidden_layers} layers of {model.hidden_size}); "
-        f"a step takes {batch:,} samples of {config.data.sequence_length} tokens."
-    )
-
-
-def _facts(description: RunDescription) -> dict[str, object]:
-    config = description.config
-    return {
-        "architecture": config.model.architecture,
-        "hidden_size": config.model.hidden_size,
-        "num_hidden_layers": config.model.num_hidden_layers,
-        "sequence_length": config.data.sequence_length,
-        "target_batch_size": config.averaging.target_batch_size,
-        "swarm_addresses": list(description.swarm_addresses),
-        "observed_address": str(description.observed_address),
-        "swarm_samples_per_second": description.samples_per_second,
-    }
-
-
 SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take more than two minutes
-
 LIMIT_FACTOR = 6  # of the time for one direction: the call's own deadline
-
-
-async def check_bandwidth(context: Context) -> Outcome:
-    """Some MiB up and down, measured against the coordinator."""
-    assert context.client is not None
-    limit_s = context.timing.probe_s
-    call = context.client.open_probe(timeout_s=LIMIT_FACTOR * limit_s)
-    try:
-        speed = await measure_line(call, limit_s, context.stopwatch)
-    except grpc.aio.AioRpcError as error:
-        return skipped(str(error_from_rpc(error)))
-    except ManyhandsError as error:
-        return skipped(str(error))
-    finally:
-        call.cancel()
-    return judge_line(speed)
-
-
-def judge_line(speed: LineSpeed) -> Outcome:
-    """What these speeds mean for averaging."""
-    found = f"{_megabits(speed.up)} Mbit/s up, {_megabits(speed.down)} Mbit/s down, measured with the coordinator."
-    data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}
-    if min(speed.up, speed.down) < SLOW_BYTES_PER_SECOND:
-        remedy = "Others will wait for this line at each averaging: use a cable or a faster connection if you can."
-        return warning(found, remedy, **data)
-    return ok(found, **data)
-
-
-def _megabits(bytes_per_second: float) -> str:
-    return f"{bytes_per_second * 8 / 1e6:,.1f}"
-
-
 MAX_ADDRESSES = 6  # of a name that are tried
-
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
-
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
-
 DROPPED = "no answer"
 
 
@@ -282,3 +154,121 @@ def _interface_of(address: str) -> str | None:
         if any(entry.address.partition("%")[0] == address for entry in found):
             return interface
     return None
+
+
+async def check_tls(context: Context) -> Outcome:
+    """The server's certificate has the link's fingerprint."""
+    try:
+        links = dict.fromkeys(context.addresses[address] for address in context.reached)
+        context.answering, context.certificate = await find_coordinator([*links])
+    except FingerprintError:
+        return failed(
+            "The server's certificate is not the one that the link names.",
+            "Ask the operator for the current link and do not join by this one; a proxy that reads TLS looks the same.",
+        )
+    except UnreachableError as error:
+        return failed(str(error), ASK_OPERATOR)
+    return ok("The server's certificate is the one that the link names.")
+
+
+async def check_protocol(context: Context) -> Outcome:
+    """Coordinator and program speak the same version of the protocol."""
+    context.client = client = ControlClient(context.link, context.certificate)
+    context.resources.push_async_callback(client.close)
+    try:
+        greeting = await client.greet()
+        check_version(greeting)
+    except VersionError as error:
+        return failed(str(error), "Install the version of manyhands that the operator names.")
+    except ManyhandsError as error:
+        return failed(str(error), ASK_OPERATOR)
+    context.greeting = greeting
+    return ok(f"Both speak version {PROTOCOL_VERSION} of the protocol.", version=PROTOCOL_VERSION)
+
+
+async def check_run_name(context: Context) -> Outcome:
+    """The coordinator serves the run of the link."""
+    assert context.greeting is not None
+    try:
+        check_run(context.link, context.greeting)
+    except LinkError as error:
+        return failed(str(error), ASK_OPERATOR)
+    return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
+
+
+async def check_time(context: Context) -> Outcome:
+    """The two clocks agree well enough for tokens to be valid."""
+    assert context.greeting is not None
+    now = context.clock()
+    skew_s = now - context.greeting.server_time
+    data, remedy = {"skew_s": round(skew_s, 1)}, "Set this machine's clock, and let it be kept right (NTP)."
+    try:
+        check_clock(context.greeting, now)
+    except ClockError as error:
+        return failed(str(error), remedy, **data)
+    found = f"The clocks differ by {abs(skew_s):.0f} s."
+    return warning(found, remedy, **data) if abs(skew_s) > NOTABLE_SKEW_S else ok(found, **data)
+
+
+async def check_requirements(context: Context) -> Outcome:
+    """What the run asks of a machine; later stages use it."""
+    assert context.client is not None
+    try:
+        context.description = description = read_description(await context.client.describe())
+    except ManyhandsError as error:  # an older coordinator, or one that was asked too often
+        return skipped(str(error))
+    return ok(describe_run(description), **_facts(description))
+
+
+def describe_run(description: RunDescription) -> str:
+    """A run in one sentence."""
+    config = description.config
+    model, batch = config.model, config.averaging.target_batch_size
+    return (
+        f"It trains {model.architecture} ({model.num_hidden_layers} layers of {model.hidden_size}); "
+        f"a step takes {batch:,} samples of {config.data.sequence_length} tokens."
+    )
+
+
+def _facts(description: RunDescription) -> dict[str, object]:
+    config = description.config
+    return {
+        "architecture": config.model.architecture,
+        "hidden_size": config.model.hidden_size,
+        "num_hidden_layers": config.model.num_hidden_layers,
+        "sequence_length": config.data.sequence_length,
+        "target_batch_size": config.averaging.target_batch_size,
+        "swarm_addresses": list(description.swarm_addresses),
+        "observed_address": str(description.observed_address),
+        "swarm_samples_per_second": description.samples_per_second,
+    }
+
+
+async def check_bandwidth(context: Context) -> Outcome:
+    """Some MiB up and down, measured against the coordinator."""
+    assert context.client is not None
+    limit_s = context.timing.probe_s
+    call = context.client.open_probe(timeout_s=LIMIT_FACTOR * limit_s)
+    try:
+        speed = await measure_line(call, limit_s, context.stopwatch)
+    except grpc.aio.AioRpcError as error:
+        return skipped(str(error_from_rpc(error)))
+    except ManyhandsError as error:
+        return skipped(str(error))
+    finally:
+        call.cancel()
+    return judge_line(speed)
+
+
+def judge_line(speed: LineSpeed) -> Outcome:
+    """What these speeds mean for averaging."""
+    found = f"{_megabits(speed.up)} Mbit/s up, {_megabits(speed.down)} Mbit/s down, measured with the coordinator."
+    data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}
+    if min(speed.up, speed.down) < SLOW_BYTES_PER_SECOND:
+        remedy = "Others will wait for this line at each averaging: use a cable or a faster connection if you can."
+        return warning(found, remedy, **data)
+    return ok(found, **data)
+
+
+def _megabits(bytes_per_second: float) -> str:
+    return f"{bytes_per_second * 8 / 1e6:,.1f}"

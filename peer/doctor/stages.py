@@ -1,8 +1,7 @@
-"""The stages in order: each runs when the stages it needs have succeeded, and says so when it could not.
+"""Stages of the doctor's examination: how they run in order, what each finds, and the conclusion from all of them.
 
-What a stage of the doctor's finds, and what a person can do about it.
-
-The doctor's last word: whether this machine can take part, and what it would add.
+A stage runs when the stages it needs have succeeded, and says so when it could not. Its finding says what a person can
+do about it. The conclusion says whether this machine can take part, and what it would add.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from typing import Any
 from peer.doctor.context import Context
 
 Data = Mapping[str, Any]  # what JSON can hold
+DIRECT, RELAYED = "a directly reachable peer", "a relayed peer"
+OUTGOING = "a client, which opens connections and takes none"
 
 
 class Verdict(str, Enum):
@@ -26,6 +27,9 @@ class Verdict(str, Enum):
     SKIPPED = "skipped"
 
 
+BLOCKING = {Verdict.FAILED, Verdict.SKIPPED}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one check found; `found` and `remedy` are a sentence each."""
@@ -34,6 +38,18 @@ class Outcome:
     found: str
     remedy: str = ""  # of every warning and failure
     data: Data = field(default_factory=dict)
+
+
+Check = Callable[[Context], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One check by its name, and the stages without which it has nothing to work on."""
+
+    name: str
+    check: Check
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,9 +93,32 @@ def skipped(why: str) -> Outcome:
     return Outcome(Verdict.SKIPPED, why)
 
 
-DIRECT, RELAYED = "a directly reachable peer", "a relayed peer"
+def _nobody(_name: str) -> None:
+    """The default of `run_stages`' `on_begin`."""
 
-OUTGOING = "a client, which opens connections and takes none"
+
+async def run_stages(
+    stages: Sequence[Stage], context: Context, on_begin: Callable[[str], None] = _nobody
+) -> AsyncIterator[Finding]:
+    """Each stage's finding as soon as it is there; `on_begin` hears which one is being examined."""
+    verdicts: dict[str, Verdict] = {}
+    causes: dict[str, str] = {}  # of stages that could not run: the stage at the beginning of the chain
+    for stage in stages:
+        on_begin(stage.name)
+        need = first_missing(stage, verdicts)
+        if need is None:
+            outcome = await stage.check(context)
+        else:
+            cause = causes[stage.name] = causes.get(need, need)
+            done = "failed" if verdicts[cause] is Verdict.FAILED else "could not be examined"
+            outcome = skipped(f"Not examined, because `{cause}` {done}.")
+        verdicts[stage.name] = outcome.verdict
+        yield Finding(stage.name, outcome)
+
+
+def first_missing(stage: Stage, verdicts: Mapping[str, Verdict]) -> str | None:
+    """The first stage among those needed that has nothing to build on; None if the stage can run."""
+    return next((need for need in stage.needs if verdicts[need] in BLOCKING), None)
 
 
 @dataclass(frozen=True)
@@ -115,45 +154,3 @@ def conclude(findings: Sequence[Finding], context: Context) -> Conclusion:
 def samples_per_step(own_rate: float, swarm_rate: float, target_batch_size: int) -> int:
     """This machine's share of the global batch, beside those who train now; rates in samples per second."""
     return round(target_batch_size * own_rate / (own_rate + swarm_rate))
-
-
-Check = Callable[[Context], Awaitable[Outcome]]
-
-BLOCKING = {Verdict.FAILED, Verdict.SKIPPED}
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One check by its name, and the stages without which it has nothing to work on."""
-
-    name: str
-    check: Check
-    needs: tuple[str, ...] = ()
-
-
-def _nobody(_name: str) -> None:
-    """The default of `run_stages`' `on_begin`."""
-
-
-async def run_stages(
-    stages: Sequence[Stage], context: Context, on_begin: Callable[[str], None] = _nobody
-) -> AsyncIterator[Finding]:
-    """Each stage's finding as soon as it is there; `on_begin` hears which one is being examined."""
-    verdicts: dict[str, Verdict] = {}
-    causes: dict[str, str] = {}  # of stages that could not run: the stage at the beginning of the chain
-    for stage in stages:
-        on_begin(stage.name)
-        need = first_missing(stage, verdicts)
-        if need is None:
-            outcome = await stage.check(context)
-        else:
-            cause = causes[stage.name] = causes.get(need, need)
-            done = "failed" if verdicts[cause] is Verdict.FAILED else "could not be examined"
-            outcome = skipped(f"Not examined, because `{cause}` {done}.")
-        verdicts[stage.name] = outcome.verdict
-        yield Finding(stage.name, outcome)
-
-
-def first_missing(stage: Stage, verdicts: Mapping[str, Verdict]) -> str | None:
-    """The first stage among those needed that has nothing to build on; None if the stage can run."""
-    return next((need for need in stage.needs if verdicts[need] in BLOCKING), None)

@@ -1,10 +1,8 @@
-"""Stages of the swarm: the p2p daemon starts here, and reaches the keeper, over TCP and over QUIC.
+"""Stages of the swarm: whether others reach this machine, and whether its p2p daemon starts and reaches the keeper.
 
-hivemind lives in a helper: it must not come into a process with gRPC.
-
-Stage `reachability`: whether other peers can open connections to this machine, and what stands before it if not.
-
-Tried, not guessed: the coordinator dials the address that it sees, at a port where this machine listens.
+Reachability is tried, not guessed: the coordinator dials the address that it sees, at a port where this machine
+listens. The keeper is tried over TCP and over QUIC. hivemind lives in a helper: it must not come into a process with
+gRPC.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ from peer.doctor.stages import Outcome, failed, ok, skipped, warning
 from peer.network.endpoints import TRANSPORTS, Endpoint, IPAddress, everywhere, read_endpoint
 
 CARRIER_NETWORK = ipaddress.ip_network("100.64.0.0/10")
+INSTALL_AGAIN = "Install manyhands again, into an environment of its own; its log is in the details."
+_PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 class Position(str, Enum):
@@ -102,11 +102,6 @@ def _remedy(position: Position) -> str:
         return "It joins through a relay: your provider shares one address among many customers."
     opened = "allow a TCP port in the firewall" if position is Position.FIREWALL else "forward a TCP port in the router"
     return f"It joins through a relay. To be reached directly: {opened} and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
-
-
-INSTALL_AGAIN = "Install manyhands again, into an environment of its own; its log is in the details."
-
-_PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 async def check_daemon(context: Context) -> Outcome:

@@ -1,5 +1,5 @@
-"""A volunteer's limits: hours, power, temperature, traffic, memory, a cloud machine's notice of its end.
+"""A volunteer's limits: hours, politeness, traffic, memory, disk, energy, and a cloud machine's notice of its end.
 
-`policy` decides from `limits` and readings, without side effects; `monitor` watches and acts. The agent and the
-worker import these two, `events` and `usage`.
+`policy` decides from `limits` and readings, without side effects; `monitor` watches the machine. The agent imports
+these modules, the worker `usage` alone, the command line `limits` and `cloud`.
 """

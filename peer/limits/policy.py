@@ -1,7 +1,4 @@
-"""Go on, pause or leave: what a volunteer's limits and the machine's readings come to. Pure.
-
-What the system says of the machine at one moment, as far as a volunteer's limits ask for it.
-"""
+"""Go on, pause or leave: the decision that a volunteer's limits and the machine's readings come to. Pure."""
 
 from __future__ import annotations
 
@@ -12,32 +9,6 @@ from enum import Enum
 
 from peer.limits.energy import NOT_KNOWN, Energy
 from peer.limits.limits import Limits, next_start
-
-
-@dataclass(frozen=True)
-class Readings:
-    """None is "the system does not tell"; it never stops anything."""
-
-    elapsed_s: float = 0.0  # of this stay
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    memory_bytes: int = 0  # that the worker uses
-    disk_bytes: int = 0  # that this device's files take, after the cache was cleaned
-    energy: Energy = NOT_KNOWN
-    taken_back: str = ""  # why the machine is about to be gone
-    on_battery: bool | None = None
-    metered: bool | None = None
-    in_use: bool | None = None  # by a person, or by other programs
-
-
-def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
-    """What `--polite` would look at and the system does not tell."""
-    questions = {
-        "whether it runs on battery": readings.on_battery,
-        "whether its network is metered": readings.metered,
-        "whether somebody is at the keyboard": readings.in_use,
-    }
-    return tuple(question for question, answer in questions.items() if answer is None)
 
 
 class Action(Enum):
@@ -91,3 +62,32 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
         yield "the network is metered"
     if limits.polite and readings.in_use:
         yield "somebody uses this machine"
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The machine at one moment, as far as a volunteer's limits ask for it.
+
+    None is "the system does not tell"; it never stops anything.
+    """
+
+    elapsed_s: float = 0.0  # of this stay
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    memory_bytes: int = 0  # that the worker uses
+    disk_bytes: int = 0  # that this device's files take, after the cache was cleaned
+    energy: Energy = NOT_KNOWN
+    taken_back: str = ""  # why the machine is about to be gone
+    on_battery: bool | None = None
+    metered: bool | None = None
+    in_use: bool | None = None  # by a person, or by other programs
+
+
+def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
+    """What `--polite` would look at and the system does not tell."""
+    questions = {
+        "whether it runs on battery": readings.on_battery,
+        "whether its network is metered": readings.metered,
+        "whether somebody is at the keyboard": readings.in_use,
+    }
+    return tuple(question for question, answer in questions.items() if answer is None)

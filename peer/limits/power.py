@@ -1,10 +1,8 @@
-"""Whether the machine runs on battery, from the kernel's list of power supplies.
+"""Signals for `--polite`: whether the machine runs on battery, pays for its network by the byte, or is used by others.
 
-Properties that services of the system publish (systemd's login manager, NetworkManager), read with `busctl`.
-
-Whether somebody uses the machine: a person at its keyboard, or other programs its processors.
-
-Whether the network costs by the byte, as NetworkManager knows or guesses it.
+The battery is read from the kernel's list of power supplies, the network from what NetworkManager knows or guesses.
+Others are a person at the keyboard (as systemd's login manager knows), or other programs on the processors. Properties
+that services of the system publish are read with `busctl`.
 """
 
 from __future__ import annotations
@@ -20,8 +18,32 @@ from pathlib import Path
 import psutil
 
 TIMEOUT_S = 5.0
-
 Property = Callable[[str, str, str, str], str | None]  # service, object, interface, name -> value
+LOGIND = "org.freedesktop.login1"
+BUSY_SHARE = 0.25  # of all cores, used by others on average over `WINDOW_S`
+WINDOW_S = 30.0
+QUIET_S = 120.0  # so long others must have been quiet
+NETWORK_MANAGER = "org.freedesktop.NetworkManager"
+YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is "unknown"
+SUPPLIES = Path("/sys/class/power_supply")
+BATTERIES = frozenset({"Battery", "UPS"})
+
+
+def on_battery(supplies: Path = SUPPLIES) -> bool | None:
+    """True if a battery of the machine itself (no mouse's) is being emptied and no mains supply is connected."""
+    if not supplies.is_dir():
+        return None
+    found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
+    if any(_word(supply, "online") == "1" for supply in found if _word(supply, "type") not in BATTERIES):
+        return False
+    return any(_word(supply, "status") == "Discharging" for supply in found if _word(supply, "type") in BATTERIES)
+
+
+def _word(supply: Path, name: str) -> str:
+    try:
+        return (supply / name).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
@@ -35,13 +57,51 @@ def read_property(service: str, path: str, interface: str, name: str, command: s
     return value if kind else None
 
 
-LOGIND = "org.freedesktop.login1"
+def is_metered(read: Property = read_property) -> bool | None:
+    """Of the connection that leads to the internet; a guess (a phone's hotspot, say) counts as knowledge."""
+    answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
+    return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
 
-BUSY_SHARE = 0.25  # of all cores, used by others on average over `WINDOW_S`
 
-WINDOW_S = 30.0
+class Activity:
+    """Whether somebody uses the machine: a person at its keyboard, or other programs its processors."""
 
-QUIET_S = 120.0  # so long others must have been quiet
+    def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
+        self._cpu_times, self._read = cpu_times, read
+        self._programs = OtherPrograms(os.cpu_count() or 1)
+
+    def in_use(self) -> bool | None:
+        """By a person or by programs; None if nobody tells of persons and the programs are quiet."""
+        programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
+        return programs or person
+
+
+def person_present(read: Property = read_property) -> bool | None:
+    """What systemd's login manager knows of all sessions; None without it. Nobody logged in is nobody there.
+
+    It calls a terminal idle after five minutes without a key, a desktop when that says so.
+    """
+    idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
+    return {"true": False, "false": True}.get(idle or "")
+
+
+class OtherPrograms:
+    """Whether other programs have kept the processors busy within the last `QUIET_S`."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._seen: deque[CpuTimes] = deque()
+        self._busy_at = float("-inf")
+
+    def busy(self, times: CpuTimes) -> bool:
+        """Take in what was read now; false before `WINDOW_S` have been seen."""
+        while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
+            self._seen.popleft()
+        self._seen.append(times)
+        first = self._seen[0]
+        if times.at - first.at >= WINDOW_S and others_share(first, times, self._cores) >= BUSY_SHARE:
+            self._busy_at = times.at
+        return times.at < self._busy_at + QUIET_S
 
 
 @dataclass(frozen=True)
@@ -69,77 +129,3 @@ def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
     """The share of all cores that others used in between; a process that has just begun counts from its beginning."""
     own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
     return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
-
-
-class OtherPrograms:
-    """Whether other programs have kept the processors busy within the last `QUIET_S`."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-        self._seen: deque[CpuTimes] = deque()
-        self._busy_at = float("-inf")
-
-    def busy(self, times: CpuTimes) -> bool:
-        """Take in what was read now; false before `WINDOW_S` have been seen."""
-        while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
-            self._seen.popleft()
-        self._seen.append(times)
-        first = self._seen[0]
-        if times.at - first.at >= WINDOW_S and others_share(first, times, self._cores) >= BUSY_SHARE:
-            self._busy_at = times.at
-        return times.at < self._busy_at + QUIET_S
-
-
-def person_present(read: Property = read_property) -> bool | None:
-    """What systemd's login manager knows of all sessions; None without it. Nobody logged in is nobody there.
-
-    It calls a terminal idle after five minutes without a key, a desktop when that says so.
-    """
-    idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
-    return {"true": False, "false": True}.get(idle or "")
-
-
-class Activity:
-    """Both together."""
-
-    def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
-        self._cpu_times, self._read = cpu_times, read
-        self._programs = OtherPrograms(os.cpu_count() or 1)
-
-    def in_use(self) -> bool | None:
-        """By a person or by programs; None if nobody tells of persons and the programs are quiet."""
-        programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
-        return programs or person
-
-
-NETWORK_MANAGER = "org.freedesktop.NetworkManager"
-
-YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is "unknown"
-
-
-def is_metered(read: Property = read_property) -> bool | None:
-    """Of the connection that leads to the internet; a guess (a phone's hotspot, say) counts as knowledge."""
-    answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
-    return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
-
-
-SUPPLIES = Path("/sys/class/power_supply")
-
-BATTERIES = frozenset({"Battery", "UPS"})
-
-
-def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """True if a battery of the machine itself (no mouse's) is being emptied and no mains supply is connected."""
-    if not supplies.is_dir():
-        return None
-    found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
-    if any(_word(supply, "online") == "1" for supply in found if _word(supply, "type") not in BATTERIES):
-        return False
-    return any(_word(supply, "status") == "Discharging" for supply in found if _word(supply, "type") in BATTERIES)
-
-
-def _word(supply: Path, name: str) -> str:
-    try:
-        return (supply / name).read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""

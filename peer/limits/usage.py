@@ -1,8 +1,7 @@
-"""What one stay has used so far, over all of its workers.
+"""Use of the machine by one stay, over all of its workers: traffic, energy, main memory, and disk.
 
-How much disk this device's files take, and what is thrown away first when that is too much: the cache.
-
-Main memory: how much a process group uses, each shared page counted once, and processes that the system ended.
+When this device's files take too much of the disk, the cache is thrown away first. Main memory is that of a process
+group, each shared page counted once; processes that the system killed for want of it are counted, too.
 """
 
 from __future__ import annotations
@@ -24,100 +23,12 @@ from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
 DATA_FOLDER = "data"  # in the state directory
-
 CACHE_FOLDER = "cache"  # in the data folder; whatever lies in it can be fetched again
-
 IN_USE_S = 600.0  # a file that was read or written so recently is left alone
 # What keeps files between runs, by the variables that say where. A login stays where it is.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
-
-
-def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
-    """Have the libraries keep what they fetch in this device's folder; call it before they are imported."""
-    for variable, folder in CACHES.items():
-        environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
-
-
-def disk_use(folder: Path) -> int:
-    """Bytes that the files below a folder take."""
-    return sum(size for _, _, size in _files(folder))
-
-
-def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
-    """Delete files below `folder`, those unused longest first, until it takes `keep_bytes`; returns what is left.
-
-    Files in use are left alone, so more may be left than was to be kept.
-    """
-    found = sorted(_files(folder))
-    left = sum(size for _, _, size in found)
-    for used_at, path, size in found:
-        if left <= keep_bytes or used_at > now - IN_USE_S:
-            break
-        with suppress(OSError):
-            Path(path).unlink()
-            left -= size
-    return left
-
-
-def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
-    """When each was used last (Unix seconds), where it is, and its bytes; links are neither followed nor counted."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(parent, name)  # noqa: PTH118 - there may be many of them
-            with suppress(OSError):
-                status = os.lstat(path)
-                if not os.path.islink(path):  # noqa: PTH114
-                    yield max(status.st_mtime, status.st_atime), path, status.st_blocks * 512
-
-
 LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, before there is any model
-
 PARAMETER_BYTES = 20  # itself, its gradient, that gradient to be averaged, and the optimizer's two moments, in float32
-
-
-def require_memory(limit_bytes: int | None, parameters: int) -> None:
-    """Raise `ConfigError` for a limit in which no worker can hold this model, however small its microbatch."""
-    least = LIBRARIES_BYTES + PARAMETER_BYTES * parameters
-    if limit_bytes is not None and limit_bytes < least:
-        raise ConfigError(
-            f"`--max-memory` ({limit_bytes / 1e9:,.3g} GB) is too little for this run: its model of "
-            f"{parameters / 1e6:,.1f} million parameters needs {least / 1e9:,.2f} GB at the very least. Allow more, or "
-            "help a run with a smaller model."
-        )
-
-
-def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
-    """How many processes this system has killed for memory since it started, containers' among them; None: unknown."""
-    with suppress(OSError, ValueError):
-        for line in statistics.read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return None
-
-
-def group_memory(group: int) -> int:
-    """Bytes, of all processes of the group; those that have just ended use none."""
-    return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
-
-
-def _group_of(process: psutil.Process) -> int | None:
-    with suppress(OSError):
-        return os.getpgid(process.pid)
-    return None
-
-
-def _memory(process: psutil.Process) -> int:
-    """The proportional share, for hivemind's forks share most of their pages; where that is not told, all of them."""
-    with suppress(psutil.NoSuchProcess):
-        try:
-            memory = process.memory_full_info()
-            return int(getattr(memory, "pss", memory.uss))
-        except psutil.AccessDenied:
-            return int(process.memory_info().rss)
-    return 0
-
-
 NOTHING = Transferred(0, 0)
 
 
@@ -166,15 +77,96 @@ class Account:
         )
 
 
-def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """What of the readings is shown."""
-    energy = readings.energy
-    return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
-
-
 def _added(counted: float | None, before: float | None, now: float | None, working: bool) -> float | None:
     """What counts after the meter went from `before` to `now`; None as long as the meter says nothing."""
     if now is None:
         return counted
     used = now - before if working and before is not None else 0.0
     return (counted or 0.0) + used
+
+
+def used_of(readings: Readings, *, at_end: bool = False) -> Used:
+    """What of the readings is shown."""
+    energy = readings.energy
+    return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
+
+
+def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
+    """Have the libraries keep what they fetch in this device's folder; call it before they are imported."""
+    for variable, folder in CACHES.items():
+        environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes that the files below a folder take."""
+    return sum(size for _, _, size in _files(folder))
+
+
+def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
+    """Delete files below `folder`, those unused longest first, until it takes `keep_bytes`; returns what is left.
+
+    Files in use are left alone, so more may be left than was to be kept.
+    """
+    found = sorted(_files(folder))
+    left = sum(size for _, _, size in found)
+    for used_at, path, size in found:
+        if left <= keep_bytes or used_at > now - IN_USE_S:
+            break
+        with suppress(OSError):
+            Path(path).unlink()
+            left -= size
+    return left
+
+
+def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
+    """When each was used last (Unix seconds), where it is, and its bytes; links are neither followed nor counted."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)  # noqa: PTH118 - there may be many of them
+            with suppress(OSError):
+                status = os.lstat(path)
+                if not os.path.islink(path):  # noqa: PTH114
+                    yield max(status.st_mtime, status.st_atime), path, status.st_blocks * 512
+
+
+def require_memory(limit_bytes: int | None, parameters: int) -> None:
+    """Raise `ConfigError` for a limit in which no worker can hold this model, however small its microbatch."""
+    least = LIBRARIES_BYTES + PARAMETER_BYTES * parameters
+    if limit_bytes is not None and limit_bytes < least:
+        raise ConfigError(
+            f"`--max-memory` ({limit_bytes / 1e9:,.3g} GB) is too little for this run: its model of "
+            f"{parameters / 1e6:,.1f} million parameters needs {least / 1e9:,.2f} GB at the very least. Allow more, or "
+            "help a run with a smaller model."
+        )
+
+
+def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
+    """How many processes this system has killed for memory since it started, containers' among them; None: unknown."""
+    with suppress(OSError, ValueError):
+        for line in statistics.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def group_memory(group: int) -> int:
+    """Bytes, of all processes of the group; those that have just ended use none."""
+    return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
+
+
+def _group_of(process: psutil.Process) -> int | None:
+    with suppress(OSError):
+        return os.getpgid(process.pid)
+    return None
+
+
+def _memory(process: psutil.Process) -> int:
+    """The proportional share, for hivemind's forks share most of their pages; where that is not told, all of them."""
+    with suppress(psutil.NoSuchProcess):
+        try:
+            memory = process.memory_full_info()
+            return int(getattr(memory, "pss", memory.uss))
+        except psutil.AccessDenied:
+            return int(process.memory_info().rss)
+    return 0

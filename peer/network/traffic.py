@@ -1,8 +1,8 @@
-"""How much a peer sends and receives: counted, and held below the volunteer's rates.
+"""Traffic of a peer: counted, and held below the volunteer's rates.
 
-Counted is what makes up the traffic: gradients, states, files of the run, text of remote sources, each with the headers
-that it travels under. What DHT and session need, some ten kilobytes a second, is not. A rate on what is received works
-by taking it off the stream late, so that the sender is held up by the transport's own flow control.
+Gradients, states, files of the run and text of remote sources are counted, each with the headers that it travels under.
+What DHT and session need, some ten kilobytes a second, is not. A rate on what is received works by taking it off the
+stream late, so that the sender is held up by the transport's own flow control.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 from auth.errors import ConfigError
 
 HEADERS = 1.05  # Ethernet, IP, TCP, Noise and yamux, measured against what they carry
-
 BURST_S = 0.25  # so much may pass at once after a silence, in seconds of the rate
-
 Message = TypeVar("Message", bound=Any)  # a protobuf message, which has a `ByteSize`
+BYTES_PER_S_OF_MBIT = 125_000
 
 
 class Throttle:
@@ -89,6 +88,3 @@ def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, ti
             f"{2 * gradient_bytes / 1e6:.1f} MB and must be done within {timeout_s:g} s. Allow "
             f"{least / BYTES_PER_S_OF_MBIT + 0.05:.1f} Mbit/s, or help a run with a smaller model."
         )
-
-
-BYTES_PER_S_OF_MBIT = 125_000

@@ -1,7 +1,7 @@
-"""The control plane's protocol: `control.proto`, its generated stubs, and the limits both ends hold each other to.
+"""The protocols: `control.proto` and `audit.proto`, their generated stubs, and the limits both ends hold each other to.
 
-`make protocol` regenerates the stubs. Nothing here imports torch or hivemind, and no worker imports this package: gRPC
-does not survive a fork.
+`make protocol` regenerates the stubs. Nothing here imports torch or hivemind. No worker imports the control plane's
+stubs or `errors`: gRPC does not survive a fork.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""What the worker tells its agent over the pipe, and the agent its worker.
+"""Messages between the worker and its agent over their pipe, and the causes for which samples are lost.
 
-The pipe joins a process and its own child on one machine; nothing here crosses the network (that is `protocol/`).
-
-Why samples that were computed are in no global step: a closed list, so that all devices' losses can be added up.
-
-Used by whoever loses them (`peer.training.trainer`, `peer.swarm.swarm`, the agent) and by the coordinator, which adds
-two of its own.
+The pipe joins a process and its own child on one machine; nothing here crosses the network (that is `peer.protocol`).
 """
 
 from __future__ import annotations
@@ -21,7 +16,11 @@ from peer.runtime.devices import CompileMode, Wanted
 
 
 class LostCause(str, Enum):
-    """The values travel and are stored: they are never renamed."""
+    """Why samples that were computed are in no global step: a closed list, so that all devices' losses can be added up.
+
+    Used by whoever loses them (`peer.training.trainer`, `peer.swarm.swarm`, the agent) and by the coordinator, which
+    adds two of its own. The values travel and are stored: they are never renamed.
+    """
 
     NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not a number
     LATE = "late"  # the others had filled and taken the step without them
@@ -107,7 +106,7 @@ class StepReport:
     averaged_bytes: int = 0  # that others sent to this peer to be averaged
     receipt: str = ""  # what each sender brought to what this peer reduced, signed: see auth.receipts
     era: int = 0  # how often the run had returned to a checkpoint
-    lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see peer.lost_causes
+    lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see `LostCause`
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,5 @@ class WorkerPlan:
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
-
 WorkerMessage = WorkerEvent | Lost | Transferred | Suspicion | LineInDoubt | CheckpointWanted | KeeperSought
-
 AgentMessage = Stop | LineMeasured | CheckpointFetched | KeeperAt

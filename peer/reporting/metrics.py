@@ -1,6 +1,6 @@
-"""Who takes part in the swarm, in numbers: for the operator's metrics, and light enough for the service to import.
+"""Numbers for the operator's metrics: rounds of averaging, their ends and durations, and the peers that take part.
 
-How many rounds of averaging a peer has begun, how they ended and how long they took, for the operator's metrics.
+Light enough for the service to import.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # of the histogram, inclusive
+Census = tuple[tuple[str, bool, int], ...]  # peers that take part: role, whether others can connect to them, how many
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,6 @@ class RoundCounts:
         """As it stands."""
         with self._lock:
             return self._tally
-
-
-Census = tuple[tuple[str, bool, int], ...]  # peers that take part: role, whether others can connect to them, how many
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:

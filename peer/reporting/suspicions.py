@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = 60.0  # the same of the same peer is said again after so long; each time counts (coordinator.strikes)
+SAME_PAUSE_S = (
+    60.0  # the same of the same peer is said again after so long; each time counts (`coordinator.members.quarantine`)
+)
 MAX_REMEMBERED = 10_000
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200

@@ -1,12 +1,8 @@
-"""What `--device` may say, and which device that is on this machine; decided without touching any device.
+"""Words of `--device`, `--compile` and `--precision`: decided without touching any device.
 
-The commands check the words before anything starts; what is there is found by `peer.backends.hardware`.
-
-Whether it is worth a try to compile the model's layers: `--compile`, decided before anything is compiled.
-
-What a try costs and gains is measured by `peer.backends.compilation`.
-
-In which precision products are computed, and the loss scale without which half precision loses small gradients.
+The commands check the words before anything starts; what is there is found by `peer.backends.hardware`. Whether it is
+worth a try to compile the model's layers is decided here; what a try costs and gains is measured by
+`peer.backends.compilation`. Half precision needs a loss scale, or it loses small gradients (`LossScale`).
 """
 
 from __future__ import annotations
@@ -20,94 +16,17 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-
 LEAST_STEPS = 200  # of the run, still to come
-
 LEAST_HOURS = 1.0  # of this device's stay: a minute or two of compiling is little of them
-
 LEAST_GAIN = 0.05  # of the time of a microbatch, or one may as well go on without
-
-
-@dataclass(frozen=True)
-class Stay:
-    """What this device is about to do."""
-
-    steps_left: int  # global steps of the run
-    hours: float | None  # None: until it is stopped
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What was measured, in seconds for one microbatch."""
-
-    plain_s: float
-    compile_s: float  # spent on compiling, once
-    compiled_s: float
-
-    @property
-    def pays(self) -> bool:
-        """Whether compiled layers are so much faster that one should keep them."""
-        return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
-
-
-def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Whether to compile, and why not.
-
-    On CPUs it is left to who asks for it: there it takes a C++ compiler and a minute or more of one core.
-    """
-    if mode != "auto":
-        return mode == "on", f"--compile {mode}"
-    if not on_gpus:
-        return False, "no GPU"
-    if stay.steps_left < LEAST_STEPS:
-        return False, f"the run has only {stay.steps_left} steps left"
-    if stay.hours is not None and stay.hours < LEAST_HOURS:
-        return False, "the stay is short"
-    return True, ""
-
-
 Precision = Literal["fp32", "bf16", "fp16"]
-
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
-
 FIRST_SCALE = 2.0**16
-
 GROW_AFTER = 2000  # microbatches in a row without an overflow
-
-
-class LossScale:
-    """Multiplies the loss, so that half-precision gradients do not vanish; moved as PyTorch's `GradScaler` moves it.
-
-    Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it again before anybody sees
-    them, and a microbatch that overflowed is computed again: neither a sample nor what was accumulated is lost.
-    """
-
-    def __init__(self, precision: Precision) -> None:
-        self.value = FIRST_SCALE if precision == "fp16" else 1.0
-        self._grows = precision == "fp16"
-        self._successes = 0
-
-    def lower(self) -> None:
-        """Halve it, down to 1, after a microbatch that overflowed, however far that one had to go down."""
-        self._successes = 0
-        self.value = max(1.0, self.value / 2)
-
-    def succeeded(self) -> None:
-        """Count a microbatch that did not overflow; after many in a row the scale doubles."""
-        self._successes += 1
-        if self._grows and self._successes == GROW_AFTER:
-            self._successes = 0
-            self.value *= 2
-
-
 DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
-
 JAX_DEVICES = ("tpu", "jax")
-
 TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
-
 GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's driver, AMD's, Windows' below Linux
-
 _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
@@ -153,3 +72,66 @@ def gpu_numbers(name: str) -> tuple[int, ...]:
     """The GPUs that a name like `cuda:0,2` lists, each once and in order; none where it lists none."""
     found = _NUMBERED.fullmatch(name)
     return tuple(sorted({int(number) for number in found[1].split(",")})) if found else ()
+
+
+@dataclass(frozen=True)
+class Stay:
+    """What this device is about to do."""
+
+    steps_left: int  # global steps of the run
+    hours: float | None  # None: until it is stopped
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was measured, in seconds for one microbatch."""
+
+    plain_s: float
+    compile_s: float  # spent on compiling, once
+    compiled_s: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether compiled layers are so much faster that one should keep them."""
+        return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
+
+
+def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
+    """Whether to compile, and why not.
+
+    On CPUs it is left to who asks for it: there it takes a C++ compiler and a minute or more of one core.
+    """
+    if mode != "auto":
+        return mode == "on", f"--compile {mode}"
+    if not on_gpus:
+        return False, "no GPU"
+    if stay.steps_left < LEAST_STEPS:
+        return False, f"the run has only {stay.steps_left} steps left"
+    if stay.hours is not None and stay.hours < LEAST_HOURS:
+        return False, "the stay is short"
+    return True, ""
+
+
+class LossScale:
+    """Multiplies the loss, so that half-precision gradients do not vanish; moved as PyTorch's `GradScaler` moves it.
+
+    Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it again before anybody sees
+    them, and a microbatch that overflowed is computed again: neither a sample nor what was accumulated is lost.
+    """
+
+    def __init__(self, precision: Precision) -> None:
+        self.value = FIRST_SCALE if precision == "fp16" else 1.0
+        self._grows = precision == "fp16"
+        self._successes = 0
+
+    def lower(self) -> None:
+        """Halve it, down to 1, after a microbatch that overflowed, however far that one had to go down."""
+        self._successes = 0
+        self.value = max(1.0, self.value / 2)
+
+    def succeeded(self) -> None:
+        """Count a microbatch that did not overflow; after many in a row the scale doubles."""
+        self._successes += 1
+        if self._grows and self._successes == GROW_AFTER:
+            self._successes = 0
+            self.value *= 2

@@ -1,18 +1,8 @@
-"""Process groups: how a parent ends a child with all that the child started, and a child ends when its parent is gone.
+"""Processes: a parent ends a child with all that the child started, and a child ends when its parent is gone.
 
 hivemind forks processes and starts the p2p daemon; all of them outlive a parent that is killed, keep its identity and
 its port, and go on answering. So each child that uses hivemind leads a group of its own, which is ended as a whole.
-
-A file in the device's directory that is as old as the agent's last sign of life, for those who watch from outside.
-
-The peer's image has a health check that looks at it; so may a service manager.
-
-What a Mac has to be told before a process of ours starts there; elsewhere nothing.
-
-The agent and the doctor call it before they spawn a child that uses PyTorch and hivemind: both variables are read when
-a process or a library is loaded, so the child itself would be too late.
-
-Where a spawned process prints: to a file, with everything that its libraries and its own children print.
+A child's output goes to a file; the agent's last sign of life is a file, too.
 """
 
 from __future__ import annotations
@@ -32,56 +22,12 @@ from typing import NoReturn
 import psutil
 
 FILE = "alive"
-
-
-def beat(state_dir: Path) -> None:
-    """Say that the agent works; on a disk that takes nothing, who watches sees an old file, and rightly so."""
-    with suppress(OSError):
-        (state_dir / FILE).touch(mode=0o600)
-
-
 VARIABLES = {
     "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # what Apple's GPUs cannot compute is computed by the CPU
     "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # hivemind forks; else Apple's runtime ends what is forked
 }
-
-
-def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
-    """Set in the environment, which children inherit, what nobody has set."""
-    if platform == "darwin":
-        for name, value in VARIABLES.items():
-            environ.setdefault(name, value)
-
-
 LOG_FILE = "worker.log"  # in the device's data directory
-
-
-def write_output_to(path: Path, max_bytes: int) -> None:
-    """Send this process's output to the end of a private file, which begins anew if it has grown beyond `max_bytes`.
-
-    Not only Python's: what libraries write in C, and forked and started processes, goes there too.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.exists() and path.stat().st_size > max_bytes
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for stream in 1, 2:
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
-
-
-def last_lines(path: Path, count: int, max_line_chars: int = 300) -> list[str]:
-    """The end of a log, without empty lines; nothing where there is no log."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [line[:max_line_chars] for line in text.splitlines() if line.strip()][-count:]
-
-
 PARENT_POLL_S = 1.0
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -161,3 +107,48 @@ def _watch(number: signal.Signals, parent_pid: int) -> None:
     while os.getppid() == parent_pid:
         time.sleep(PARENT_POLL_S)
     os.kill(os.getpid(), number)
+
+
+def write_output_to(path: Path, max_bytes: int) -> None:
+    """Send this process's output to the end of a private file, which begins anew if it has grown beyond `max_bytes`.
+
+    Not only Python's: what libraries write in C, and forked and started processes, goes there too.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.exists() and path.stat().st_size > max_bytes
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for stream in 1, 2:
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+
+
+def last_lines(path: Path, count: int, max_line_chars: int = 300) -> list[str]:
+    """The end of a log, without empty lines; nothing where there is no log."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line[:max_line_chars] for line in text.splitlines() if line.strip()][-count:]
+
+
+def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
+    """On a Mac, set variables in the environment, which children inherit, unless somebody has set them.
+
+    The agent and the doctor call it before they spawn a child that uses PyTorch and hivemind: both variables are read
+    when a process or a library is loaded, so the child itself would be too late.
+    """
+    if platform == "darwin":
+        for name, value in VARIABLES.items():
+            environ.setdefault(name, value)
+
+
+def beat(state_dir: Path) -> None:
+    """Touch a file in the device's directory, so that it is as old as the agent's last sign of life.
+
+    The peer's image has a health check that looks at it; so may a service manager. On a disk that takes nothing they
+    see an old file, and rightly so.
+    """
+    with suppress(OSError):
+        (state_dir / FILE).touch(mode=0o600)
