@@ -1,6 +1,8 @@
-"""Asking a chat to show a text, once: over HTTPS, within time, without redirects; what came of it is one of four.
+"""Messages to chats about milestones: the words, the request for each kind of chat, and sending it once.
 
-What a milestone is called in a chat, and how each kind of chat is asked to show it. Pure.
+Discord and Slack are posted to a webhook's address, Matrix by `PUT /_matrix/client/v3/rooms/.../send`. A request goes
+over HTTPS, without redirects and within 10 s a step. Its result is one of four (`Result`), by which
+`coordinator.announcements.herald` decides whether to try again.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ import httpx2
 
 from coordinator.run.webhook_settings import DiscordWebhook, MatrixWebhook, SlackWebhook, Webhook
 from coordinator.statistics.milestones import Kind, Milestone
+
+TIMEOUT_S = 10.0  # to connect, or for a step of the answer
+MAX_ANSWER_BYTES = 64 * 1024
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,6 @@ def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> Cha
         {"Authorization": f"Bearer {secret}"},
         repeatable=True,
     )
-
-
-TIMEOUT_S = 10.0  # to connect, or for a step of the answer
-
-MAX_ANSWER_BYTES = 64 * 1024
-
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}
 
 
 class Result(Enum):

@@ -1,15 +1,13 @@
-"""Backing a run up while it is served.
+"""Backup of a run while it is served, and verification of a backup.
 
-    backup.json    what is in it: every file's digest, every table's; written last, so nothing half-done passes for one
+    backup.json    the manifest, with a digest of each file and table; written last, so a partial backup is not valid
     run/           the run's directory: settings, keys, the keeper's credentials, tokenizer, validation set, checkpoints
     database.db    the database, as a SQLite file, whichever kind it is from
 
-A backup holds the authority's key: whoever has it decides who is a member. All of it is mode 0600, in folders of 0700.
-The database comes first, as of one moment, and the files follow: a checkpoint that is removed meanwhile is left out,
-one that is written meanwhile may be in it, and either is what the keeper may find after any crash.
-`coordinator.backup.restore` takes it from there.
-
-The files of a run, copied with their digests and for their owner's eyes only.
+A backup holds the authority's key: anyone who has the key decides who is a member. All files have mode 0600, folders
+0700. The database is copied first, as of one moment, and the files follow. A checkpoint that is removed meanwhile is
+left out; one that is written meanwhile may be included. The keeper can start from either, as after any crash.
+`coordinator.backup.restore` restores a backup.
 """
 
 from __future__ import annotations
@@ -35,75 +33,7 @@ from coordinator.run.directory import RunDirectory
 from peer.runtime.version import software_version
 
 DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyhands.db-journal")
-
-
-def files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
-    """What is to be copied of a run's directory, relative to it, in order: all but the database and what is unfinished.
-
-    Files that are being written have names with a dot in front. Links stand for what they lead to.
-    """
-    for folder, folders, names in os.walk(run, followlinks=True):
-        at_top = Path(folder) == run
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if at_top and not checkpoints and "checkpoints" in folders:
-            folders.remove("checkpoints")
-        for name in sorted(names):
-            path = Path(folder, name)
-            if not name.startswith(".") and not (at_top and name in DATABASE_FILES) and path.is_file():
-                yield path.relative_to(run)
-
-
-def copy_file(source: Path, target: Path) -> FileEntry:
-    """Copy to a new file of mode 0600, on the disk when this returns; what was read is the entry."""
-    _make_folders(target.parent)
-    digest, size_bytes = hashlib.sha256(), 0
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with source.open("rb") as reader, os.fdopen(descriptor, "wb") as writer:
-        while chunk := reader.read(CHUNK_BYTES):
-            writer.write(chunk)
-            digest.update(chunk)
-            size_bytes += len(chunk)
-        writer.flush()
-        os.fsync(writer.fileno())
-    return FileEntry(size_bytes=size_bytes, sha256=digest.hexdigest())
-
-
-def _make_folders(folder: Path) -> None:
-    """With those above it, each for its owner alone."""
-    if not folder.exists():
-        _make_folders(folder.parent)
-        make_private_directory(folder)
-
-
-def check_file(folder: Path, name: str, entry: FileEntry) -> None:
-    """Raise `StorageError` unless a plain file below the folder is what the entry says."""
-    path = folder / name
-    try:
-        inside = not Path(name).is_absolute() and ".." not in Path(name).parts
-        right = inside and stat.S_ISREG(path.lstat().st_mode) and file_entry(path) == entry
-    except OSError:
-        right = False
-    if not right:
-        raise StorageError(f"{folder} is no whole backup: {name!r:.200} is missing or damaged.")
-
-
-def sync_folders(top: Path) -> None:
-    """Have the names of all files below on the disk, too."""
-    for folder, _, _ in os.walk(top):
-        sync_folder(Path(folder))
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names of the files in it on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 MANIFEST, RUN, DATABASE = "backup.json", "run", "database.db"
-
 CHECKPOINTS = "checkpoints"
 
 
@@ -215,3 +145,68 @@ def _copy_files(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEnt
             shutil.rmtree(folder)
             entries = {name: entry for name, entry in entries.items() if Path(name).parts[:2] != folder.parts[-2:]}
     return entries
+
+
+def files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
+    """What is to be copied of a run's directory, relative to it, in order: all but the database and what is unfinished.
+
+    Files that are being written have names with a dot in front. Links stand for what they lead to.
+    """
+    for folder, folders, names in os.walk(run, followlinks=True):
+        at_top = Path(folder) == run
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if at_top and not checkpoints and "checkpoints" in folders:
+            folders.remove("checkpoints")
+        for name in sorted(names):
+            path = Path(folder, name)
+            if not name.startswith(".") and not (at_top and name in DATABASE_FILES) and path.is_file():
+                yield path.relative_to(run)
+
+
+def copy_file(source: Path, target: Path) -> FileEntry:
+    """Copy to a new file of mode 0600, on the disk when this returns; what was read is the entry."""
+    _make_folders(target.parent)
+    digest, size_bytes = hashlib.sha256(), 0
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with source.open("rb") as reader, os.fdopen(descriptor, "wb") as writer:
+        while chunk := reader.read(CHUNK_BYTES):
+            writer.write(chunk)
+            digest.update(chunk)
+            size_bytes += len(chunk)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return FileEntry(size_bytes=size_bytes, sha256=digest.hexdigest())
+
+
+def check_file(folder: Path, name: str, entry: FileEntry) -> None:
+    """Raise `StorageError` unless a plain file below the folder is what the entry says."""
+    path = folder / name
+    try:
+        inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+        right = inside and stat.S_ISREG(path.lstat().st_mode) and file_entry(path) == entry
+    except OSError:
+        right = False
+    if not right:
+        raise StorageError(f"{folder} is no whole backup: {name!r:.200} is missing or damaged.")
+
+
+def sync_folders(top: Path) -> None:
+    """Have the names of all files below on the disk, too."""
+    for folder, _, _ in os.walk(top):
+        sync_folder(Path(folder))
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of the files in it on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folders(folder: Path) -> None:
+    """With those above it, each for its owner alone."""
+    if not folder.exists():
+        _make_folders(folder.parent)
+        make_private_directory(folder)

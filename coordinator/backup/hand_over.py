@@ -1,9 +1,8 @@
-"""Handing a run over to another operator and host: all of it in one encrypted file, and out of that file again.
+"""Handing a run over to another operator and host: the whole run in one encrypted file, and a run made from that file.
 
-Built on `backup` and `restoring`. Keys and certificate go along, so join links, members, tokens and receipts stay what
-they are; what must change is where the link's host leads.
-
-A run that was handed over is served elsewhere: a file in its directory says so, and it is not served here again.
+Built on `coordinator.backup.backup` and `coordinator.backup.restore`. Keys and certificate are included, so join links,
+members, tokens and receipts stay valid; only the host in the join link must lead to the new machine. A file in the old
+directory marks the run as handed over, and it is not served there again.
 """
 
 from __future__ import annotations
@@ -27,37 +26,8 @@ from coordinator.run.settings import Settings
 from coordinator.store.engine import Sessions
 
 MARK = ".handed-over"  # no backup takes files with a dot along
-
-
-def mark_handed_over(directory: RunDirectory, archive: Path, now: float) -> None:
-    """From now on the run is not served here."""
-    day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
-    write_private(directory.path / MARK, f"{day}, in {archive}\n".encode())
-
-
-def require_not_handed_over(directory: RunDirectory) -> None:
-    """Raise `ConfigError` for a run that was: two keepers of one run would spoil each other's work."""
-    mark = directory.path / MARK
-    try:
-        when = mark.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return
-    raise ConfigError(
-        f"This run was handed over ({when}) and must be served in one place only: "
-        f"if it was never taken over, remove {mark}."
-    )
-
-
 SILENT_S = 15.0  # a keeper that is there has written within this time
-
 LEAST_PASSPHRASE = 12  # characters
-
-
-def require_strong(passphrase: str) -> str:
-    """The passphrase; raises `ConfigError` for one that is soon guessed: whoever has the archive may try for years."""
-    if len(passphrase) < LEAST_PASSPHRASE:
-        raise ConfigError(f"The passphrase has {len(passphrase)} characters: take {LEAST_PASSPHRASE} or more.")
-    return passphrase
 
 
 def hand_over(directory: RunDirectory, sessions: Sessions, archive: Path, passphrase: str, now: float) -> Backup:
@@ -95,6 +65,32 @@ def take_over(
         unseal(archive, passphrase, scratch / "backup")
         chosen = settings_file or _own_settings(scratch, host)
         return restore(scratch / "backup", target, chosen)
+
+
+def require_strong(passphrase: str) -> str:
+    """The passphrase; raises `ConfigError` for one that is soon guessed: whoever has the archive may try for years."""
+    if len(passphrase) < LEAST_PASSPHRASE:
+        raise ConfigError(f"The passphrase has {len(passphrase)} characters: take {LEAST_PASSPHRASE} or more.")
+    return passphrase
+
+
+def require_not_handed_over(directory: RunDirectory) -> None:
+    """Raise `ConfigError` for a run that was: two keepers of one run would spoil each other's work."""
+    mark = directory.path / MARK
+    try:
+        when = mark.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return
+    raise ConfigError(
+        f"This run was handed over ({when}) and must be served in one place only: "
+        f"if it was never taken over, remove {mark}."
+    )
+
+
+def mark_handed_over(directory: RunDirectory, archive: Path, now: float) -> None:
+    """From now on the run is not served here."""
+    day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
+    write_private(directory.path / MARK, f"{day}, in {archive}\n".encode())
 
 
 def _own_settings(scratch: Path, host: str | None) -> Path:

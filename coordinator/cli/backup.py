@@ -1,7 +1,4 @@
-"""The operator's commands `backup` and `restore`.
-
-The operator's commands `hand-over` and `take-over`.
-"""
+"""The operator's commands `backup`, `restore`, `hand-over` and `take-over`."""
 
 from __future__ import annotations
 
@@ -19,8 +16,42 @@ from coordinator.run.secrets import read_secret
 from peer.runtime.console import say, say_json
 
 ARCHIVE = typer.Argument(..., metavar="ARCHIVE", help="The encrypted file.", show_default=False)
-
 PASSPHRASE = typer.Option(None, help="A file of mode 0600 with the passphrase; without one it is asked for.")
+
+
+def backup(
+    directory: Path = DIRECTORY,
+    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to make.", show_default=False),
+    no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave the checkpoints out."),
+    as_json: bool = JSON,
+) -> None:
+    """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
+    with open_run(directory) as run, run.audit.act("backup", str(target)):
+        made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints)
+    if as_json:
+        say_json(_facts(made))
+        return
+    say(f"{made.path} holds the run `{made.manifest.run}`: {_summary(made)}.")
+    say("It holds the run's keys, too: keep it where only you can read it.")
+
+
+def restore(
+    backup: Path = typer.Argument(..., metavar="BACKUP", help="The folder that `backup` made.", show_default=False),
+    directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory, to be made.", show_default=False),
+    settings: Path | None = typer.Option(
+        None, help="A settings.yaml to use in place of the backup's: for another host, or another database."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Make a run anew from a backup; nothing that exists is ever overwritten."""
+    made = restore_run(backup, directory, settings)
+    with open_run(made.path) as run:
+        run.audit.record("restore", str(backup))
+    if as_json:
+        say_json({"directory": str(made.path), "run": made.config.run.name, "join_link": str(made.join_link)})
+        return
+    say(f"The run `{made.config.run.name}` is in {made.path} again.")
+    say("Before you serve it, make sure that it is served nowhere else.")
 
 
 def hand_over(
@@ -62,55 +93,12 @@ def take_over(
     say("Links with another host stay good if one of their addresses leads here, with its port.")
 
 
-def _passphrase(path: Path | None, *, confirm: bool) -> str:
-    """Neither an argument nor the environment, which others can see."""
-    if path is not None:
-        return read_secret(path, "--passphrase-file")
-    asked: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
-    return asked
-
-
 def add_to(app: typer.Typer) -> None:
     """Mount both."""
     app.command(epilog="Example: manyhands coordinator hand-over my-run my-run.archive")(hand_over)
     app.command(epilog="Example: manyhands coordinator take-over my-run.archive my-run --host run.example.org")(
         take_over
     )
-
-
-def backup(
-    directory: Path = DIRECTORY,
-    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to make.", show_default=False),
-    no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave the checkpoints out."),
-    as_json: bool = JSON,
-) -> None:
-    """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
-    with open_run(directory) as run, run.audit.act("backup", str(target)):
-        made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints)
-    if as_json:
-        say_json(_facts(made))
-        return
-    say(f"{made.path} holds the run `{made.manifest.run}`: {_summary(made)}.")
-    say("It holds the run's keys, too: keep it where only you can read it.")
-
-
-def restore(
-    backup: Path = typer.Argument(..., metavar="BACKUP", help="The folder that `backup` made.", show_default=False),
-    directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory, to be made.", show_default=False),
-    settings: Path | None = typer.Option(
-        None, help="A settings.yaml to use in place of the backup's: for another host, or another database."
-    ),
-    as_json: bool = JSON,
-) -> None:
-    """Make a run anew from a backup; nothing that exists is ever overwritten."""
-    made = restore_run(backup, directory, settings)
-    with open_run(made.path) as run:
-        run.audit.record("restore", str(backup))
-    if as_json:
-        say_json({"directory": str(made.path), "run": made.config.run.name, "join_link": str(made.join_link)})
-        return
-    say(f"The run `{made.config.run.name}` is in {made.path} again.")
-    say("Before you serve it, make sure that it is served nowhere else.")
 
 
 def _facts(made: Backup) -> dict[str, object]:
@@ -128,3 +116,11 @@ def _facts(made: Backup) -> dict[str, object]:
 def _summary(made: Backup) -> str:
     rows, count = sum(table.rows for table in made.manifest.tables.values()), len(made.checkpoints)
     return f"{rows:,} rows, {count} checkpoint{'' if count == 1 else 's'}, {made.size_bytes / 1e6:,.1f} MB"
+
+
+def _passphrase(path: Path | None, *, confirm: bool) -> str:
+    """Neither an argument nor the environment, which others can see."""
+    if path is not None:
+        return read_secret(path, "--passphrase-file")
+    asked: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
+    return asked

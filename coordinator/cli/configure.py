@@ -1,12 +1,9 @@
-"""What the environment asks of a run that is served in a container: variables in, settings out, and no file touched.
+"""The command `manyhands coordinator configure`: makes a run from a container's MANYHANDS_* variables.
 
-`docker/.env.example` and the operator's guide explain the variables. One that is empty counts as not set, because that
-is how Compose hands on what nobody has filled in.
-
-`manyhands coordinator configure`: what a container does before it serves a run.
-
-At the first start it makes the run that the environment describes, whole or not at all; at each later one it brings
-`settings.yaml` in line with the environment, and leaves alone whatever no variable speaks of.
+At the first start the command makes the run that the environment describes, whole or not at all. At each later start it
+brings `settings.yaml` in line with the variables that are set and keeps all other settings. An empty variable counts as
+not set, because Compose passes unset variables on as empty ones. `docker/.env.example` and the operator's guide explain
+the variables.
 """
 
 from __future__ import annotations
@@ -30,26 +27,17 @@ from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.runtime.console import say
 
 HOST = "MANYHANDS_HOST"
-
 ANNOUNCE = "MANYHANDS_ANNOUNCE"
-
 FALLBACK = "MANYHANDS_FALLBACK"
-
 CONTROL_PORT = "MANYHANDS_CONTROL_PORT"
-
 WEB_PORT = "MANYHANDS_WEB_PORT"
-
 SWARM_PORT = "MANYHANDS_SWARM_PORT"
-
 DOMAIN = "MANYHANDS_DOMAIN"
-
 TRUSTED_PROXIES = "MANYHANDS_TRUSTED_PROXIES"
-
 DATABASE_URL = "MANYHANDS_DATABASE_URL"
-
 POSTGRES_PASSWORD = "MANYHANDS_POSTGRES_PASSWORD"  # noqa: S105  # the variable's name
-
 RUN_FILE = "MANYHANDS_RUN_FILE"
+
 # What sets which key of settings.yaml; in messages the operator reads the variable.
 VARIABLE_OF = {
     "public_host": HOST,
@@ -64,12 +52,42 @@ VARIABLE_OF = {
 }
 
 VARIABLES = (*VARIABLE_OF.values(), POSTGRES_PASSWORD, RUN_FILE)
-
 OWN_PROXIES = ("127.0.0.1", "::1")
-
 DRIVER = "postgresql+psycopg"
-
 POSTGRES_PORT = 5432
+SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are not shown
+
+
+def configure(directory: Path = DIRECTORY) -> None:
+    """Make the run that the MANYHANDS_* variables describe, or bring its settings in line with them; for containers."""
+    wanted = read_environment(os.environ)
+    if (directory / "run.yaml").is_file():
+        bring_in_line(RunDirectory.open(directory), wanted)
+    else:
+        make(directory, wanted)
+
+
+def make(path: Path, wanted: Wanted) -> None:
+    """Make the run, tokenizer included, or nothing."""
+    config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
+    settings = settle(Settings(), wanted)
+    say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
+    run = create_run(path, config, settings)
+    say(f"The run is ready. Join link: {run.join_link}")
+
+
+def bring_in_line(run: RunDirectory, wanted: Wanted) -> None:
+    """Write what the environment asks for into `settings.yaml`, and say what changes."""
+    after = settle(run.settings, wanted)
+    require_same_database(run.settings, after)
+    changed = changed_keys(run.settings, after)
+    if changed:
+        write_private(run.path / "settings.yaml", after.to_yaml().encode())
+    for key in changed:
+        value = "what the environment says" if key in SECRET_KEYS else repr(getattr(after, key))
+        say(f"settings.yaml: `{key}` is now {value}.")
+    if wanted.run_file is not None and not _holds(wanted.run_file, run.config):
+        say(f"{wanted.run_file} is not used: the run keeps the run file it was made with, {run.path}/run.yaml.")
 
 
 @dataclass(frozen=True)
@@ -169,41 +187,6 @@ def _described(address: str | None) -> str:
         return "SQLite in its directory"
     url = make_url(address)
     return f"the PostgreSQL database {url.database} at {url.host}:{url.port or POSTGRES_PORT}"
-
-
-SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are not shown
-
-
-def configure(directory: Path = DIRECTORY) -> None:
-    """Make the run that the MANYHANDS_* variables describe, or bring its settings in line with them; for containers."""
-    wanted = read_environment(os.environ)
-    if (directory / "run.yaml").is_file():
-        bring_in_line(RunDirectory.open(directory), wanted)
-    else:
-        make(directory, wanted)
-
-
-def make(path: Path, wanted: Wanted) -> None:
-    """Make the run, tokenizer included, or nothing."""
-    config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
-    settings = settle(Settings(), wanted)
-    say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
-    run = create_run(path, config, settings)
-    say(f"The run is ready. Join link: {run.join_link}")
-
-
-def bring_in_line(run: RunDirectory, wanted: Wanted) -> None:
-    """Write what the environment asks for into `settings.yaml`, and say what changes."""
-    after = settle(run.settings, wanted)
-    require_same_database(run.settings, after)
-    changed = changed_keys(run.settings, after)
-    if changed:
-        write_private(run.path / "settings.yaml", after.to_yaml().encode())
-    for key in changed:
-        value = "what the environment says" if key in SECRET_KEYS else repr(getattr(after, key))
-        say(f"settings.yaml: `{key}` is now {value}.")
-    if wanted.run_file is not None and not _holds(wanted.run_file, run.config):
-        say(f"{wanted.run_file} is not used: the run keeps the run file it was made with, {run.path}/run.yaml.")
 
 
 def _holds(run_file: Path, config: RunConfig) -> bool:

@@ -1,6 +1,6 @@
-"""What the service decides with: the run's facts and the rules over its store.
+"""The objects that control plane and web share: configuration, database, members, ledger, logins and the run's files.
 
-The run's files that peers may fetch: those of the tokenizer's directory that a peer would take.
+`open_run_services` opens them for one run. The run's files are those of the tokenizer's directory that a peer accepts.
 """
 
 from __future__ import annotations
@@ -26,28 +26,6 @@ from coordinator.run.software import Software, own_software
 from coordinator.store.engine import Sessions
 from peer.config.run import RunConfig
 from peer.network.downloads import is_served_name
-
-
-@dataclass(frozen=True)
-class RunFile:
-    """One file as it was when the service started."""
-
-    path: Path
-    size_bytes: int
-    sha256: bytes
-
-
-def list_run_files(directory: Path) -> Mapping[str, RunFile]:
-    """The files of a directory by name; links, subdirectories and what no peer would take are left out."""
-    try:
-        paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
-        return {
-            path.name: RunFile(path, path.stat().st_size, sha256_of(path))
-            for path in paths
-            if is_served_name(path.name)
-        }
-    except OSError as error:
-        raise StorageError(f"Cannot read the run's files in {directory}: {error.strerror}.") from error
 
 
 @dataclass(frozen=True)
@@ -112,3 +90,25 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             web_address=directory.settings.web_address,
             software=own_software(),
         )
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """One file as it was when the service started."""
+
+    path: Path
+    size_bytes: int
+    sha256: bytes
+
+
+def list_run_files(directory: Path) -> Mapping[str, RunFile]:
+    """The files of a directory by name; links, subdirectories and what no peer would take are left out."""
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
+        return {
+            path.name: RunFile(path, path.stat().st_size, sha256_of(path))
+            for path in paths
+            if is_served_name(path.name)
+        }
+    except OSError as error:
+        raise StorageError(f"Cannot read the run's files in {directory}: {error.strerror}.") from error

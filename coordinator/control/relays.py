@@ -1,13 +1,12 @@
-"""Volunteers that relay for those who cannot be reached: whose word is taken for it, and which a joiner hears of.
+"""Relays: volunteers that relay for peers which cannot be reached, and the relay addresses that joiners are told.
 
-A joiner's machine opens connections to what it hears of. So an address counts only if the coordinator sees the
-volunteer there itself, and it names no other peer than the token does.
+A joiner's machine opens connections to these addresses. So an address counts only if the coordinator itself sees the
+volunteer there, and if it names the same peer as the volunteer's token.
 
-What the replicas of the service know of each other's open sessions: who relays for others, whose stay is over.
-
-A device may come back to another replica than the one that holds its last session, and a joiner shall hear of all
-volunteers that relay, wherever they are connected. An address is kept while its device is here, and minutes longer
-where the replica that it was connected to was killed.
+All replicas of the service share the addresses in the database, because a joiner must learn of every relay, wherever it
+is connected. An address is kept while its device is here, and five minutes longer if the device's replica was killed. A
+device may also open its next session at another replica; `ended_elsewhere` finds the sessions that are over for that
+reason.
 """
 
 from __future__ import annotations
@@ -26,8 +25,19 @@ from peer.network.endpoints import is_peer_address, read_endpoint
 from peer.protocol import MAX_RELAYS
 
 FORGOTTEN_S = 300.0  # a device that is silent for so long has lost its session, or its replica was killed
-
 _AT_ONCE = 500  # of a query's parameters
+MAX_CLAIMED = 8
+
+
+def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
+    """The TCP address at which this volunteer relays, of those that it claims; "" if none counts."""
+    return next((maddr for maddr in claimed[:MAX_CLAIMED] if _counts(maddr, peer_id, caller)), "")
+
+
+def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
+    """A few at random, so that they share the work; never the joiner itself."""
+    others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
+    return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 
 
 def offer_relay(sessions: Sessions, session_id: str, address: str) -> None:
@@ -62,20 +72,6 @@ def ended_elsewhere(sessions: Sessions, session_ids: Sequence[str]) -> set[str]:
             over = select(Session.id).where(Session.id.in_(some), Session.ended_at.is_not(None))
             ended.update(session.scalars(over))
     return ended
-
-
-MAX_CLAIMED = 8
-
-
-def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
-    """The TCP address at which this volunteer relays, of those that it claims; "" if none counts."""
-    return next((maddr for maddr in claimed[:MAX_CLAIMED] if _counts(maddr, peer_id, caller)), "")
-
-
-def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
-    """A few at random, so that they share the work; never the joiner itself."""
-    others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
-    return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 
 
 def _counts(maddr: str, peer_id: str, caller: Address) -> bool:

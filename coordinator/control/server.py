@@ -1,6 +1,6 @@
-"""The gRPC server of the control plane: TLS, limits, health, and the watcher that keeps sessions up to date.
+"""The gRPC server of the control plane: TLS, limits, health, a count of calls, and the refresh of open sessions.
 
-The outermost interceptor of the control plane: counts every call that reaches a method, refused ones included.
+`coordinator.control.servicer` answers the calls, `coordinator.control.admission` limits them.
 """
 
 from __future__ import annotations
@@ -29,37 +29,10 @@ from coordinator.control.visitors import Visitors
 from coordinator.store.notify import Topic
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
 
-
-class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
-    """Stands before the doorkeeper, which takes every call as a stream of requests."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any | None:
-        """The handler of a call, counted; None where there is no such method, so that names are ours alone."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = handler_call_details.method.rpartition("/")[2]
-        behaviour = handler.stream_unary or handler.stream_stream
-
-        async def counted(requests: AsyncIterator[Any], context: Any) -> Any:
-            with self._telemetry.call(method, context):
-                return await behaviour(requests, context)
-
-        wrap = grpc.stream_unary_rpc_method_handler if handler.stream_unary else grpc.stream_stream_rpc_method_handler
-        return wrap(counted, handler.request_deserializer, handler.response_serializer)
-
-
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: str = control_pb2.DESCRIPTOR.services_by_name["Control"].full_name
-
 REFRESH_EVERY_S = 1.0
-
 STOP_GRACE_S = 3.0
 
 _OPTIONS = (
@@ -73,24 +46,6 @@ _OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 4),
 )
-
-
-class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
-    """The standard health service, without the streams that anybody could hold open for ever."""
-
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
-        """Refuse: `Check` answers the same."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Use Check.")
-        yield
-
-
-def _options(limits: DoorLimits) -> list[tuple[str, int]]:
-    return [
-        *_OPTIONS,
-        ("grpc.max_allowed_incoming_connections", limits.connections),
-        ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_s)),
-        ("grpc.max_connection_idle_ms", round(1000 * limits.idle_s)),
-    ]
 
 
 @dataclass(frozen=True)
@@ -170,6 +125,48 @@ class ControlServer:
             except Exception:  # the boundary of a poll: the next one may work again
                 logger.exception("Cannot read the store for the open sessions; trying again")
             await ear.rest(REFRESH_EVERY_S)
+
+
+class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
+    """Stands before the doorkeeper, which takes every call as a stream of requests."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any | None:
+        """The handler of a call, counted; None where there is no such method, so that names are ours alone."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method.rpartition("/")[2]
+        behaviour = handler.stream_unary or handler.stream_stream
+
+        async def counted(requests: AsyncIterator[Any], context: Any) -> Any:
+            with self._telemetry.call(method, context):
+                return await behaviour(requests, context)
+
+        wrap = grpc.stream_unary_rpc_method_handler if handler.stream_unary else grpc.stream_stream_rpc_method_handler
+        return wrap(counted, handler.request_deserializer, handler.response_serializer)
+
+
+class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
+    """The standard health service, without the streams that anybody could hold open for ever."""
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
+        """Refuse: `Check` answers the same."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Use Check.")
+        yield
+
+
+def _options(limits: DoorLimits) -> list[tuple[str, int]]:
+    return [
+        *_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_s)),
+        ("grpc.max_connection_idle_ms", round(1000 * limits.idle_s)),
+    ]
 
 
 def _read_credentials(tls: TlsFiles) -> grpc.ServerCredentials:

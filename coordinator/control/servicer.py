@@ -1,8 +1,8 @@
-"""The control plane's servicer: challenge, join, renew, files, and what strangers may ask.
+"""The control plane's servicer: challenge, join, login, renewal, names, files, and the requests of strangers.
 
-The session itself is `coordinator.control.session`'s. Every handler is thin: it checks the proof, asks the rules
-(`membership`, `ledger`, `visitors`), and answers. The rules are synchronous and run in threads; an error of ours
-becomes a recorded refusal in one place (`answering`).
+Every handler is thin: it checks the proof, calls the rules (`coordinator.members.membership`, `coordinator.ledger`,
+`coordinator.control.visitors`), and answers. The rules are synchronous and run in threads. `answering` turns an error
+of ours into a recorded refusal. `coordinator.control.session` serves sessions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,6 @@ from peer.runtime.software import install_commands
 from peer.runtime.version import software_version
 
 MAX_INVITE_CHARS = 64
-
-
-async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: bytes, signature: bytes) -> None:
-    """Raise `TokenError` unless the holder of `public_key` signed this challenge."""
-    challenge = challenge_bytes(purpose, run, nonce, public_key)
-    if not await asyncio.to_thread(verify_signature, public_key, challenge, signature):
-        raise TokenError("The signature was not made with the device's key.")
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
@@ -183,6 +176,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             device_id=grant.device_id,
             device_number=grant.device_number,
         )
+
+
+async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: bytes, signature: bytes) -> None:
+    """Raise `TokenError` unless the holder of `public_key` signed this challenge."""
+    challenge = challenge_bytes(purpose, run, nonce, public_key)
+    if not await asyncio.to_thread(verify_signature, public_key, challenge, signature):
+        raise TokenError("The signature was not made with the device's key.")
 
 
 def _check_join_fields(request: control_pb2.JoinRequest) -> None:

@@ -1,12 +1,10 @@
-"""One session on the coordinator's side: the handshake, then a reader for what comes up, a writer for what goes down.
+"""A device's session with the coordinator: the handshake, a reader of the peer's messages, and a writer from one queue.
 
-The reader never writes: everything down goes through the session's queue, because a gRPC stream takes one write at a
-time. `coordinator.control.session_hub` puts into the same queue what the store has new.
+The reader never writes: all messages to the peer go through the session's queue, because a gRPC stream takes one write
+at a time. `coordinator.control.session_hub` puts news from the store into the same queue.
 
-What all connected devices last said of themselves, written together: one transaction a second, however many speak.
-
-Each says it every few seconds, and only the last word matters. So nobody waits for the database here, and what a
-device says twice within a second is written once.
+Every device reports its presence every few seconds, and only its last word matters. `PresenceBook` collects the claims
+of all sessions and writes them in one transaction a second, so no session waits for the database.
 """
 
 from __future__ import annotations
@@ -49,57 +47,10 @@ from peer.runtime.version import software_version
 logger = logging.getLogger(__name__)
 
 WRITE_EVERY_S = 1.0
-
-
-class PresenceBook:
-    """The claims that are still to be written, one for each session; used from one event loop."""
-
-    def __init__(self, sessions: Sessions, write_every_s: float = WRITE_EVERY_S) -> None:
-        self._sessions, self._write_every_s = sessions, write_every_s
-        self._unwritten: dict[str, PresenceClaim] = {}
-        self._writing: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
-
-    def note(self, session_id: str, claim: PresenceClaim) -> None:
-        """Take the place of what this session's device said before."""
-        self._unwritten[session_id] = claim
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_while_needed())
-
-    async def close(self) -> None:
-        """Write what is left, at once."""
-        self._closing.set()
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-
-    async def _write_while_needed(self) -> None:
-        try:
-            while self._unwritten:
-                await self._rest()
-                claims, self._unwritten = self._unwritten, {}
-                try:
-                    await asyncio.to_thread(touch_sessions, self._sessions, claims)
-                except SQLAlchemyError:  # the boundary of a poll: they will speak again
-                    logger.exception("Cannot write who is here; trying again")
-        finally:
-            self._writing = None
-
-    async def _rest(self) -> None:
-        closing = asyncio.create_task(self._closing.wait())
-        try:
-            await asyncio.wait({closing}, timeout=self._write_every_s)
-        finally:
-            closing.cancel()
-
-
 HANDSHAKE_TIMEOUT_S = 15.0
-
 NEWS_S, NEWS = 86_400.0, 3  # whoever comes is told the newest announcements of a day
-
 WRITE_TIMEOUT_S = 30.0  # a peer that does not read for so long is cut off
-
 MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # up; a backlog of reports is read at this pace
-
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
 
 
@@ -309,3 +260,44 @@ class _Conversation:
         if relay != session.relay:
             session.relay = relay
             await asyncio.to_thread(offer_relay, services.sessions, session.id, relay)
+
+
+class PresenceBook:
+    """The claims that are still to be written, one for each session; used from one event loop."""
+
+    def __init__(self, sessions: Sessions, write_every_s: float = WRITE_EVERY_S) -> None:
+        self._sessions, self._write_every_s = sessions, write_every_s
+        self._unwritten: dict[str, PresenceClaim] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def note(self, session_id: str, claim: PresenceClaim) -> None:
+        """Take the place of what this session's device said before."""
+        self._unwritten[session_id] = claim
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_while_needed())
+
+    async def close(self) -> None:
+        """Write what is left, at once."""
+        self._closing.set()
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    async def _write_while_needed(self) -> None:
+        try:
+            while self._unwritten:
+                await self._rest()
+                claims, self._unwritten = self._unwritten, {}
+                try:
+                    await asyncio.to_thread(touch_sessions, self._sessions, claims)
+                except SQLAlchemyError:  # the boundary of a poll: they will speak again
+                    logger.exception("Cannot write who is here; trying again")
+        finally:
+            self._writing = None
+
+    async def _rest(self) -> None:
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({closing}, timeout=self._write_every_s)
+        finally:
+            closing.cancel()

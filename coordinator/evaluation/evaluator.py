@@ -1,10 +1,8 @@
 """The evaluator: tries each published checkpoint on the run's tasks, on any machine, outside the swarm.
 
-It knows the run through one of two ways, its directory (`local_run`) or its web address (`remote_run`), and imports
-no torch itself: each task runs in a process of its own. Nobody waits for it; what it has not done when it ends it does
-next time.
-
-What waits for an evaluator: which task on which checkpoint comes next. Pure.
+It reaches the run by its directory (`local_run`) or its web address (`remote_run`). It imports no torch: each task runs
+in a process of its own. The newest checkpoint that lacks a task comes first (`next_waiting`). Nothing waits for the
+evaluator; what is left when it stops is evaluated at its next start.
 """
 
 from __future__ import annotations
@@ -23,6 +21,12 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from peer.config.evaluation import Task
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 5.0
+LOOK_S = 0.2  # between two looks at whether to stop
+RunPlan = Callable[[Plan, Callable[[], bool]], TaskResult | None]
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,6 @@ def next_waiting(tasks: Sequence[Task], known: Known, passed_over: Collection[tu
             if not is_done and (manifest, task.sha256) not in passed_over:
                 return Waiting(step, manifest, task)
     return None
-
-
-logger = logging.getLogger(__name__)
-
-POLL_S = 5.0
-
-LOOK_S = 0.2  # between two looks at whether to stop
-
-RunPlan = Callable[[Plan, Callable[[], bool]], TaskResult | None]
 
 
 class Run(Protocol):

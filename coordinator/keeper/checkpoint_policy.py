@@ -1,8 +1,7 @@
-"""When a checkpoint is due, and which of the older ones stay: decisions only, about nothing on disk.
+"""The policy for checkpoints: when one is due, which older ones are kept, and which may be published. Pure.
 
-Which checkpoints may be shown to the world: those that are whole, no worse than the last, and surely the run's.
-
-Whatever does not pass is kept for the run to resume from, and the operator is told why it goes no further.
+A checkpoint is published only if its weights are finite, its probe's loss has not risen too far since the last one, and
+the keeper computed its state itself. One that fails is kept for resuming, and the operator is told the reason.
 """
 
 from __future__ import annotations
@@ -13,31 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from peer.config.run import Checkpoints
-
-
-def why_withheld(
-    model: Mapping[str, torch.Tensor],
-    *,
-    loss: float | None,
-    last_loss: float | None,
-    most_rise: float,
-    is_own: bool,
-) -> str:
-    """The reason to publish nothing of this state; empty if there is none.
-
-    `loss` is that of the checkpoint's own probe, `last_loss` the same probe's with the checkpoint before, None where
-    there is none to compare with. `is_own`: the keeper has computed the state itself, from the swarm's averages.
-    """
-    broken = next((name for name, tensor in model.items() if not torch.isfinite(tensor).all()), None)
-    if broken is not None:
-        return f"`{broken}` holds values that are not finite"
-    if loss is None or not math.isfinite(loss):
-        return "its loss is not finite"
-    if last_loss is not None and loss > most_rise * last_loss:
-        return f"its loss ({loss:.4f}) is more than {most_rise:g} times that of the checkpoint before ({last_loss:.4f})"
-    if not is_own:
-        return "its state was taken from a member, and nothing has been averaged with it since"
-    return ""
 
 
 def is_due(
@@ -65,3 +39,28 @@ def removable(
     kept = {*newest, *here[: settings.keep_best], *spared}
     kept |= {step for step in steps if settings.keep_every_steps and step % settings.keep_every_steps == 0}
     return sorted(set(steps) - kept)
+
+
+def why_withheld(
+    model: Mapping[str, torch.Tensor],
+    *,
+    loss: float | None,
+    last_loss: float | None,
+    most_rise: float,
+    is_own: bool,
+) -> str:
+    """The reason to publish nothing of this state; empty if there is none.
+
+    `loss` is that of the checkpoint's own probe, `last_loss` the same probe's with the checkpoint before, None where
+    there is none to compare with. `is_own`: the keeper has computed the state itself, from the swarm's averages.
+    """
+    broken = next((name for name, tensor in model.items() if not torch.isfinite(tensor).all()), None)
+    if broken is not None:
+        return f"`{broken}` holds values that are not finite"
+    if loss is None or not math.isfinite(loss):
+        return "its loss is not finite"
+    if last_loss is not None and loss > most_rise * last_loss:
+        return f"its loss ({loss:.4f}) is more than {most_rise:g} times that of the checkpoint before ({last_loss:.4f})"
+    if not is_own:
+        return "its state was taken from a member, and nothing has been averaged with it since"
+    return ""

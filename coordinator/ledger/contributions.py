@@ -1,10 +1,10 @@
-"""What members have given, summed over their reports: read whole at first, then only what may still change.
+"""Contributions of members and of kinds of hardware, summed over their reports.
 
-A run has hundreds of thousands of reports, and the dashboard looks every second. Of old steps the sums stay as they
-were read: nothing but a return to a checkpoint, which begins an era, changes many of them, and a report that comes very
-late is seen when all is read again.
+A run has hundreds of thousands of reports, and the dashboard refreshes every second. So all reports are read once, and
+then only those of the newest steps; the sums of older steps are kept. A return to a checkpoint begins an era and
+changes older sums, and so may a very late report: every 15 minutes all reports are read again.
 
-What kind of hardware trains, by what a session says of its machine: `cuda:0,1, 4 cores`, `tpu, 96 cores`. Pure.
+The kind of hardware follows from a session's description of its machine: `cuda:0,1, 4 cores`, `tpu, 96 cores`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Report, Se
 from coordinator.throttling.cost_cache import LITTLE_S, REST
 
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
-
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
-
 _SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # as workers describe them: `2 × cuda (Tesla T4, 15 GiB)`
-
 _CUDA = re.compile(r"cuda(?::(\d+(?:,\d+)*))?(?![\w])")
+LATE_STEPS = 200  # the newest, whose reports and receipts still come
+READ_WHOLE_S = 900.0  # so often all is read again
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,6 @@ def hardware_of(said: str) -> Hardware:
     return Hardware(kinds.get(first, "other"), 1)
 
 
-LATE_STEPS = 200  # the newest, whose reports and receipts still come
-
-READ_WHOLE_S = 900.0  # so often all is read again
-
-
 @dataclass(frozen=True)
 class Gift:
     """Sums over reports; of undone steps only the time counts, which was given all the same."""
@@ -71,9 +65,7 @@ class Gift:
 
 
 _NAMES = tuple(field.name for field in fields(Gift))
-
 Key = tuple[int, Hardware]  # member's id, and what a session said of its machine
-
 Gifts = Mapping[Key, Gift]
 
 

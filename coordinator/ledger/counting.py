@@ -1,12 +1,11 @@
-"""What a step comes to: each report counted as far as receipts confirm it, and the sums over them.
+"""Counting of a step: how much of each report receipts confirm, and the step's sums of samples and loss.
 
-A step is counted anew whenever a report or a receipt of it arrives, in the transaction that stores it, so that the
-order of their arrival does not matter and reading the sums costs nothing.
+A step is counted again whenever one of its reports or receipts arrives, in the transaction that stores it. So the order
+of arrival does not matter, and reading the sums costs nothing.
 
-A step's loss out of what its devices report: the mean over samples, in which no single word weighs too much.
-
-Losses are not receipted: nobody sees another's. But devices of one step have the same parameters and samples of the
-same kind, so their losses lie close to each other, and what lies far from most of the samples is moved to the edge.
+The step's loss is the mean over samples with outliers clipped. Losses have no receipts. But the devices of one step
+have the same parameters and samples of the same kind, so their losses are close together: a loss further than 25 % plus
+0.05 from the weighted median is moved to that edge.
 """
 
 from __future__ import annotations
@@ -26,44 +25,12 @@ from coordinator.store.notify import Topic, tell
 from coordinator.store.refusals import add_refusal
 from peer.verification.receipts import Word, credited, disproved, newcomer_share
 
-SPREAD = 0.25  # of the median, either way: microbatches of few samples differ by some percent
-
-LEAST_SPREAD = 0.05  # where the loss itself is close to nothing
-
-
-def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tuple[float, int]:
-    """The sum of losses times samples and the samples it is over, of (loss, samples); (0.0, 0) if there are none.
-
-    `before` is the loss of the step before, if known: it decides where the samples are divided in equal halves.
-    """
-    reported = [(loss, samples) for loss, samples in reported if samples > 0]
-    if not reported:
-        return 0.0, 0
-    middle = _median(sorted(reported), before)
-    spread = SPREAD * middle + LEAST_SPREAD
-    return sum(min(max(loss, middle - spread), middle + spread) * samples for loss, samples in reported), sum(
-        samples for _, samples in reported
-    )
-
-
-def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
-    """The loss that half of the samples lie below; of two such the one nearer to `before`, or the lower."""
-    half, passed = sum(samples for _, samples in ordered) / 2, 0
-    for place, (loss, samples) in enumerate(ordered):
-        passed += samples
-        if passed == half and before is not None:
-            return min(loss, ordered[place + 1][0], key=lambda middle: abs(middle - before))
-        if passed >= half:
-            return loss
-    raise AssertionError("half of the samples are passed before the last loss")
-
-
 logger = logging.getLogger(__name__)
 
+SPREAD = 0.25  # of the median, either way: microbatches of few samples differ by some percent
+LEAST_SPREAD = 0.05  # where the loss itself is close to nothing
 NAMED_EVERY_S = 3600.0  # who claims too much is named once in this time
-
 _REPORTS = cast(Table, Report.__table__)
-
 CLAIM = "claim"  # the code of such a suspicion
 
 
@@ -243,3 +210,30 @@ def _name_for_false_claims(
             )
             logger.warning("suspicious: %s (device %s)", reason, claim.device_id)
             add_refusal(session, "suspicion", CLAIM, reason, claim.device_id, now)
+
+
+def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tuple[float, int]:
+    """The sum of losses times samples and the samples it is over, of (loss, samples); (0.0, 0) if there are none.
+
+    `before` is the loss of the step before, if known: it decides where the samples are divided in equal halves.
+    """
+    reported = [(loss, samples) for loss, samples in reported if samples > 0]
+    if not reported:
+        return 0.0, 0
+    middle = _median(sorted(reported), before)
+    spread = SPREAD * middle + LEAST_SPREAD
+    return sum(min(max(loss, middle - spread), middle + spread) * samples for loss, samples in reported), sum(
+        samples for _, samples in reported
+    )
+
+
+def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
+    """The loss that half of the samples lie below; of two such the one nearer to `before`, or the lower."""
+    half, passed = sum(samples for _, samples in ordered) / 2, 0
+    for place, (loss, samples) in enumerate(ordered):
+        passed += samples
+        if passed == half and before is not None:
+            return min(loss, ordered[place + 1][0], key=lambda middle: abs(middle - before))
+        if passed >= half:
+            return loss
+    raise AssertionError("half of the samples are passed before the last loss")

@@ -1,12 +1,12 @@
-"""What each device gave on each day: sums over its reports, kept up to date by whatever changes one of them.
+"""Sums of what each device contributed and lost on each UTC day, updated with every change of a report.
 
-The leaderboard, its windows, the streaks and the certificates read these few rows instead of all reports. Everything
-here works inside the ledger's transactions.
+The leaderboard, its windows, the streaks and the certificates read these few rows instead of all reports. All functions
+but `record_lost` run inside their caller's transaction.
 
-Samples that were computed and are in no step: added up for each device, day and cause, so that members can see why.
-
-A device tells of its own (`peer.reporting.messages`), with its reports or, where it leaves, apart from them. What the
-coordinator refuses or cuts off it counts itself. Nobody gains by what is said here: it counts for nothing.
+Lost samples were computed but are in no step; they are summed by device, day and cause, so that members can see why. A
+device tells its own losses (`peer.reporting.messages`), with its reports or, when it leaves, apart from them. The
+coordinator itself counts what it refuses or cuts off. Losses earn nothing, so there is nothing to gain by a false
+claim.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from coordinator.store.upsert import add_up
 from peer.reporting.messages import Lost, LostCause
 
 DAY_S = 86_400
+_AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "data_wait_s", "averaged_bytes")
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,6 @@ def steps_undone(session: Session, after_step: int) -> None:
         amounts = {name: -row[name] for name in _AMOUNTS if name != "undone"}
         undone.append(_share(row["device_id"], row["day"], amounts | {"undone": row["claimed"]}))
     _add(session, undone)
-
-
-_AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "data_wait_s", "averaged_bytes")
 
 
 def _share(device_id: str, day: int, amounts: Mapping[str, float]) -> dict[str, object]:

@@ -1,12 +1,11 @@
-"""Administrators of the run over the web: their passwords (argon2id) and their logins, which the server can end.
+"""Administrators of the run over the web: passwords (argon2id), logins that the server can end, and a limit on tries.
 
-A login is a random token in the browser's cookie; the database has its hash, so that a copy of the database logs in
-nobody. With it goes a second token, which every form must bring along.
+A login is a random token in the browser's cookie. The database has only its hash, so a copy of the database gives no
+login. Every form must also carry the login's CSRF token.
 
-How often an administrator's password may be tried, at all replicas of the service together.
-
-The other limits on callers protect the process that counts them (its memory, its threads, its sockets), so each replica
-has its own. This one protects a password: whoever guesses must not have as many tries as there are replicas.
+The tries of a password are counted in the database, for all replicas of the service together: with more replicas nobody
+may guess more often. The other limits on callers protect one process (memory, threads, sockets), so each replica has
+its own.
 """
 
 from __future__ import annotations
@@ -31,40 +30,10 @@ from coordinator.store.models import Administrator, AdminSession
 from coordinator.store.service_models import LoginTry
 
 MINUTE_S = 60.0
-
-
-@dataclass(frozen=True)
-class LoginTries:
-    """Counts the tries of each account, known or not; safe to call from threads."""
-
-    sessions: Sessions
-    per_minute: int
-    clock: Callable[[], float]
-
-    def allows(self, account: str) -> bool:
-        """Count a try, and say whether it is within the limit; one that is not counts for nothing."""
-        digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
-        return self.sessions.transact(lambda session: self._count(session, digest))
-
-    def _count(self, session: Session, digest: bytes) -> bool:
-        now = self.clock()
-        one_at_a_time(session, Lock.LOGIN_TRIES, int.from_bytes(digest[:4], "big"))
-        session.execute(delete(LoginTry).where(LoginTry.at <= now - MINUTE_S))
-        tried = session.scalar(select(func.count()).where(LoginTry.account_sha256 == digest)) or 0
-        if tried >= self.per_minute:
-            return False
-        session.add(LoginTry(account_sha256=digest, at=now))
-        return True
-
-
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # characters
-
 LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
-
 _HASHER = PasswordHasher()
-
 NOTED_EVERY_S = 30.0  # that a login is in use
-
 SESSIONS_KEPT = 16  # of one administrator; the oldest ends
 
 
@@ -177,6 +146,30 @@ class Administrators:
                 expires_at=now + LIFETIME_S,
             )
         )
+
+
+@dataclass(frozen=True)
+class LoginTries:
+    """Counts the tries of each account, known or not; safe to call from threads."""
+
+    sessions: Sessions
+    per_minute: int
+    clock: Callable[[], float]
+
+    def allows(self, account: str) -> bool:
+        """Count a try, and say whether it is within the limit; one that is not counts for nothing."""
+        digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
+        return self.sessions.transact(lambda session: self._count(session, digest))
+
+    def _count(self, session: Session, digest: bytes) -> bool:
+        now = self.clock()
+        one_at_a_time(session, Lock.LOGIN_TRIES, int.from_bytes(digest[:4], "big"))
+        session.execute(delete(LoginTry).where(LoginTry.at <= now - MINUTE_S))
+        tried = session.scalar(select(func.count()).where(LoginTry.account_sha256 == digest)) or 0
+        if tried >= self.per_minute:
+            return False
+        session.add(LoginTry(account_sha256=digest, at=now))
+        return True
 
 
 def _hash(token: str) -> bytes:

@@ -1,9 +1,9 @@
-"""Logins that wait for their person: how many, how long, and by which flow; where each ends in an identity.
+"""Logins in progress by OpenID Connect, from the prompt on the volunteer's terminal to the identity; limits and expiry.
 
-The coordinator talks to the provider, the volunteer's machine only shows a code and an address: so no token of a third
-party ever passes through it. What waits here is held in memory, by the process that the volunteer is connected to.
-
-The identity providers of a run, from its settings and its secret files.
+The coordinator talks to the provider; the volunteer's machine only shows a code and an address. So no token of a third
+party passes through the volunteer's machine. There are two flows: the provider's device flow (RFC 8628), or this
+coordinator's own page. Logins in progress are in the memory of the process that the volunteer is connected to. The
+providers come from the run's settings and secret files.
 """
 
 from __future__ import annotations
@@ -34,29 +34,9 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import read_secret
 from coordinator.throttling.rate_limits import Address, CallerPace, CallerPlaces, network_of
 
-
-def open_providers(
-    directory: RunDirectory, clock: Callable[[], float], monotonic: Callable[[], float]
-) -> dict[str, RelyingParty]:
-    """This coordinator's end of each provider; raises `ConfigError` for a secret that is missing or not private."""
-    return {
-        name: RelyingParty(name, provider, _read_secret(directory.path, name, provider), clock, monotonic)
-        for name, provider in directory.settings.providers.items()
-    }
-
-
-def _read_secret(base: Path, name: str, provider: Provider) -> str | None:
-    if provider.client_secret_file is None:
-        return None
-    return read_secret(base / provider.client_secret_file, f"providers.{name}.client_secret_file")
-
-
 LOGINS_PER_MINUTE = 10  # of one address: a household, a class
-
 WAITING, WAITING_PER_CALLER = 256, 16
-
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # as RFC 8628, section 6.1, recommends
-
 CALLBACK = "/login/callback"
 
 
@@ -218,3 +198,19 @@ def _is_from(page: AtPage, returned: Returned, browser: str) -> bool:
         and secrets.compare_digest(page.trip.state.encode(), returned.state.encode())
         and secrets.compare_digest(page.browser.encode(), browser.encode())
     )
+
+
+def open_providers(
+    directory: RunDirectory, clock: Callable[[], float], monotonic: Callable[[], float]
+) -> dict[str, RelyingParty]:
+    """This coordinator's end of each provider; raises `ConfigError` for a secret that is missing or not private."""
+    return {
+        name: RelyingParty(name, provider, _read_secret(directory.path, name, provider), clock, monotonic)
+        for name, provider in directory.settings.providers.items()
+    }
+
+
+def _read_secret(base: Path, name: str, provider: Provider) -> str | None:
+    if provider.client_secret_file is None:
+        return None
+    return read_secret(base / provider.client_secret_file, f"providers.{name}.client_secret_file")

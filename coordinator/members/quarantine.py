@@ -1,18 +1,12 @@
-"""Quarantine by hand: who is in it and by whose words, putting a device there, and lifting it.
+"""Quarantine of devices: suspicions from peers, the decision to cut a device off, and quarantine by hand.
 
-It is as a revocation, but can be lifted; what puts devices there by itself is `coordinator.members.quarantine`.
+A quarantine works like a revocation, but can be lifted. Devices report what they catch each other at; the coordinator
+logs and keeps each suspicion, with the member who reported it, and counts them until they suffice.
 
-When words against a device are enough to cut it off: a pure decision over what was said and by whom.
-
-The keeper is the operator's own, so its word counts alone. A member's is a member's word against another's: strikes
-count only as far as they remain whichever one of the members is left out, so nobody, with however many devices, gets
-another's device cut off alone. What several notice within a minute is one strike; what nobody can prove is none.
-
-What devices catch each other at: named in the operator's log, kept, and counted until it is enough.
-
-A suspicion that comes over a session is a member's word against another's; the log says whose it is. What makes words
-enough is `coordinator.members.quarantine`'. The keeper, whose word counts alone, is never suspected into quarantine
-itself.
+The keeper is the operator's own, so its word suffices alone. For members, strikes count only as far as they remain when
+any one of the members is left out, so nobody, with however many devices, can have another's device cut off alone. What
+several members notice within a minute is one strike; what nobody can prove is none. The keeper itself is never
+quarantined.
 """
 
 from __future__ import annotations
@@ -38,71 +32,14 @@ from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, Su
 from coordinator.store.refusals import add_refusal
 from peer.reporting.suspicions import MAX_DETAIL_CHARS, UNPROVEN, SuspicionKind, weight_of
 
-INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.suspicion)
-
-MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
-
-
-@dataclass(frozen=True)
-class Word:
-    """What a device was said to have done."""
-
-    at: float  # Unix seconds
-    witness: str | None  # the member whose device said it; None: the keeper
-    kind: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """That a device is to be cut off, why, and whether the keeper's words alone suffice for it."""
-
-    reason: str
-    by_keeper: bool
-
-
-def incidents(words: Iterable[Word]) -> list[str]:
-    """The kinds of the events behind the words: those of one kind, begun at most so long before, are one event."""
-    found: list[str] = []
-    began: dict[str, float] = {}
-    for word in sorted(words, key=lambda word: word.at):
-        if word.at > began.get(word.kind, float("-inf")) + INCIDENT_S:
-            began[word.kind] = word.at
-            found.append(word.kind)
-    return found
-
-
-def strikes(words: Sequence[Word]) -> int:
-    """How many remain, whichever one of the members is left out."""
-    members = {word.witness for word in words if word.witness is not None}
-    without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
-    return min(without, default=len(incidents(words)))
-
-
-def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float) -> Verdict | None:
-    """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
-    if not policy.strikes:
-        return None
-    recent = [word for word in words if word.at > now - policy.window_s and word.kind not in UNPROVEN]
-    by_keeper = strikes([word for word in recent if word.witness is None]) >= policy.strikes
-    if not by_keeper and not (members_may and strikes(recent) >= policy.strikes):
-        return None
-    kinds = sorted(Counter(incidents(recent)).items())
-    listed = ", ".join(f"{kind} {count} times" if count > 1 else kind for kind, count in kinds)
-    return Verdict(f"failed checks within {policy.window_s / 60:g} minutes: {listed}", by_keeper)
-
-
-def members_may(quarantined: int, active: int) -> bool:
-    """Whether members' words may cut off one more, so that two who lie together cannot empty the run."""
-    return quarantined < max(1, active // MEMBERS_SHARE)
-
-
 logger = logging.getLogger(__name__)
 
+INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.suspicion)
+MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
 KEPT_WORDS = 1_000  # of each member; who says more loses its own
-
 NOTE = "(unproven, by what others showed after the round: nobody is cut off for it)"
-
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # who put a device in quarantine, if not a person
+SHOWN_WORDS = 50  # of each device, the newest
 
 
 @dataclass(frozen=True)
@@ -139,6 +76,125 @@ def hear(sessions: Sessions, policy: Policy, claim: Claim, witness_id: str, now:
 def with_proof(kind: str, detail: str) -> str:
     """What was said, with what it is worth where that is little."""
     return f"{detail} {NOTE}" if kind in UNPROVEN else detail
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a device was said to have done."""
+
+    at: float  # Unix seconds
+    witness: str | None  # the member whose device said it; None: the keeper
+    kind: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """That a device is to be cut off, why, and whether the keeper's words alone suffice for it."""
+
+    reason: str
+    by_keeper: bool
+
+
+def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float) -> Verdict | None:
+    """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
+    if not policy.strikes:
+        return None
+    recent = [word for word in words if word.at > now - policy.window_s and word.kind not in UNPROVEN]
+    by_keeper = strikes([word for word in recent if word.witness is None]) >= policy.strikes
+    if not by_keeper and not (members_may and strikes(recent) >= policy.strikes):
+        return None
+    kinds = sorted(Counter(incidents(recent)).items())
+    listed = ", ".join(f"{kind} {count} times" if count > 1 else kind for kind, count in kinds)
+    return Verdict(f"failed checks within {policy.window_s / 60:g} minutes: {listed}", by_keeper)
+
+
+def strikes(words: Sequence[Word]) -> int:
+    """How many remain, whichever one of the members is left out."""
+    members = {word.witness for word in words if word.witness is not None}
+    without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
+    return min(without, default=len(incidents(words)))
+
+
+def incidents(words: Iterable[Word]) -> list[str]:
+    """The kinds of the events behind the words: those of one kind, begun at most so long before, are one event."""
+    found: list[str] = []
+    began: dict[str, float] = {}
+    for word in sorted(words, key=lambda word: word.at):
+        if word.at > began.get(word.kind, float("-inf")) + INCIDENT_S:
+            began[word.kind] = word.at
+            found.append(word.kind)
+    return found
+
+
+def members_may(quarantined: int, active: int) -> bool:
+    """Whether members' words may cut off one more, so that two who lie together cannot empty the run."""
+    return quarantined < max(1, active // MEMBERS_SHARE)
+
+
+@dataclass(frozen=True)
+class WordRow:
+    """What one member's device said of another."""
+
+    at: float  # Unix seconds
+    witness: str  # the member; the keeper's own word says `keeper`
+    kind: str
+    step: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class QuarantineRow:
+    """A device in quarantine."""
+
+    device_id: str
+    member: str
+    since: float  # Unix seconds
+    reason: str
+    actor: str  # `run:keeper`, `run:members`, or the person, as in the audit log
+    words: tuple[WordRow, ...]  # said of it, the newest first
+
+    @property
+    def short_id(self) -> str:
+        """What people type."""
+        return self.device_id[:SHORT_ID_CHARS]
+
+
+def quarantines(sessions: Sessions) -> list[QuarantineRow]:
+    """All devices in quarantine, the newest first."""
+    with sessions() as session:
+        devices = select(Device, Member.name).join(Device.member).where(Device.quarantined_at.is_not(None))
+        found = session.execute(devices.order_by(Device.quarantined_at.desc()))
+        return [_row(session, device, name) for device, name in found]
+
+
+def quarantine_device(sessions: Sessions, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
+    """Put one device of a member in quarantine; returns its whole id. Raises `ConfigError`."""
+
+    def put(session: Session) -> str:
+        device = find_device(session, find_member(session, name), device_id)
+        if device.revoked_at is not None:
+            raise ConfigError(f"{name}'s device {device.id} is revoked already, for good.")
+        put_in_quarantine(session, device, reason, actor, now)
+        return device.id
+
+    return sessions.transact(put)
+
+
+def release(sessions: Sessions, name: str, device_id: str, actor: str, now: float) -> list[str]:
+    """Lift the quarantine of a member's device, or of all (`device_id` empty); returns their whole ids.
+
+    Raises `ConfigError` if there is none.
+    """
+
+    def lift(session: Session) -> list[str]:
+        member = find_member(session, name)
+        devices = [find_device(session, member, device_id)] if device_id else member.devices
+        lifted = [device.id for device in devices if lift_quarantine(session, device, actor, now)]
+        if not lifted:
+            raise ConfigError(f"{name} has no such device in quarantine: `quarantine DIR list` shows who has.")
+        return lifted
+
+    return sessions.transact(lift)
 
 
 def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: float) -> list[str]:
@@ -233,45 +289,6 @@ def _cut_off(session: Session, device: Device, verdict: Verdict, now: float) -> 
     return f"{device.member.name}'s device {device.id} is in quarantine: {reason}"
 
 
-SHOWN_WORDS = 50  # of each device, the newest
-
-
-@dataclass(frozen=True)
-class WordRow:
-    """What one member's device said of another."""
-
-    at: float  # Unix seconds
-    witness: str  # the member; the keeper's own word says `keeper`
-    kind: str
-    step: int
-    detail: str
-
-
-@dataclass(frozen=True)
-class QuarantineRow:
-    """A device in quarantine."""
-
-    device_id: str
-    member: str
-    since: float  # Unix seconds
-    reason: str
-    actor: str  # `run:keeper`, `run:members`, or the person, as in the audit log
-    words: tuple[WordRow, ...]  # said of it, the newest first
-
-    @property
-    def short_id(self) -> str:
-        """What people type."""
-        return self.device_id[:SHORT_ID_CHARS]
-
-
-def quarantines(sessions: Sessions) -> list[QuarantineRow]:
-    """All devices in quarantine, the newest first."""
-    with sessions() as session:
-        devices = select(Device, Member.name).join(Device.member).where(Device.quarantined_at.is_not(None))
-        found = session.execute(devices.order_by(Device.quarantined_at.desc()))
-        return [_row(session, device, name) for device, name in found]
-
-
 def _row(session: Session, device: Device, member: str) -> QuarantineRow:
     changes = select(Revocation).where(Revocation.device_id == device.id).order_by(Revocation.id.desc())
     newest = session.scalars(changes.limit(1)).one()
@@ -288,33 +305,3 @@ def _row(session: Session, device: Device, member: str) -> QuarantineRow:
         for word, witness in session.execute(words)
     )
     return QuarantineRow(device.id, member, newest.at, newest.reason, newest.actor, said)
-
-
-def quarantine_device(sessions: Sessions, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
-    """Put one device of a member in quarantine; returns its whole id. Raises `ConfigError`."""
-
-    def put(session: Session) -> str:
-        device = find_device(session, find_member(session, name), device_id)
-        if device.revoked_at is not None:
-            raise ConfigError(f"{name}'s device {device.id} is revoked already, for good.")
-        put_in_quarantine(session, device, reason, actor, now)
-        return device.id
-
-    return sessions.transact(put)
-
-
-def release(sessions: Sessions, name: str, device_id: str, actor: str, now: float) -> list[str]:
-    """Lift the quarantine of a member's device, or of all (`device_id` empty); returns their whole ids.
-
-    Raises `ConfigError` if there is none.
-    """
-
-    def lift(session: Session) -> list[str]:
-        member = find_member(session, name)
-        devices = [find_device(session, member, device_id)] if device_id else member.devices
-        lifted = [device.id for device in devices if lift_quarantine(session, device, actor, now)]
-        if not lifted:
-            raise ConfigError(f"{name} has no such device in quarantine: `quarantine DIR list` shows who has.")
-        return lifted
-
-    return sessions.transact(lift)

@@ -1,12 +1,10 @@
-"""What visitors ask the model: service and answering process meet in one table, a bounded queue and a cache in one.
+"""Questions of visitors to the model: the rules for a sentence, and the queue and cache in the database.
 
-Any replica of the service puts a question in and reads what has become of it; the one answering process, beside the
-keeper and its checkpoints, takes them in order. An answer is kept for a day, so that the same sentence costs nothing.
-
-Sentences with blanks, as visitors write them: what may be asked, and where the blanks are. Pure.
+Any replica of the service enters a question and reads its state. The one answering process, beside the keeper and its
+checkpoints, takes the questions in order. An answer is kept for a day, so that the same sentence costs nothing.
 
 A blank is `[MASK]`, `<mask>` or three underscores, whatever the run's tokenizer calls it. A causal model has no blanks:
-it is asked what follows the sentence.
+it continues the sentence.
 """
 
 from __future__ import annotations
@@ -27,12 +25,13 @@ from coordinator.store.engine import Sessions
 from coordinator.store.service_models import Question
 
 MAX_CHARACTERS = 300
-
 MAX_BLANKS = 4
-
 BLANK = "[MASK]"  # as sentences are stored and shown
-
 _SPELLINGS = re.compile(r"\[mask\]|<mask>|_{3,}", re.IGNORECASE)
+MAX_WAITING = 32  # more are turned away; at most as many too many as there are replicas
+PATIENCE_S = 60.0  # a question that waits longer has nobody waiting for it
+KEPT_S = 86_400.0
+MAX_KEPT = 10_000
 
 
 def clean_sentence(text: str, *, masked: bool) -> str:
@@ -54,15 +53,6 @@ def clean_sentence(text: str, *, masked: bool) -> str:
     if not masked and blanks:
         raise RequestError(f"This run's model continues sentences and fills no blanks: leave {BLANK} out.")
     return sentence
-
-
-MAX_WAITING = 32  # more are turned away; at most as many too many as there are replicas
-
-PATIENCE_S = 60.0  # a question that waits longer has nobody waiting for it
-
-KEPT_S = 86_400.0
-
-MAX_KEPT = 10_000
 
 
 class QueueFullError(Exception):

@@ -1,16 +1,12 @@
-"""Opens the places that settings name: a hub's repository or a folder of a file system, which publish alike.
+"""Places that checkpoints are published to: a repository on the Hugging Face Hub, or a folder of a file system.
 
-Any file system that fsspec knows (s3://, file://, ...) as a place to publish to: a folder for each checkpoint.
+A Hub repository gets one commit for each checkpoint, so never a partial one. Models go to model repositories, the demo
+of a release to a Space. `upload_folder` is not used: with hf_xet it commits a folder in several batches.
+`create_commit` uploads large files first, skips those that are there already, and then commits everything at once.
 
-A folder is named for step and checkpoint, so nothing that is published is ever written over, and its manifest is
-written last: without it the folder is nothing yet. `latest.json` names the newest whole folder.
-
-A repository on the Hugging Face Hub as a place to publish to: one commit for each checkpoint, so never a half one.
-
-Models go to repositories of models, the demo of a release to a Space.
-
-`upload_folder` is not used: with hf_xet it commits a folder in several batches. `create_commit` uploads the large
-files first, those that are there already not again, and then commits all at once.
+A folder may be on any file system that fsspec knows (s3://, file://, ...) and has a subfolder for each checkpoint. Its
+name holds step and digest, so a published checkpoint is never overwritten. The manifest is written last: without one, a
+subfolder is not complete. `latest.json` names the newest complete one.
 """
 
 from __future__ import annotations
@@ -27,6 +23,60 @@ from coordinator.run.directory import checkpoint_name
 from coordinator.run.publish_settings import HUB, PlaceSettings, Secret, read_secret
 
 LATEST = "latest.json"
+
+
+class Place(Protocol):
+    """Where checkpoints are published."""
+
+    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        """Bring this checkpoint's exported folder there, whole or not at all, and return where it can be fetched.
+
+        Again after whatever happened in between, it goes on. Raises `PublicationError`.
+        """
+
+
+def open_place(base: Path, settings: PlaceSettings) -> Place:
+    """The place with its secret, whose file is relative to `base`; raises `ConfigError`."""
+    secret = read_secret(base, settings)
+    return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
+
+
+class HubPlace:
+    """One repository."""
+
+    def __init__(self, settings: PlaceSettings, secret: Secret, *, space: bool = False) -> None:
+        self._repository = settings.to.removeprefix(HUB).strip("/")
+        self._private = settings.private
+        self._secret = secret
+        self._kind = "space" if space else "model"
+
+    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        """Commit the exported folder of this checkpoint and return the commit's address.
+
+        The same folder again makes no second commit. Raises `PublicationError`.
+        """
+        from huggingface_hub import CommitOperationAdd, HfApi  # only where it is needed: it takes a while
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+
+        disable_progress_bars()
+        api = HfApi(token=self._secret.token or False)
+        try:
+            sdk = "docker" if self._kind == "space" else None
+            api.create_repo(self._repository, repo_type=self._kind, space_sdk=sdk, private=self._private, exist_ok=True)
+            head = api.repo_info(self._repository, repo_type=self._kind).sha
+            commit = api.create_commit(
+                self._repository,
+                [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())],
+                commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
+                repo_type=self._kind,
+                parent_commit=head,  # somebody else's commit meanwhile: try again on top of it
+            )
+        except Exception as error:  # noqa: BLE001 - whatever the client's layers raise
+            raise PublicationError(
+                f"{HUB}{self._repository} does not take the checkpoint ({self._secret.reason(error)}): "
+                "check the token, its rights and the network."
+            ) from None  # the cause may hold the request with its headers
+        return str(commit.commit_url)
 
 
 class FolderPlace:
@@ -116,57 +166,3 @@ def _write_whole(fs: Any, path: str, content: bytes) -> None:
 
 def _is_local(fs: Any) -> bool:
     return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
-
-
-class HubPlace:
-    """One repository."""
-
-    def __init__(self, settings: PlaceSettings, secret: Secret, *, space: bool = False) -> None:
-        self._repository = settings.to.removeprefix(HUB).strip("/")
-        self._private = settings.private
-        self._secret = secret
-        self._kind = "space" if space else "model"
-
-    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Commit the exported folder of this checkpoint and return the commit's address.
-
-        The same folder again makes no second commit. Raises `PublicationError`.
-        """
-        from huggingface_hub import CommitOperationAdd, HfApi  # only where it is needed: it takes a while
-        from huggingface_hub.utils.tqdm import disable_progress_bars
-
-        disable_progress_bars()
-        api = HfApi(token=self._secret.token or False)
-        try:
-            sdk = "docker" if self._kind == "space" else None
-            api.create_repo(self._repository, repo_type=self._kind, space_sdk=sdk, private=self._private, exist_ok=True)
-            head = api.repo_info(self._repository, repo_type=self._kind).sha
-            commit = api.create_commit(
-                self._repository,
-                [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())],
-                commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
-                repo_type=self._kind,
-                parent_commit=head,  # somebody else's commit meanwhile: try again on top of it
-            )
-        except Exception as error:  # noqa: BLE001 - whatever the client's layers raise
-            raise PublicationError(
-                f"{HUB}{self._repository} does not take the checkpoint ({self._secret.reason(error)}): "
-                "check the token, its rights and the network."
-            ) from None  # the cause may hold the request with its headers
-        return str(commit.commit_url)
-
-
-class Place(Protocol):
-    """Where checkpoints are published."""
-
-    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Bring this checkpoint's exported folder there, whole or not at all, and return where it can be fetched.
-
-        Again after whatever happened in between, it goes on. Raises `PublicationError`.
-        """
-
-
-def open_place(base: Path, settings: PlaceSettings) -> Place:
-    """The place with its secret, whose file is relative to `base`; raises `ConfigError`."""
-    secret = read_secret(base, settings)
-    return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)

@@ -1,6 +1,7 @@
-"""Whether an exported folder computes what its manifest says, in plain transformers' hands: else nobody gets it.
+"""The check before publishing: plain transformers must compute the manifest's loss from an exported folder.
 
-Runs a command that sees the folder it is given and no secret: no token or password of this process's environment.
+The check runs in a fresh process, whose environment holds no token or password of this one. A folder that fails is not
+published.
 """
 
 from __future__ import annotations
@@ -18,38 +19,9 @@ from auth.errors import UnsoundWeightsError
 from coordinator.checkpoints.manifest import verify
 
 TIMEOUT_S = 3600.0  # a large model on one busy core
-
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
-
 SHOWN_CHARACTERS = 300
-
-
-class EndedBadlyError(Exception):
-    """The command's last words, on one line."""
-
-
-def run_apart(command: Sequence[str]) -> str:
-    """What the command prints last, on one line; raises `EndedBadlyError` if it fails, or takes an hour."""
-    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        result = subprocess.run(  # noqa: S603  # what runs is named by our own code
-            command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EndedBadlyError(f"it was not done after {TIMEOUT_S:g} s") from error
-    if result.returncode:
-        raise EndedBadlyError(_last_line(result.stderr) or f"exit code {result.returncode}")
-    return _last_line(result.stdout)
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return " ".join(lines[-1].split())[:SHOWN_CHARACTERS] if lines else ""
-
-
 SCRIPT = Path(__file__).with_name("loading_check.py")
-
 TOLERANCE = 1e-3  # relative, from 1 on: other kernels round differently
 
 
@@ -95,3 +67,27 @@ def difference(expected: float | None, found: Computed) -> str:
 def is_same(expected: float, found: float) -> bool:
     """Whether two losses differ by no more than rounding."""
     return math.isfinite(found) and abs(found - expected) <= TOLERANCE * max(1.0, abs(expected))
+
+
+class EndedBadlyError(Exception):
+    """The command's last words, on one line."""
+
+
+def run_apart(command: Sequence[str]) -> str:
+    """What the command prints last, on one line; raises `EndedBadlyError` if it fails, or takes an hour."""
+    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        result = subprocess.run(  # noqa: S603  # what runs is named by our own code
+            command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EndedBadlyError(f"it was not done after {TIMEOUT_S:g} s") from error
+    if result.returncode:
+        raise EndedBadlyError(_last_line(result.stderr) or f"exit code {result.returncode}")
+    return _last_line(result.stdout)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return " ".join(lines[-1].split())[:SHOWN_CHARACTERS] if lines else ""

@@ -1,6 +1,6 @@
-"""Secrets that an operator keeps in a file of the run's directory, named in settings.yaml.
+"""Secrets in a run's directory: reading a secret file that settings.yaml names, and checking who else can read secrets.
 
-The run's secrets must be its operator's alone: looked at before anything is served, and by the doctor.
+`coordinator serve` refuses to start while another user can read a secret; the doctor reports it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,22 @@ from pathlib import Path
 
 from auth.errors import ConfigError
 from coordinator.run.directory import RunDirectory
+
+MAX_SECRET_BYTES = 4096
+
+
+def read_secret(path: Path, setting: str) -> str:
+    """The file's text; raises `ConfigError`, which names the setting, where it is missing, empty or not private."""
+    key = f"`{setting}` ({path})"
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{key} can be read by others: `chmod 600` it.")
+        secret = path.read_bytes()[:MAX_SECRET_BYTES].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key} cannot be read ({getattr(error, 'strerror', 'not ASCII')}).") from error
+    if not secret:
+        raise ConfigError(f"{key} is empty.")
+    return secret
 
 
 def check_secrets(directory: RunDirectory) -> None:
@@ -45,20 +61,3 @@ def _judge(path: Path, mode: str) -> Iterator[str]:
         yield f"{path} can be read by others ({found}): run `chmod {mode} {shlex.quote(str(path))}`."
     if os.geteuid() not in (0, status.st_uid):
         yield f"{path} belongs to another user ({status.st_uid}): serve as that one, or give it to this one."
-
-
-MAX_SECRET_BYTES = 4096
-
-
-def read_secret(path: Path, setting: str) -> str:
-    """The file's text; raises `ConfigError`, which names the setting, where it is missing, empty or not private."""
-    key = f"`{setting}` ({path})"
-    try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigError(f"{key} can be read by others: `chmod 600` it.")
-        secret = path.read_bytes()[:MAX_SECRET_BYTES].decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{key} cannot be read ({getattr(error, 'strerror', 'not ASCII')}).") from error
-    if not secret:
-        raise ConfigError(f"{key} is empty.")
-    return secret

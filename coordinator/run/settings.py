@@ -18,13 +18,9 @@ from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
 
 MAX_SESSIONS = 6000  # at once, of one service
-
 CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # a laboratory whose devices all come back at once
-
 Port = Annotated[int, Field(ge=1, le=65535)]
-
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
-
 
 # What Colab and Kaggle open notebooks from.
 _NOTEBOOK = r"^https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb$"
@@ -48,13 +44,10 @@ def _fallback(text: str) -> str:
 
 
 BindHost = Annotated[str, BeforeValidator(_without_brackets)]
-
 Host = Annotated[str, BeforeValidator(_without_brackets), Field(pattern=r"^[A-Za-z0-9._:%-]{1,253}$")]
 # As in a Content-Security-Policy: everybody, or origins such as https://example.org and https://*.example.org.
 Ancestor = Annotated[str, Field(pattern=r"^(\*|https?://(\*\.)?[A-Za-z0-9.-]{1,200}(:[0-9]{1,5})?)$")]
-
 Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Field(max_length=7, strict=False)]
-
 EmbedOn = Annotated[tuple[Ancestor, ...], Field(max_length=32, strict=False)]
 
 

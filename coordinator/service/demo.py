@@ -1,10 +1,8 @@
-"""A whole run on this machine: coordinator and volunteers, each a process of its own with its own identity.
+"""The demo: a whole run on this machine, coordinator and volunteers, each a process with its own identity.
 
-The volunteers join by invite over TLS, exactly as strangers would; the demo itself only starts, watches and stops.
-
-The demo's processes: each is a `manyhands` command of its own, just as strangers would start it.
-
-They lead their own process groups, so that Ctrl-C reaches only the demo, which then ends them in the right order.
+The volunteers join by invite over TLS, exactly as strangers would; the demo only starts, watches and stops them. Each
+process is a `manyhands` command and leads its own process group, so that Ctrl-C reaches only the demo, which then ends
+the others in the right order.
 """
 
 from __future__ import annotations
@@ -36,8 +34,50 @@ from peer.config.run import RunConfig
 from peer.runtime.processes import die_with_parent, end_group
 
 END_POLL_S = 0.05
-
 TAIL_BYTES = 4096
+HOST = "127.0.0.1"  # nobody else's business
+WEB_PORT = 8080
+NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
+POLL_S = 0.25
+START_TIMEOUT_S = 180.0  # of a run that was killed: the keeper looks for survivors for a minute
+PEERS_GRACE_S = 11.0  # a peer leaves within ten seconds
+COORDINATOR_GRACE_S = 60.0  # a little more than the supervisor gives its parts
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """Which run, and where."""
+
+    directory: Path
+    config: RunConfig  # of a new run; one that is in the directory already keeps its own
+    web_port: int | None  # None: 8080 if it is free, else any
+
+
+def prepare_run(plan: DemoPlan) -> RunDirectory:
+    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are."""
+    if not (plan.directory / "run.yaml").is_file():
+        return create_run(plan.directory, plan.config, choose_settings(plan.web_port))
+    before = RunDirectory.open(plan.directory).settings
+    settings = choose_settings(plan.web_port, before.control_port, before.swarm_port)
+    write_private(plan.directory / "settings.yaml", settings.to_yaml().encode())
+    return RunDirectory.open(plan.directory)
+
+
+def choose_settings(web_port: int | None, *wished: int) -> Settings:
+    """Serve to this machine only; a web port that was asked for must be free, the others are found.
+
+    `wished`: the control plane's and the swarm's, if they are free.
+    """
+    control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
+    if web_port is not None:
+        check_ports([Listener(HOST, web_port, "the dashboard", "--port")])
+    else:
+        web_port = WEB_PORT if is_free(HOST, WEB_PORT) else any_port
+    if wished and all(port != web_port and is_free(HOST, port) for port in wished):
+        control_port, swarm_port = wished
+    return make_settings(
+        public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
+    )
 
 
 class CommandProcess:
@@ -96,57 +136,6 @@ def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[C
     while any(process.exit_code() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(END_POLL_S)
     return [process for process in processes if process.exit_code() is None]
-
-
-HOST = "127.0.0.1"  # nobody else's business
-
-WEB_PORT = 8080
-
-NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
-
-POLL_S = 0.25
-
-START_TIMEOUT_S = 180.0  # of a run that was killed: the keeper looks for survivors for a minute
-
-PEERS_GRACE_S = 11.0  # a peer leaves within ten seconds
-
-COORDINATOR_GRACE_S = 60.0  # a little more than the supervisor gives its parts
-
-
-@dataclass(frozen=True)
-class DemoPlan:
-    """Which run, and where."""
-
-    directory: Path
-    config: RunConfig  # of a new run; one that is in the directory already keeps its own
-    web_port: int | None  # None: 8080 if it is free, else any
-
-
-def prepare_run(plan: DemoPlan) -> RunDirectory:
-    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are."""
-    if not (plan.directory / "run.yaml").is_file():
-        return create_run(plan.directory, plan.config, choose_settings(plan.web_port))
-    before = RunDirectory.open(plan.directory).settings
-    settings = choose_settings(plan.web_port, before.control_port, before.swarm_port)
-    write_private(plan.directory / "settings.yaml", settings.to_yaml().encode())
-    return RunDirectory.open(plan.directory)
-
-
-def choose_settings(web_port: int | None, *wished: int) -> Settings:
-    """Serve to this machine only; a web port that was asked for must be free, the others are found.
-
-    `wished`: the control plane's and the swarm's, if they are free.
-    """
-    control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
-    if web_port is not None:
-        check_ports([Listener(HOST, web_port, "the dashboard", "--port")])
-    else:
-        web_port = WEB_PORT if is_free(HOST, WEB_PORT) else any_port
-    if wished and all(port != web_port and is_free(HOST, port) for port in wished):
-        control_port, swarm_port = wished
-    return make_settings(
-        public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
-    )
 
 
 def answers(url: str) -> bool:

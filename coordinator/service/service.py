@@ -2,14 +2,9 @@
 
 It never forks and imports neither torch nor hivemind; the keeper is a process of its own, met only in the database.
 
-Open files and connections: how many the service needs, and getting leave for them.
-
-Many systems let a process open 1024, which it may raise itself up to a hard limit.
-
-When Python looks for garbage in a process that holds thousands of sessions.
-
-A full collection walks over every object, and nothing else runs meanwhile: 0.4 s with 5000 sessions. What the dashboard
-reads each second would bring about one every two seconds, each of which finds next to nothing.
+For thousands of sessions the process needs two things of its system. It raises its limit of open files, which is often
+1024. And it makes full garbage collections rare: one visits every object and stops everything else, 0.4 s with 5000
+sessions, and the dashboard's reads would cause one about every two seconds, each of which frees next to nothing.
 """
 
 from __future__ import annotations
@@ -37,59 +32,11 @@ from coordinator.web.http.connection import ConnectionLimits
 from coordinator.web.http.server import WebServer
 from peer.config.trust import unpinned
 
-SPARE = 256  # the database, logs, files that are read
-
-
-def descriptors_needed(settings: Settings) -> int:
-    """For as many connections as the service takes."""
-    return DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
-
-
-def most_descriptors() -> int:
-    """The hard limit; -1: there is none."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-
-
-def raise_limit(needed: int) -> None:
-    """Let this process open so many, or as many as it may."""
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
-    if 0 <= allowed < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-
-
-FULL_EVERY_S = 60.0
-
-_NEVER = 2**31 - 1  # as the threshold of the oldest generation
-
-
-@asynccontextmanager
-async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """In this block, full collections come at most so often; what lives when it begins is not walked over again.
-
-    The young generations are collected as ever, so that what soon becomes garbage goes soon.
-    """
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*thresholds[:2], _NEVER)
-    collecting = asyncio.create_task(_collect(every_s))
-    try:
-        yield
-    finally:
-        collecting.cancel()
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
-async def _collect(every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        gc.collect()
-
-
 logger = logging.getLogger(__name__)
 
+SPARE = 256  # the database, logs, files that are read
+FULL_EVERY_S = 60.0
+_NEVER = 2**31 - 1  # as the threshold of the oldest generation
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
@@ -151,3 +98,46 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
         await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
+
+
+def descriptors_needed(settings: Settings) -> int:
+    """For as many connections as the service takes."""
+    return DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
+
+
+def most_descriptors() -> int:
+    """The hard limit; -1: there is none."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def raise_limit(needed: int) -> None:
+    """Let this process open so many, or as many as it may."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    if 0 <= allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+@asynccontextmanager
+async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
+    """In this block, full collections come at most so often; what lives when it begins is not walked over again.
+
+    The young generations are collected as ever, so that what soon becomes garbage goes soon.
+    """
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*thresholds[:2], _NEVER)
+    collecting = asyncio.create_task(_collect(every_s))
+    try:
+        yield
+    finally:
+        collecting.cancel()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+async def _collect(every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        gc.collect()

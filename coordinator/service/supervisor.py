@@ -1,10 +1,9 @@
 """`manyhands coordinator serve`: keeps service, keeper, validator and publisher running, and ends them in order.
 
-They are processes of their own because the keeper's hivemind forks and the service's gRPC must never be forked, and
-nobody may wait for the validator or the publisher; they talk through the database only, so each may die and come back
-while the others go on.
-
-How a command of ours is told to stop: Ctrl-C or SIGTERM once asks, a second time it ends at once.
+The parts are separate processes because the keeper's hivemind forks and the service's gRPC must never be forked, and
+because nothing may wait for the validator or the publisher. They share only the database, so each may die and be
+restarted while the others continue. The first Ctrl-C or SIGTERM asks all to stop, a second one ends the command at
+once.
 """
 
 from __future__ import annotations
@@ -29,59 +28,89 @@ from coordinator.service.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVI
 from peer.config.run import RunConfig
 from peer.runtime.console import say
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class StopRequest:
-    """While entered, the first signal only sets `asked`; the next one raises `KeyboardInterrupt`.
-
-    Only the main thread of a process can enter it.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __call__(self) -> bool:
-        """Whether to stop."""
-        return self.asked
-
-    def __enter__(self) -> StopRequest:
-        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-
 logger = logging.getLogger(__name__)
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
-
 STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
-
 AUXILIARY_GRACE_S = 10.0
-
 STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
-
 MAX_FAILURES = 6  # in a row
-
 LONGEST_PAUSE_S = 300.0
 
 
-def restart_delay_s(failures: int, auxiliary: bool = False) -> float | None:
-    """How long to wait before the restart that follows so many failures in a row; None: give up."""
-    if failures >= MAX_FAILURES:
-        return LONGEST_PAUSE_S if auxiliary else None
-    return float(2 ** (failures - 1))
+def serve_run(
+    path: Path, *, service_only: bool = False, keeper_only: bool = False, log_format: LogFormat = LogFormat.TEXT
+) -> None:
+    """Serve a run until a signal asks to stop."""
+    directory = RunDirectory.open(path)
+    require_not_handed_over(directory)
+    settings = directory.settings
+    own_hosts = frozenset({settings.public_host, settings.bind_host, *settings.announce_hosts})
+    style = LogStyle(log_format, directory.config.run.name, own_hosts)
+    log_to_stderr("supervisor", style)
+    tell = say if log_format is LogFormat.TEXT else logger.info
+    check_secrets(directory)
+    parts = chosen_parts(
+        directory.config,
+        service_only=service_only,
+        keeper_only=keeper_only,
+        publishes=bool(settings.publications),
+        has_sinks=bool(settings.sinks.names),
+        has_webhooks=bool(settings.webhooks),
+    )
+    if SINKS in parts:
+        settings.sinks.require_installed()
+    check_ports(listeners(directory, parts))
+    with open_database(directory):
+        pass  # brought up to date before two parts would do it at once
+
+    def announce(part: Part) -> None:
+        if part is SERVICE:
+            tell(f"Join link: {directory.join_link}")
+            tell(f"Dashboard: {dashboard_url(directory.settings)}")
+
+    tell(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
+    with StopRequest() as stop:
+        Supervisor([PartProcess(part, directory.path, style) for part in parts], announce).run(stop)
+    tell("Stopped in order.")
+
+
+def chosen_parts(
+    config: RunConfig,
+    *,
+    service_only: bool,
+    keeper_only: bool,
+    publishes: bool = False,
+    has_sinks: bool = False,
+    has_webhooks: bool = False,
+) -> tuple[Part, ...]:
+    """What to run on this machine; a run that holds nothing out has nothing to validate."""
+    if service_only:
+        return (SERVICE,)
+    chosen = (
+        (VALIDATOR, bool(config.data.validation.share)),
+        (ANSWERER, config.dashboard.try_it),
+        (PUBLISHER, publishes),
+        (HERALD, has_webhooks),
+        (SINKS, has_sinks),
+    )
+    beside = [part for part, is_wanted in chosen if is_wanted]
+    return (KEEPER, *beside) if keeper_only else (SERVICE, KEEPER, *beside)
+
+
+def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
+    """The ports that the parts will listen on."""
+    settings = directory.settings
+    control = _listener(directory, settings, "control_port", "the control plane")
+    web = _listener(directory, settings, "web_port", "the dashboard")
+    swarm = _listener(directory, settings, "swarm_port", "the swarm")
+    return [*([control, web] if SERVICE in parts else []), *([swarm] if KEEPER in parts else [])]
+
+
+def dashboard_url(settings: Settings) -> str:
+    """Where the dashboard answers, as volunteers reach it."""
+    return f"{settings.web_address}/"
 
 
 class Supervisor:
@@ -120,16 +149,6 @@ class Supervisor:
         if stuck:
             names = " and ".join(process.part.name for process in stuck)
             raise WorkerError(f"The {names} did not stop within {STOP_GRACE_S:g} s and had to be killed.")
-
-
-def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProcess]:
-    """Ask them to stop and wait; returns those that did not."""
-    deadline = time.monotonic() + grace_s
-    for process in processes:
-        process.ask_to_stop()
-    while any(not process.has_ended() for process in processes) and time.monotonic() <= deadline:
-        time.sleep(POLL_S)
-    return [process for process in processes if not process.has_ended()]
 
 
 class _Watched:
@@ -175,79 +194,52 @@ class _Watched:
         self._start_at = now + delay_s
 
 
-def chosen_parts(
-    config: RunConfig,
-    *,
-    service_only: bool,
-    keeper_only: bool,
-    publishes: bool = False,
-    has_sinks: bool = False,
-    has_webhooks: bool = False,
-) -> tuple[Part, ...]:
-    """What to run on this machine; a run that holds nothing out has nothing to validate."""
-    if service_only:
-        return (SERVICE,)
-    chosen = (
-        (VALIDATOR, bool(config.data.validation.share)),
-        (ANSWERER, config.dashboard.try_it),
-        (PUBLISHER, publishes),
-        (HERALD, has_webhooks),
-        (SINKS, has_sinks),
-    )
-    beside = [part for part, is_wanted in chosen if is_wanted]
-    return (KEEPER, *beside) if keeper_only else (SERVICE, KEEPER, *beside)
+def restart_delay_s(failures: int, auxiliary: bool = False) -> float | None:
+    """How long to wait before the restart that follows so many failures in a row; None: give up."""
+    if failures >= MAX_FAILURES:
+        return LONGEST_PAUSE_S if auxiliary else None
+    return float(2 ** (failures - 1))
 
 
-def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
-    """The ports that the parts will listen on."""
-    settings = directory.settings
-    control = _listener(directory, settings, "control_port", "the control plane")
-    web = _listener(directory, settings, "web_port", "the dashboard")
-    swarm = _listener(directory, settings, "swarm_port", "the swarm")
-    return [*([control, web] if SERVICE in parts else []), *([swarm] if KEEPER in parts else [])]
-
-
-def dashboard_url(settings: Settings) -> str:
-    """Where the dashboard answers, as volunteers reach it."""
-    return f"{settings.web_address}/"
-
-
-def serve_run(
-    path: Path, *, service_only: bool = False, keeper_only: bool = False, log_format: LogFormat = LogFormat.TEXT
-) -> None:
-    """Serve a run until a signal asks to stop."""
-    directory = RunDirectory.open(path)
-    require_not_handed_over(directory)
-    settings = directory.settings
-    own_hosts = frozenset({settings.public_host, settings.bind_host, *settings.announce_hosts})
-    style = LogStyle(log_format, directory.config.run.name, own_hosts)
-    log_to_stderr("supervisor", style)
-    tell = say if log_format is LogFormat.TEXT else logger.info
-    check_secrets(directory)
-    parts = chosen_parts(
-        directory.config,
-        service_only=service_only,
-        keeper_only=keeper_only,
-        publishes=bool(settings.publications),
-        has_sinks=bool(settings.sinks.names),
-        has_webhooks=bool(settings.webhooks),
-    )
-    if SINKS in parts:
-        settings.sinks.require_installed()
-    check_ports(listeners(directory, parts))
-    with open_database(directory):
-        pass  # brought up to date before two parts would do it at once
-
-    def announce(part: Part) -> None:
-        if part is SERVICE:
-            tell(f"Join link: {directory.join_link}")
-            tell(f"Dashboard: {dashboard_url(directory.settings)}")
-
-    tell(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
-    with StopRequest() as stop:
-        Supervisor([PartProcess(part, directory.path, style) for part in parts], announce).run(stop)
-    tell("Stopped in order.")
+def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProcess]:
+    """Ask them to stop and wait; returns those that did not."""
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        process.ask_to_stop()
+    while any(not process.has_ended() for process in processes) and time.monotonic() <= deadline:
+        time.sleep(POLL_S)
+    return [process for process in processes if not process.has_ended()]
 
 
 def _listener(directory: RunDirectory, settings: Settings, key: str, purpose: str) -> Listener:
     return Listener(settings.bind_host, getattr(settings, key), purpose, f"`{key}` in {directory.path}/settings.yaml")
+
+
+class StopRequest:
+    """While entered, the first signal only sets `asked`; the next one raises `KeyboardInterrupt`.
+
+    Only the main thread of a process can enter it.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.asked
+
+    def __enter__(self) -> StopRequest:
+        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

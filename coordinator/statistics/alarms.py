@@ -1,9 +1,8 @@
-"""Whether the model still learns: what steps and evaluations say of it, and which alarms follow (pure).
+"""Alarms about a run's training: whether the model still learns, judged from steps and evaluations.
 
-Each alarm names the step with which it began, so that an operator knows from where to go back. Only what belongs to
-the phase in force is looked at: where sequence length or batch change, so does the loss.
-
-The alarms that hold: one row of each kind, written by the keeper, shown by services; the audit log has all.
+Each alarm names the step with which it began, so that an operator knows where to go back to. Only steps of the current
+phase are compared, because the loss changes with sequence length and batch size. The decision (`alarms_of`) is pure.
+The keeper writes the alarms that hold, one row of each kind; services show them, and the audit log keeps all.
 """
 
 from __future__ import annotations
@@ -23,26 +22,17 @@ from coordinator.store.engine import Sessions
 from coordinator.store.notify import Topic, tell
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
-
 DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.keeper.device_watch`'s
-
 SPLIT: DeviceKind = "swarm_split"
-
 STARTING: DeviceKind = "devices_starting"
-
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-
 SMOOTHED = 5  # steps whose losses are averaged before they are compared
-
 UPDATE_RISE = 10.0  # times the median of the steps before: far above what warm-up brings from step to step
-
 UPDATES_KNOWN = 20  # before there is a median to compare with
-
 UPDATES_COMPARED = 100
-
 HELD_STEPS = 20  # so long an alarm about one step holds
-
 LEAST_PATIENCE = 200  # steps before a model must beat a unigram; or its warm-up, where that is longer
+ACTOR = "run:keeper"
 
 
 @dataclass(frozen=True)
@@ -125,9 +115,6 @@ def _learns_nothing(vitals: Vitals, patience_steps: int) -> Alarm | None:
         return None
     detail = f"the loss on held-out text is {loss:.4g}, that of guessing by frequency alone {vitals.unigram:.4g}"
     return Alarm("no_better_than_unigram", step, detail)
-
-
-ACTOR = "run:keeper"
 
 
 @dataclass(frozen=True)

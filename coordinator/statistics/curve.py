@@ -1,12 +1,8 @@
-"""The loss curve for readers without JavaScript, and before the charts have loaded: a small SVG drawn by the server.
+"""The loss curve as a small SVG drawn by the server, for readers without JavaScript and until the charts have loaded.
 
-Inside a page its style is the page's (`dashboards/web/style.css`) and follows light and dark; alone it brings one.
-
-Which points of a long curve to draw, so that its shape stays: largest triangle three buckets (Steinarsson 2013).
-
-Milestones on the server's drawing: their words, and which of them share a mark. Pure.
-
-The script that draws the chart does the same (`dashboards/web/milestone_marks.js`).
+Inside a page it uses the page's style (`dashboards/web/style.css`) and follows light and dark; alone it brings its own.
+A long curve is reduced by largest triangle three buckets (Steinarsson 2013), which keeps its shape. Milestones close to
+each other share a mark, as in the chart's script (`dashboards/web/milestone_marks.js`).
 """
 
 from __future__ import annotations
@@ -22,32 +18,24 @@ from types import MappingProxyType
 
 from coordinator.statistics.milestones import Kind, Milestone
 
-
-def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
-    """The places of at most `most` points, first and last among them; all, where there are no more or `most` < 3.
-
-    Of each bucket of neighbours that point stays which makes the largest triangle with the one kept before it and the
-    mean of the next bucket.
-    """
-    count = len(xs)
-    if count <= most or most < 3:
-        return list(range(count))
-    kept = [0]
-    width = (count - 2) / (most - 2)
-    for bucket in range(most - 2):
-        start, end = 1 + int(bucket * width), 1 + int((bucket + 1) * width)
-        after = min(count, 1 + int((bucket + 2) * width))
-        mean_x, mean_y = sum(xs[end:after]) / (after - end), sum(ys[end:after]) / (after - end)
-        last_x, last_y = xs[kept[-1]], ys[kept[-1]]
-        across, down = last_x - mean_x, mean_y - last_y
-        areas = [
-            abs(across * (y - last_y) - (last_x - x) * down) for x, y in zip(xs[start:end], ys[start:end], strict=True)
-        ]
-        kept.append(start + areas.index(max(areas)))
-    return [*kept, count - 1]
-
-
 Told = tuple[int, str]  # the step, and what was reached there
+Point = tuple[float, float]
+WIDTH, HEIGHT = 720, 280
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
+MAX_POINTS = 400
+TICKS = 5
+
+STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
+    ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
+    ".curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
+    ".milestone,.milestone-name{fill:#17744a}"
+)
+
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
+STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
+APART = 14  # pixels between two milestones, of which closer ones share a mark
+NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -70,48 +58,6 @@ class MilestoneTexts:
         return milestone.step, texts[milestone.kind].format(n=f"{milestone.value:,.15g}")
 
 
-def groups(told: Sequence[Told], least_steps: float) -> list[list[Told]]:
-    """Those at most so many steps after the first of a group are in it; `told` is in the order of steps."""
-    found: list[list[Told]] = []
-    for each in told:
-        if found and each[0] - found[-1][0][0] <= least_steps:
-            found[-1].append(each)
-        else:
-            found.append([each])
-    return found
-
-
-Point = tuple[float, float]
-
-WIDTH, HEIGHT = 720, 280
-
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
-
-MAX_POINTS = 400
-
-TICKS = 5
-
-STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
-    ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
-    ".curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
-    ".milestone,.milestone-name{fill:#17744a}"
-)
-
-STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
-
-STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
-
-APART = 14  # pixels between two milestones, of which closer ones share a mark
-
-NO_PHASES: Mapping[int, str] = MappingProxyType({})
-
-
-def decimate(points: Sequence[Point], most: int) -> list[Point]:
-    """At most `most` points that keep the curve's shape."""
-    return [points[place] for place in kept_places([x for x, _ in points], [y for _, y in points], most)]
-
-
 @dataclass(frozen=True)
 class CurveTexts:
     """The words of the drawing."""
@@ -126,27 +72,6 @@ class CurveTexts:
 
 
 ENGLISH = CurveTexts()
-
-
-@dataclass(frozen=True)
-class _Area:
-    """Where a point of the curve stands in the drawing."""
-
-    low_x: float
-    high_x: float
-    low_y: float
-    high_y: float
-
-    @classmethod
-    def around(cls, points: Sequence[Point]) -> _Area:
-        steps = [x for x, _ in points]
-        return cls(min(steps), max(*steps, min(steps) + 1), *_range([y for _, y in points]))
-
-    def x(self, step: float) -> str:
-        return f"{LEFT + (step - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT):.1f}"
-
-    def y(self, loss: float) -> str:
-        return f"{TOP + (self.high_y - loss) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM):.1f}"
 
 
 def draw_curve(
@@ -179,6 +104,27 @@ def draw_curve(
     names = {"curve": texts.training, "held-out": texts.held_out} if lines else {}
     parts += _legend(names | ({"milestone": f"★ {texts.milestone}"} if reached else {}))
     return _frame(title, "".join(parts), alone)
+
+
+@dataclass(frozen=True)
+class _Area:
+    """Where a point of the curve stands in the drawing."""
+
+    low_x: float
+    high_x: float
+    low_y: float
+    high_y: float
+
+    @classmethod
+    def around(cls, points: Sequence[Point]) -> _Area:
+        steps = [x for x, _ in points]
+        return cls(min(steps), max(*steps, min(steps) + 1), *_range([y for _, y in points]))
+
+    def x(self, step: float) -> str:
+        return f"{LEFT + (step - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT):.1f}"
+
+    def y(self, loss: float) -> str:
+        return f"{TOP + (self.high_y - loss) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM):.1f}"
 
 
 def _axes(area: _Area, texts: CurveTexts) -> Iterator[str]:
@@ -233,3 +179,43 @@ def _frame(title: str, content: str, alone: bool) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="loss-curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
         f"<title>{escape(title)}</title>{style}{content}</svg>"
     )
+
+
+def groups(told: Sequence[Told], least_steps: float) -> list[list[Told]]:
+    """Those at most so many steps after the first of a group are in it; `told` is in the order of steps."""
+    found: list[list[Told]] = []
+    for each in told:
+        if found and each[0] - found[-1][0][0] <= least_steps:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+def decimate(points: Sequence[Point], most: int) -> list[Point]:
+    """At most `most` points that keep the curve's shape."""
+    return [points[place] for place in kept_places([x for x, _ in points], [y for _, y in points], most)]
+
+
+def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
+    """The places of at most `most` points, first and last among them; all, where there are no more or `most` < 3.
+
+    Of each bucket of neighbours that point stays which makes the largest triangle with the one kept before it and the
+    mean of the next bucket.
+    """
+    count = len(xs)
+    if count <= most or most < 3:
+        return list(range(count))
+    kept = [0]
+    width = (count - 2) / (most - 2)
+    for bucket in range(most - 2):
+        start, end = 1 + int(bucket * width), 1 + int((bucket + 1) * width)
+        after = min(count, 1 + int((bucket + 2) * width))
+        mean_x, mean_y = sum(xs[end:after]) / (after - end), sum(ys[end:after]) / (after - end)
+        last_x, last_y = xs[kept[-1]], ys[kept[-1]]
+        across, down = last_x - mean_x, mean_y - last_y
+        areas = [
+            abs(across * (y - last_y) - (last_x - x) * down) for x, y in zip(xs[start:end], ys[start:end], strict=True)
+        ]
+        kept.append(start + areas.index(max(areas)))
+    return [*kept, count - 1]

@@ -1,8 +1,7 @@
-"""The whole history of a run as tables for researchers: read page by page, so that no reader holds the database.
+"""The whole history of a run as tables for researchers, read page by page and written as CSV or Parquet.
 
-Members appear under the names that the public may know; the keeper's own machine is left out.
-
-A run's tables as files: CSV, line by line, and Parquet.
+Each page is read in a transaction of its own, so no reader holds the database. Members appear under their public names;
+the keeper's own machine is left out.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from coordinator.store.engine import Sessions
 from coordinator.store.models import KEEPER_ROLE, Device, Member, Report, Session, Step, Validation
 
 TableName = Literal["steps", "contributions", "sessions", "validations"]
-
 Kind = Literal["whole", "number", "text", "yes or no"]
-
 ROWS_AT_ONCE = 5000
-
 MEMBER = "member"  # the column whose names are made public ones when they are read
+_LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a text begins that a spreadsheet would compute
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,6 @@ def _of_device(query: Select[Any]) -> Select[Any]:
 def _column(name: str, kind: Kind, value: Any, meaning: str) -> Column:
     return Column(name, kind, value, meaning)
 
-
-_LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 
 TABLES: Mapping[TableName, Table] = {
     "steps": Table(
@@ -149,9 +145,6 @@ def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str
     if place is None:
         return rows
     return [(*row[:place], shown.get(row[place], row[place]), *row[place + 1 :]) for row in rows]
-
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a text begins that a spreadsheet would compute
 
 
 def csv_lines(sessions: Sessions, name: TableName) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
-"""What a member's own page tells: what came of every sample, day by day, and which steps they are in.
+"""The figures of a member's own page: samples of each day, losses by cause, and the steps contributed to.
 
-Which parts of the curve somebody contributed to: steps, drawn together into few enough ranges. Pure.
+The steps are joined into ranges, few enough to draw (`step_ranges`).
 """
 
 from __future__ import annotations
@@ -15,35 +15,9 @@ from coordinator.store.engine import Sessions
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
 Range = tuple[int, int]  # the first and the last step, both of them contributed to
-
-
-def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
-    """Consecutive steps as ranges; where these are more than `most`, the narrowest gaps are left out of sight."""
-    ranges: list[Range] = []
-    for step in steps:  # in ascending order; one may come twice
-        if ranges and step <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], max(step, ranges[-1][1]))
-        else:
-            ranges.append((step, step))
-    return _joined(ranges, most)
-
-
-def _joined(ranges: list[Range], most: int) -> list[Range]:
-    if len(ranges) <= most:
-        return ranges
-    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # the widest first
-    begins = sorted([0, *gaps[: most - 1]])
-    return [
-        (ranges[begin][0], ranges[end - 1][1]) for begin, end in zip(begins, [*begins[1:], len(ranges)], strict=True)
-    ]
-
-
 UNCONFIRMED = "unconfirmed"  # claimed, and receipts say otherwise
-
 RETURNED = "returned"  # in steps that a return to a checkpoint has undone
-
 MOST_DAYS = 3660
-
 MOST_RANGES = 400
 
 
@@ -129,3 +103,24 @@ def steps_of(sessions: Sessions, number: int) -> StepsFacts:
         steps = session.scalars(query).all()
     ranges = tuple(step_ranges(steps, MOST_RANGES))
     return StepsFacts(len(steps), steps[0] if steps else None, steps[-1] if steps else None, ranges)
+
+
+def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
+    """Consecutive steps as ranges; where these are more than `most`, the narrowest gaps are left out of sight."""
+    ranges: list[Range] = []
+    for step in steps:  # in ascending order; one may come twice
+        if ranges and step <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(step, ranges[-1][1]))
+        else:
+            ranges.append((step, step))
+    return _joined(ranges, most)
+
+
+def _joined(ranges: list[Range], most: int) -> list[Range]:
+    if len(ranges) <= most:
+        return ranges
+    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # the widest first
+    begins = sorted([0, *gaps[: most - 1]])
+    return [
+        (ranges[begin][0], ranges[end - 1][1]) for begin, end in zip(begins, [*begins[1:], len(ranges)], strict=True)
+    ]

@@ -1,13 +1,8 @@
-"""Everybody who takes part, with their devices and what these gave in a span of days: for bubbles and the leaderboard.
+"""Members, their devices and what they gave in a span of days: leaderboard, timeline of stays, streaks.
 
-A member is known to the public by a number and by the name that it may see (`coordinator.members.names`). A device
-belongs to the kind of hardware that it said it was in its newest stay.
-
-Which class of hardware a device is in, from what it says of itself: so that like is compared with like. Pure.
-
-Who was here when: the sessions of a span of time, for the timeline.
-
-How many days in a row somebody gave something. Pure: days are whole numbers, since 1970-01-01 (UTC).
+The public knows a member by a number and a public name (`coordinator.members.names`). A device's class of hardware
+follows from its own description in its newest stay, so that like is compared with like. Streaks count UTC days since
+1970-01-01.
 """
 
 from __future__ import annotations
@@ -27,103 +22,8 @@ from coordinator.members.names import display_names
 from coordinator.store.engine import Sessions
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Member, Session as Stay
 
-
-class HardwareClass(str, Enum):
-    """The values are part of the public API."""
-
-    TPU = "tpu"
-    LARGE_GPU = "large-gpu"  # what data centres compute with
-    GPU = "gpu"  # all others, those of free notebooks among them
-    APPLE = "apple"
-    CPU = "cpu"
-    UNKNOWN = "unknown"
-
-
 _LARGE = re.compile(r"\b(a100|a800|h100|h200|h800|gh200|b100|b200|gb200|v100|l40s?|a40|a30|a6000|mi[123]\d\d)\b")
-
-_PATTERNS = (
-    (HardwareClass.TPU, re.compile(r"\btpu\b")),
-    (HardwareClass.APPLE, re.compile(r"\b(mps|apple)\b")),
-    (HardwareClass.GPU, re.compile(r"\b(cuda|gpu|nvidia|tesla|rocm)\b")),
-    (HardwareClass.CPU, re.compile(r"\bcpu\b")),
-)
-
-
-def class_of(hardware: str) -> HardwareClass:
-    """The kind of a device that describes itself so, e.g. `cuda:0 (Tesla T4)`."""
-    words = hardware.lower()
-    kind = next((kind for kind, pattern in _PATTERNS if pattern.search(words)), HardwareClass.UNKNOWN)
-    return HardwareClass.LARGE_GPU if kind is HardwareClass.GPU and _LARGE.search(words) else kind
-
-
 MOST_STAYS = 5000
-
-
-@dataclass(frozen=True)
-class StayRow:
-    """One connected stay of a device; times in Unix seconds."""
-
-    member_number: int
-    device_number: int
-    kind: HardwareClass
-    began_at: float
-    ended_at: float  # or when it was last heard of
-    is_online: bool
-
-
-def stays(
-    sessions: Sessions, since: float, until: float, now: float, member_number: int | None = None, most: int = MOST_STAYS
-) -> list[StayRow]:
-    """The newest ones that overlap this span, in the order of their beginnings; the keeper's are left out."""
-    query = (
-        select(Stay, Device.member_id, Device.number)
-        .join(Device, Device.id == Stay.device_id)
-        .where(Device.role != KEEPER_ROLE, Stay.last_seen_at >= since, Stay.started_at <= until)
-        .order_by(Stay.started_at.desc(), Stay.id)
-        .limit(most)
-    )
-    if member_number is not None:
-        query = query.where(Device.member_id == member_number)
-    with sessions() as session:
-        found = [_row(stay, number, device, now) for stay, number, device in session.execute(query)]
-    return found[::-1]
-
-
-def newest_hardware(sessions: Sessions) -> dict[str, str]:
-    """Device's id -> what it said of itself in its newest stay."""
-    newest = select(Stay.device_id, func.max(Stay.last_seen_at).label("at")).group_by(Stay.device_id).subquery()
-    query = select(Stay.device_id, Stay.hardware).join(
-        newest, (Stay.device_id == newest.c.device_id) & (Stay.last_seen_at == newest.c.at)
-    )
-    with sessions() as session:
-        return dict(session.execute(query).all())
-
-
-def _row(stay: Stay, member_number: int, device_number: int, now: float) -> StayRow:
-    is_online = stay.ended_at is None and stay.last_seen_at > now - ONLINE_S
-    ended_at = stay.last_seen_at if stay.ended_at is None else stay.ended_at
-    return StayRow(member_number, device_number, class_of(stay.hardware), stay.started_at, ended_at, is_online)
-
-
-@dataclass(frozen=True)
-class Streaks:
-    """In days."""
-
-    current: int  # up to today, or to yesterday while today has nothing yet
-    longest: int
-    active: int  # all days with something
-
-
-def streaks(days: Iterable[int], today: int) -> Streaks:
-    """What these days, in any order, come to."""
-    given = sorted(set(days))
-    longest = length = 0
-    lengths: dict[int, int] = {}  # the day -> how long the streak is with it
-    for day in given:
-        length = length + 1 if day - 1 in lengths else 1
-        lengths[day] = length
-        longest = max(longest, length)
-    return Streaks(lengths.get(today, lengths.get(today - 1, 0)), longest, len(given))
 
 
 class Window(str, Enum):
@@ -275,3 +175,96 @@ def _facts(device: Device, hardware: str, given: Given, stay: Stay | None, seen_
 def midnight(day: int) -> float:
     """When this UTC day begins, in Unix seconds."""
     return float(day * DAY_S)
+
+
+class HardwareClass(str, Enum):
+    """The values are part of the public API."""
+
+    TPU = "tpu"
+    LARGE_GPU = "large-gpu"  # what data centres compute with
+    GPU = "gpu"  # all others, those of free notebooks among them
+    APPLE = "apple"
+    CPU = "cpu"
+    UNKNOWN = "unknown"
+
+
+_PATTERNS = (
+    (HardwareClass.TPU, re.compile(r"\btpu\b")),
+    (HardwareClass.APPLE, re.compile(r"\b(mps|apple)\b")),
+    (HardwareClass.GPU, re.compile(r"\b(cuda|gpu|nvidia|tesla|rocm)\b")),
+    (HardwareClass.CPU, re.compile(r"\bcpu\b")),
+)
+
+
+def class_of(hardware: str) -> HardwareClass:
+    """The kind of a device that describes itself so, e.g. `cuda:0 (Tesla T4)`."""
+    words = hardware.lower()
+    kind = next((kind for kind, pattern in _PATTERNS if pattern.search(words)), HardwareClass.UNKNOWN)
+    return HardwareClass.LARGE_GPU if kind is HardwareClass.GPU and _LARGE.search(words) else kind
+
+
+@dataclass(frozen=True)
+class StayRow:
+    """One connected stay of a device; times in Unix seconds."""
+
+    member_number: int
+    device_number: int
+    kind: HardwareClass
+    began_at: float
+    ended_at: float  # or when it was last heard of
+    is_online: bool
+
+
+def stays(
+    sessions: Sessions, since: float, until: float, now: float, member_number: int | None = None, most: int = MOST_STAYS
+) -> list[StayRow]:
+    """The newest ones that overlap this span, in the order of their beginnings; the keeper's are left out."""
+    query = (
+        select(Stay, Device.member_id, Device.number)
+        .join(Device, Device.id == Stay.device_id)
+        .where(Device.role != KEEPER_ROLE, Stay.last_seen_at >= since, Stay.started_at <= until)
+        .order_by(Stay.started_at.desc(), Stay.id)
+        .limit(most)
+    )
+    if member_number is not None:
+        query = query.where(Device.member_id == member_number)
+    with sessions() as session:
+        found = [_row(stay, number, device, now) for stay, number, device in session.execute(query)]
+    return found[::-1]
+
+
+def newest_hardware(sessions: Sessions) -> dict[str, str]:
+    """Device's id -> what it said of itself in its newest stay."""
+    newest = select(Stay.device_id, func.max(Stay.last_seen_at).label("at")).group_by(Stay.device_id).subquery()
+    query = select(Stay.device_id, Stay.hardware).join(
+        newest, (Stay.device_id == newest.c.device_id) & (Stay.last_seen_at == newest.c.at)
+    )
+    with sessions() as session:
+        return dict(session.execute(query).all())
+
+
+def _row(stay: Stay, member_number: int, device_number: int, now: float) -> StayRow:
+    is_online = stay.ended_at is None and stay.last_seen_at > now - ONLINE_S
+    ended_at = stay.last_seen_at if stay.ended_at is None else stay.ended_at
+    return StayRow(member_number, device_number, class_of(stay.hardware), stay.started_at, ended_at, is_online)
+
+
+@dataclass(frozen=True)
+class Streaks:
+    """In days."""
+
+    current: int  # up to today, or to yesterday while today has nothing yet
+    longest: int
+    active: int  # all days with something
+
+
+def streaks(days: Iterable[int], today: int) -> Streaks:
+    """What these days, in any order, come to."""
+    given = sorted(set(days))
+    longest = length = 0
+    lengths: dict[int, int] = {}  # the day -> how long the streak is with it
+    for day in given:
+        length = length + 1 if day - 1 in lengths else 1
+        lengths[day] = length
+        longest = max(longest, length)
+    return Streaks(lengths.get(today, lengths.get(today - 1, 0)), longest, len(given))

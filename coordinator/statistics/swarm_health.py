@@ -1,8 +1,6 @@
-"""How well the newest global steps went: what was averaged in, how long that took, which samples were lost to what.
+"""The health of the swarm, for metrics and overview: rounds, peers, suspicions, and how the newest steps went.
 
-What the metrics need beside the run's course: the keeper's rounds and peers, its token, and who is suspected.
-
-The keeper writes its part when it has changed, the service reads all of it with each snapshot.
+The keeper writes its counts when they have changed; the service reads everything with each snapshot.
 """
 
 from __future__ import annotations
@@ -21,47 +19,6 @@ from coordinator.store.service_models import SwarmFigures
 from peer.reporting.metrics import Census, RoundTally
 
 _ROW = 1
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What the store says at a moment."""
-
-    rounds: RoundTally | None = None  # None before the keeper's first word
-    census: Census = ()
-    keeper_token_until: float | None = None  # Unix seconds
-    quarantined: int = 0  # devices
-    suspicions: Mapping[str, int] = field(default_factory=dict)  # words by kind, within the window
-
-
-def write_figures(sessions: Sessions, rounds: RoundTally, census: Census) -> None:
-    """The keeper's counts, in place of its last ones."""
-    with sessions.begin() as session:
-        session.merge(
-            SwarmFigures(
-                id=_ROW,
-                rounds_failed=rounds.failed,
-                rounds_by_duration=json.dumps(rounds.by_duration),
-                rounds_seconds=rounds.seconds,
-                census=json.dumps(census),
-            )
-        )
-
-
-def read_figures(sessions: Sessions, since: float) -> Figures:
-    """All of it; suspicions are those said after `since` (Unix seconds)."""
-    words = select(Suspicion.kind, func.count()).where(Suspicion.at > since).group_by(Suspicion.kind)
-    cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
-    with sessions() as session:
-        row = session.get(SwarmFigures, _ROW)
-        counts = () if row is None else tuple(json.loads(row.rounds_by_duration))
-        return Figures(
-            rounds=None if row is None else RoundTally(row.rounds_failed, counts, row.rounds_seconds),
-            census=() if row is None else tuple((role, direct, n) for role, direct, n in json.loads(row.census)),
-            keeper_token_until=session.scalar(select(func.max(Device.token_until)).where(Device.role == KEEPER_ROLE)),
-            quarantined=session.scalar(cut_off) or 0,
-            suspicions=dict(session.execute(words).all()),
-        )
 
 
 @dataclass(frozen=True)
@@ -86,3 +43,44 @@ def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
         averaging_s=session.scalar(select(func.avg(Report.averaging_s)).where(within, Report.averaging_s > 0)),
         lost_samples={reason: int(samples) for reason, samples in session.execute(lost.group_by(Report.lost_reason))},
     )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the store says at a moment."""
+
+    rounds: RoundTally | None = None  # None before the keeper's first word
+    census: Census = ()
+    keeper_token_until: float | None = None  # Unix seconds
+    quarantined: int = 0  # devices
+    suspicions: Mapping[str, int] = field(default_factory=dict)  # words by kind, within the window
+
+
+def read_figures(sessions: Sessions, since: float) -> Figures:
+    """All of it; suspicions are those said after `since` (Unix seconds)."""
+    words = select(Suspicion.kind, func.count()).where(Suspicion.at > since).group_by(Suspicion.kind)
+    cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
+    with sessions() as session:
+        row = session.get(SwarmFigures, _ROW)
+        counts = () if row is None else tuple(json.loads(row.rounds_by_duration))
+        return Figures(
+            rounds=None if row is None else RoundTally(row.rounds_failed, counts, row.rounds_seconds),
+            census=() if row is None else tuple((role, direct, n) for role, direct, n in json.loads(row.census)),
+            keeper_token_until=session.scalar(select(func.max(Device.token_until)).where(Device.role == KEEPER_ROLE)),
+            quarantined=session.scalar(cut_off) or 0,
+            suspicions=dict(session.execute(words).all()),
+        )
+
+
+def write_figures(sessions: Sessions, rounds: RoundTally, census: Census) -> None:
+    """The keeper's counts, in place of its last ones."""
+    with sessions.begin() as session:
+        session.merge(
+            SwarmFigures(
+                id=_ROW,
+                rounds_failed=rounds.failed,
+                rounds_by_duration=json.dumps(rounds.by_duration),
+                rounds_seconds=rounds.seconds,
+                census=json.dumps(census),
+            )
+        )

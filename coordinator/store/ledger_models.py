@@ -1,8 +1,6 @@
-"""The table of what devices have received from each other.
+"""Tables of the ledger: receipts, daily sums of what each device gave and lost, and the operator's acts of steering.
 
-The tables that add up what each device gave and lost on each day, so that no view has to read every report.
-
-The table of what operators have said of a live run.
+The daily sums save every view from reading all reports.
 """
 
 from __future__ import annotations
@@ -11,6 +9,24 @@ from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, LargeBinar
 from sqlalchemy.orm import Mapped, mapped_column
 
 from coordinator.store.base import Base
+
+
+class Receipt(Base):
+    """One device's signed word on one global step; `coordinator.ledger.receipts` keeps only a few for each step."""
+
+    __tablename__ = "receipts"
+    __table_args__ = (
+        UniqueConstraint("device_id", "era", "step", name="uq_receipts_device_era_step"),
+        Index("ix_receipts_step", "step"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # who signed
+    era: Mapped[int] = mapped_column(Integer)
+    step: Mapped[int] = mapped_column(Integer)
+    samples: Mapped[str] = mapped_column(Text)  # JSON: device's number -> samples; the signed bytes follow from it
+    signature: Mapped[bytes] = mapped_column(LargeBinary(512))
+    received_at: Mapped[float] = mapped_column(Float)
 
 
 class DailyShare(Base):
@@ -67,21 +83,3 @@ class SteeringAct(Base):
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_every: Mapped[int | None] = mapped_column(Integer)
     text: Mapped[str] = mapped_column(Text, default="")
-
-
-class Receipt(Base):
-    """One device's signed word on one global step; `coordinator.ledger.receipts` keeps only a few for each step."""
-
-    __tablename__ = "receipts"
-    __table_args__ = (
-        UniqueConstraint("device_id", "era", "step", name="uq_receipts_device_era_step"),
-        Index("ix_receipts_step", "step"),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # who signed
-    era: Mapped[int] = mapped_column(Integer)
-    step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[str] = mapped_column(Text)  # JSON: device's number -> samples; the signed bytes follow from it
-    signature: Mapped[bytes] = mapped_column(LargeBinary(512))
-    received_at: Mapped[float] = mapped_column(Float)

@@ -1,10 +1,7 @@
-"""The tables: who takes part, what they reported, which steps and checkpoints came of it.
+"""The main tables: members, devices, sessions, reports, steps, checkpoints, and the acts of administration.
 
-Service, keeper and the operator's commands share them and nothing else. All times are UTC, stored as Unix seconds.
-
-The table of what members and the operator want about names, beside what members are called.
-
-The table of what devices have said of each other.
+Service, keeper and the operator's commands share the database and nothing else. All times are UTC, stored as Unix
+seconds. The tables of the neighbouring `..._models` modules are imported here, so that the metadata is complete.
 """
 
 from __future__ import annotations
@@ -45,33 +42,7 @@ from coordinator.store.service_models import (
 )
 
 KEEPER_ROLE = "keeper"
-
 KEEPER = "keeper"
-
-
-class Naming(Base):
-    """Whether the public sees a name at all; without a row, it does."""
-
-    __tablename__ = "namings"
-
-    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True, autoincrement=False)
-    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # as the member wants it
-    hidden_at: Mapped[float | None] = mapped_column(Float)  # by the operator; null: not hidden
-
-
-class Suspicion(Base):
-    """One device's word against another's; see `coordinator.members.quarantine`."""
-
-    __tablename__ = "suspicions"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    at: Mapped[float] = mapped_column(Float, index=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected
-    witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
-    kind: Mapped[str] = mapped_column(String(16))  # see peer.suspicion.SuspicionKind
-    step: Mapped[int] = mapped_column(BigInteger)
-    detail: Mapped[str] = mapped_column(Text)
-
 
 __all__ = [
     "AllowedEvaluator",
@@ -377,3 +348,27 @@ class DeviceLogin(Base):
 
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), index=True)
+
+
+class Naming(Base):
+    """Whether the public sees a name at all; without a row, it does."""
+
+    __tablename__ = "namings"
+
+    member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True, autoincrement=False)
+    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # as the member wants it
+    hidden_at: Mapped[float | None] = mapped_column(Float)  # by the operator; null: not hidden
+
+
+class Suspicion(Base):
+    """One device's word against another's; see `coordinator.members.quarantine`."""
+
+    __tablename__ = "suspicions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(Float, index=True)
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected
+    witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
+    kind: Mapped[str] = mapped_column(String(16))  # see peer.suspicion.SuspicionKind
+    step: Mapped[int] = mapped_column(BigInteger)
+    detail: Mapped[str] = mapped_column(Text)

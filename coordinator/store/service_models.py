@@ -1,10 +1,6 @@
-"""The table of what the keeper counts of its rounds and peers, for the metrics.
+"""Tables of the service: the database's owner, questions, notices, state shared by replicas, the keeper's counts.
 
-Whose database this is.
-
-The tables behind the public page: what visitors ask the model, and which milestones were told where.
-
-What replicas of the service must know of each other's doings, beside the run's own tables; all short-lived.
+Nonces, relay offers and login tries are short-lived: replicas of the service share them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""How fast something may happen: a token bucket.
+"""Limits on callers without an account: a token bucket, requests a minute and open calls for each address.
 
-Who calls without an account: the address behind a connection, how often one address may ask, and how much at once.
-
-An address is all that is known of a stranger. Whoever has an IPv6 network has 2^64 addresses of it, so there the
-network counts.
+An address is all that is known of a stranger. The owner of an IPv6 network has 2^64 addresses, so for IPv6 the /64
+network counts as one caller.
 """
 
 from __future__ import annotations
@@ -14,6 +12,9 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 from auth.errors import RequestError
+
+CAPACITY = 4096  # addresses remembered; the one that has asked least recently is forgotten first
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Pace:
@@ -40,11 +41,6 @@ class Pace:
     def _refill(self, now: float) -> None:
         self._level = min(self._burst, self._level + max(0.0, now - self._at) * self._per_second)
         self._at = now
-
-
-CAPACITY = 4096  # addresses remembered; the one that has asked least recently is forgotten first
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def caller_address(peer: str) -> Address:

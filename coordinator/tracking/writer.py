@@ -1,6 +1,7 @@
-"""Keeps one sink up to date, in a thread of its own: what fails is tried again later, and nobody waits for it.
+"""The writer of one sink, in a thread of its own: a failed write is tried again later, and nothing waits for it.
 
-What a sink can do; see `coordinator.tracking.tensorboard` and its neighbours.
+`Sink` is the protocol that `coordinator.tracking.tensorboard`, `coordinator.tracking.trackio` and
+`coordinator.tracking.wandb` implement.
 """
 
 from __future__ import annotations
@@ -16,37 +17,10 @@ from coordinator.store.engine import Sessions
 from coordinator.tracking.logbook import Logbook
 from coordinator.tracking.points import Point, Position, in_current_era, next_points
 
-
-class Sink(Protocol):
-    """An open sink, used by one thread; whatever it raises has it opened anew later."""
-
-    @property
-    def held(self) -> int | None:
-        """How many rows it holds from before it was opened; None if it cannot tell."""
-
-    def write(self, row: int, point: Point) -> None:
-        """Take a point; rows are numbered from 0."""
-
-    def rewind(self, step: int) -> None:
-        """The run has returned to the checkpoint of this step: what follows takes the place of what was there."""
-
-    def flush(self) -> None:
-        """Return when what was taken would outlive this process."""
-
-    def close(self) -> None:
-        """Say that no more comes."""
-
-
 logger = logging.getLogger(__name__)
 
 POLL_S = 2.0
-
 LONGEST_PAUSE_S = 300.0
-
-
-def pause_s(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
-    return min(LONGEST_PAUSE_S, POLL_S * 2.0 ** min(failures, 10))
 
 
 @dataclass
@@ -112,3 +86,28 @@ class SinkWriter:
         sink.flush()
         self.logbook.settle(ahead[-1])
         return ahead[-1]
+
+
+class Sink(Protocol):
+    """An open sink, used by one thread; whatever it raises has it opened anew later."""
+
+    @property
+    def held(self) -> int | None:
+        """How many rows it holds from before it was opened; None if it cannot tell."""
+
+    def write(self, row: int, point: Point) -> None:
+        """Take a point; rows are numbered from 0."""
+
+    def rewind(self, step: int) -> None:
+        """The run has returned to the checkpoint of this step: what follows takes the place of what was there."""
+
+    def flush(self) -> None:
+        """Return when what was taken would outlive this process."""
+
+    def close(self) -> None:
+        """Say that no more comes."""
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(LONGEST_PAUSE_S, POLL_S * 2.0 ** min(failures, 10))

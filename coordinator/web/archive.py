@@ -1,9 +1,7 @@
-"""A run's dashboard as a folder of plain files, which any web host serves for ever: the same pages, without a service.
+"""An archive of a run's dashboard: the same pages as a folder of plain files, which any web host can serve.
 
-The web application itself is asked, in this process and over no network, for each page and each answer that the pages
-ask for; what it says is written down. Of one moment: the run may go on meanwhile.
-
-What the pages' scripts ask the API for, with the same parameters: what an archive must have an answer to.
+The web application is called in this process, without a network, for each page and for each answer that the pages'
+scripts ask for with the same parameters (`questions`). The archive shows one moment; the run may continue meanwhile.
 """
 
 from __future__ import annotations
@@ -53,34 +51,7 @@ ANSWERS: Sequence[Question] = (
 )
 
 TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # the choices in participants.html
-
-
-def questions(sessions: Sessions, last_step: int, at: float) -> Iterator[Question]:
-    """All of them, of this moment (Unix seconds), to be taken one by one; `last_step`: 0 before the first.
-
-    Members come last, so that whoever an earlier answer names has a page, also who joined while it was written.
-    """
-    yield from ANSWERS
-    yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
-    yield from _timelines(at)
-    yield from _leaderboards()
-    yield from ((f"participants/{person.number}", {}) for person in people(sessions, at))
-
-
-def _timelines(at: float) -> Iterator[Question]:
-    until = math.ceil(at / 60) * 60  # as participants.js has it
-    for days in TIMELINE_DAYS:
-        yield "stays", {"since": max(0, until - days * DAY_S), "until": until}
-
-
-def _leaderboards() -> Iterator[Question]:
-    yield "participants", {}
-    for window, kind in product(Window, (None, *HardwareClass)):
-        yield "participants", {"window": window.value} | ({} if kind is None else {"kind": kind.value})
-
-
 MANIFEST = "archive.json"
-
 FORMAT_VERSION = 1
 
 FILES = (
@@ -242,3 +213,27 @@ def _replace(target: Path, new: Path) -> None:
     target.rename(gone)
     new.rename(target)
     shutil.rmtree(gone)
+
+
+def questions(sessions: Sessions, last_step: int, at: float) -> Iterator[Question]:
+    """All of them, of this moment (Unix seconds), to be taken one by one; `last_step`: 0 before the first.
+
+    Members come last, so that whoever an earlier answer names has a page, also who joined while it was written.
+    """
+    yield from ANSWERS
+    yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
+    yield from _timelines(at)
+    yield from _leaderboards()
+    yield from ((f"participants/{person.number}", {}) for person in people(sessions, at))
+
+
+def _timelines(at: float) -> Iterator[Question]:
+    until = math.ceil(at / 60) * 60  # as participants.js has it
+    for days in TIMELINE_DAYS:
+        yield "stays", {"since": max(0, until - days * DAY_S), "until": until}
+
+
+def _leaderboards() -> Iterator[Question]:
+    yield "participants", {}
+    for window, kind in product(Window, (None, *HardwareClass)):
+        yield "participants", {"window": window.value} | ({} if kind is None else {"kind": kind.value})

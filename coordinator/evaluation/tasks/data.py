@@ -1,6 +1,7 @@
-"""A task's examples, read from wherever its configuration says, in the form of its kind.
+"""The examples of a task, read from a file, the web or the Hugging Face Hub in the form of the task's kind.
 
-A task's files: on this machine or the web, plain or gzip, and what their digest says they are.
+Files may be plain or gzip. One from the web must have the digest that the run file gives, and is downloaded once.
+`coordinator.evaluation.tasks.examples` parses the formats.
 """
 
 from __future__ import annotations
@@ -23,69 +24,8 @@ from coordinator.evaluation.tasks.examples import classified, read_conll, read_p
 from peer.config.evaluation import HUB, Columns, Examples, Task, is_web
 
 TIMEOUT_S = 60.0
-
 MAX_FILE_BYTES = 512 * 2**20
-
-
-def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = False) -> str:
-    """The file's text, unpacked; a path is relative to `base`, a web address is fetched once into `cache`.
-
-    `confined`: somebody else wrote the path, so it may not leave `base`. Raises `ConfigError` for a file that is
-    missing, not what its digest says, or no UTF-8 text.
-    """
-    inside = (base / examples.path).resolve().is_relative_to(base.resolve())
-    if confined and not is_web(examples.path) and not inside:
-        raise ConfigError(f"{examples.path} is outside of {base}: a task from elsewhere may only name files within it.")
-    raw = _fetched(examples, cache) if is_web(examples.path) else _read(base / examples.path)
-    if examples.sha256 is not None and hashlib.sha256(raw).hexdigest() != examples.sha256:
-        raise ConfigError(f"{examples.path} is not the file that `sha256` ({examples.sha256[:12]}...) names.")
-    try:
-        content = _unpacked(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{examples.path} is damaged: it cannot be unpacked ({error}).") from error
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{examples.path}, line {line} is not UTF-8 text: convert the file.") from error
-
-
-def _unpacked(raw: bytes) -> bytes:
-    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise EOFError(f"it has more than {MAX_FILE_BYTES // 2**20} MiB")
-    return content
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} has more than {MAX_FILE_BYTES // 2**20} MiB: take a part of it.")
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"Cannot read the examples in {path}: {error.strerror}.") from error
-
-
-def _fetched(examples: Examples, cache: Path) -> bytes:
-    """The file at a web address, which has a digest; kept by that."""
-    assert examples.sha256 is not None  # `Examples` sees to it
-    kept = cache / examples.sha256
-    if kept.is_file():
-        return _read(kept)
-    try:
-        with urllib.request.urlopen(examples.path, timeout=TIMEOUT_S) as answer:  # noqa: S310  # http or https
-            raw: bytes = answer.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UnreachableError(f"{examples.path} cannot be fetched ({error}).") from error
-    if hashlib.sha256(raw).hexdigest() == examples.sha256:
-        make_private_directory(cache)
-        write_private(kept, raw)
-    return raw
-
-
 TEXT_COLUMN = "text"
-
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -112,6 +52,38 @@ def train_examples(task: Task, place: Place) -> list[Any]:
 def dev_examples(task: Task, place: Place) -> list[Any] | None:
     """Those by which it is decided when to stop, where they are given."""
     return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
+
+
+def check_readable(tasks: Sequence[Task], place: Place) -> None:
+    """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
+    for task in tasks:
+        judged_examples(task, place)
+        if task.is_trained:
+            train_examples(task, place)
+            dev_examples(task, place)
+
+
+def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = False) -> str:
+    """The file's text, unpacked; a path is relative to `base`, a web address is fetched once into `cache`.
+
+    `confined`: somebody else wrote the path, so it may not leave `base`. Raises `ConfigError` for a file that is
+    missing, not what its digest says, or no UTF-8 text.
+    """
+    inside = (base / examples.path).resolve().is_relative_to(base.resolve())
+    if confined and not is_web(examples.path) and not inside:
+        raise ConfigError(f"{examples.path} is outside of {base}: a task from elsewhere may only name files within it.")
+    raw = _fetched(examples, cache) if is_web(examples.path) else _read(base / examples.path)
+    if examples.sha256 is not None and hashlib.sha256(raw).hexdigest() != examples.sha256:
+        raise ConfigError(f"{examples.path} is not the file that `sha256` ({examples.sha256[:12]}...) names.")
+    try:
+        content = _unpacked(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{examples.path} is damaged: it cannot be unpacked ({error}).") from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{examples.path}, line {line} is not UTF-8 text: convert the file.") from error
 
 
 def _read_split(task: Task, where: Examples, split: str, limit: int | None, place: Place) -> list[Any]:
@@ -169,10 +141,35 @@ _OF_FILES: dict[str, Callable[[str, str, Columns], list[Any]]] = {
 }
 
 
-def check_readable(tasks: Sequence[Task], place: Place) -> None:
-    """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
-    for task in tasks:
-        judged_examples(task, place)
-        if task.is_trained:
-            train_examples(task, place)
-            dev_examples(task, place)
+def _unpacked(raw: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise EOFError(f"it has more than {MAX_FILE_BYTES // 2**20} MiB")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path} has more than {MAX_FILE_BYTES // 2**20} MiB: take a part of it.")
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"Cannot read the examples in {path}: {error.strerror}.") from error
+
+
+def _fetched(examples: Examples, cache: Path) -> bytes:
+    """The file at a web address, which has a digest; kept by that."""
+    assert examples.sha256 is not None  # `Examples` sees to it
+    kept = cache / examples.sha256
+    if kept.is_file():
+        return _read(kept)
+    try:
+        with urllib.request.urlopen(examples.path, timeout=TIMEOUT_S) as answer:  # noqa: S310  # http or https
+            raw: bytes = answer.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"{examples.path} cannot be fetched ({error}).") from error
+    if hashlib.sha256(raw).hexdigest() == examples.sha256:
+        make_private_directory(cache)
+        write_private(kept, raw)
+    return raw

@@ -1,15 +1,11 @@
-"""Examples of each kind of task, and the formats they are read from: tables, SQuAD's JSON, plain texts, templates.
+"""Examples of each kind of task, and their formats: CoNLL, tables, SQuAD, texts, templates, datasets of the Hub.
 
-What a file says is checked here, by its line or its place; no library reads it unchecked.
+All content is checked here; an error names the line, the row or the question.
 
-CoNLL files: a word a line with its tags in further columns, an empty line after each sentence.
-
-Tolerant of what such files have in earnest: any line ends, a byte order mark, tabs or spaces between columns, columns
-left empty, several empty lines, `-DOCSTART-` lines and CoNLL-U's comments. A line with a tab and nothing on one of its
-sides, a tag without a word or a word without a tag, is passed over with a warning. What else cannot be read is an
-error that names the line. A sentence of thousands of words is told, and taken as it is.
-
-Examples from Hugging Face datasets: words and tags, texts and labels, questions and contexts, by column names.
+CoNLL files have a word on each line, its tags in further columns, and an empty line after each sentence. The parser
+accepts any line ends, a byte order mark, tabs or spaces between columns, empty columns, several empty lines,
+`-DOCSTART-` lines and CoNLL-U's comments. A line with a tab and only a word or only a tag is skipped with a warning. A
+sentence of more than 1000 words is read, with a warning. Anything else is an error.
 """
 
 from __future__ import annotations
@@ -31,8 +27,11 @@ from peer.config.evaluation import HUB, Column, Columns, Examples
 logger = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
-
 MANY_WORDS = 1000  # more than any sentence has
+MASK, GROUP = "[MASK]", "{group}"
+MAX_CELL_CHARS = 10_000_000
+Row = Mapping[str, Any]
+WORDS, TAGS = "tokens", "ner_tags"
 
 
 @dataclass(frozen=True)
@@ -41,74 +40,6 @@ class Tagged:
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-
-
-def read_conll(text: str, origin: str, word_column: int = 0, tag_column: int = -1) -> list[Tagged]:
-    """All sentences that have a word; raises `ConfigError` naming the line."""
-    sentences: list[Tagged] = []
-    words: list[tuple[str, str]] = []
-    columns = 0
-    halves: list[int] = []
-    for number, cells in _rows(text):
-        if cells is None:
-            halves.append(number)
-            continue
-        if not cells:
-            sentences += _closed(words)
-            words = []
-            continue
-        columns = columns or len(cells)
-        _check_columns(cells, columns, (word_column, tag_column), f"{origin}, line {number}")
-        words.append((cells[word_column], cells[tag_column]))
-    sentences += _closed(words)
-    if halves:
-        logger.warning("%s: %d lines lack a word or its tag, the first is %d", origin, len(halves), halves[0])
-    if not sentences:
-        raise ConfigError(f"{origin} holds no sentence: it must have a word and its tag on each line.")
-    longest = max(len(sentence.words) for sentence in sentences)
-    if longest > MANY_WORDS:
-        logger.warning("%s: a sentence has %d words: has the file lost the empty lines between them?", origin, longest)
-    return sentences
-
-
-def _rows(text: str) -> Iterator[tuple[int, list[str] | None]]:
-    """Each line's number from 1 and its cells; an empty list ends a sentence, None is half a line.
-
-    Only what ends a line in a file does so here: words may hold other Unicode separators.
-    """
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for number, line in enumerate(lines, 1):
-        if line.startswith("# ") and " = " in line and "\t" not in line:
-            continue
-        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
-        given = [cell for cell in cells if cell]
-        if len(given) == 1 and len(cells) > 1:
-            yield number, None
-            continue
-        cells = given
-        yield number, [] if cells[:1] == [DOCUMENT_START] else cells
-
-
-def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:
-    shown = " | ".join(cells)
-    if len(cells) < 2:
-        raise ConfigError(f"{where} has one column ({shown!r:.80}): a word and its tag are needed.")
-    if len(cells) != expected:
-        raise ConfigError(f"{where} has {len(cells)} columns ({shown!r:.80}), and the lines before have {expected}.")
-    for column in used:
-        if not -expected <= column < expected:
-            raise ConfigError(f"{where} has {expected} columns: there is no column {column} (they count from 0).")
-
-
-def _closed(words: list[tuple[str, str]]) -> list[Tagged]:
-    return [Tagged(tuple(word for word, _ in words), tuple(tag for _, tag in words))] if words else []
-
-
-MASK, GROUP = "[MASK]", "{group}"
-
-MAX_CELL_CHARS = 10_000_000
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -145,6 +76,34 @@ class Probe(BaseModel):
     def filled(self) -> list[str]:
         """The sentences, one for each group, their mask as it stands in the template."""
         return [self.template.replace(GROUP, group) for group in self.groups]
+
+
+def read_conll(text: str, origin: str, word_column: int = 0, tag_column: int = -1) -> list[Tagged]:
+    """All sentences that have a word; raises `ConfigError` naming the line."""
+    sentences: list[Tagged] = []
+    words: list[tuple[str, str]] = []
+    columns = 0
+    halves: list[int] = []
+    for number, cells in _rows(text):
+        if cells is None:
+            halves.append(number)
+            continue
+        if not cells:
+            sentences += _closed(words)
+            words = []
+            continue
+        columns = columns or len(cells)
+        _check_columns(cells, columns, (word_column, tag_column), f"{origin}, line {number}")
+        words.append((cells[word_column], cells[tag_column]))
+    sentences += _closed(words)
+    if halves:
+        logger.warning("%s: %d lines lack a word or its tag, the first is %d", origin, len(halves), halves[0])
+    if not sentences:
+        raise ConfigError(f"{origin} holds no sentence: it must have a word and its tag on each line.")
+    longest = max(len(sentence.words) for sentence in sentences)
+    if longest > MANY_WORDS:
+        logger.warning("%s: a sentence has %d words: has the file lost the empty lines between them?", origin, longest)
+    return sentences
 
 
 def read_rows(text: str, origin: str) -> list[tuple[str, Row]]:
@@ -217,57 +176,6 @@ def read_probes(text: str, origin: str) -> list[Probe]:
     return probes
 
 
-def _json_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{origin}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{where} is not JSON ({error!s:.100}).") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{where} is no JSON object.")
-        yield where, row
-
-
-def _table_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
-    heading = text.partition("\n")[0]
-    csv.field_size_limit(MAX_CELL_CHARS)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if "\t" in heading else ",", strict=True)
-    try:
-        for row in reader:
-            yield f"{origin}, line {reader.line_num}", row
-    except csv.Error as error:
-        raise ConfigError(f"{origin}, line {reader.line_num} is not CSV ({error}).") from error
-
-
-def _text(row: Row, column: Column, where: str) -> str:
-    value = row.get(str(column))
-    if not isinstance(value, str | int) or value == "":
-        known = ", ".join(str(name) for name in list(row)[:10])
-        raise ConfigError(f"{where} has no `{column}` (its columns: {known:.200}): name the right one in `columns`.")
-    return str(value)
-
-
-def _question(question: Any, context: Any, origin: str) -> Question:
-    answers = question.get("answers", [])
-    found = Question(
-        id=str(question["id"]),
-        question=str(question["question"]),
-        context=str(context),
-        answers=tuple(str(answer["text"]) for answer in answers),
-        starts=tuple(int(answer["answer_start"]) for answer in answers),
-    )
-    for answer, start in zip(found.answers, found.starts, strict=True):
-        if found.context[start : start + len(answer)] != answer:
-            raise ConfigError(f"{origin}: question {found.id}: its answer {answer!r:.60} is not at character {start}.")
-    return found
-
-
-WORDS, TAGS = "tokens", "ner_tags"
-
-
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[str, Row]]:
     """The rows, numbers of classes replaced by their names, each with where it stands; raises `ConfigError`."""
     import datasets
@@ -313,6 +221,87 @@ def questions(rows: Sequence[tuple[str, Row]]) -> list[Question]:
             found.append(Question(str(row.get("id", where)), str(row["question"]), str(row["context"]), texts, starts))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{where} is not in SQuAD's form ({error!r:.80}).") from error
+    return found
+
+
+def _rows(text: str) -> Iterator[tuple[int, list[str] | None]]:
+    """Each line's number from 1 and its cells; an empty list ends a sentence, None is half a line.
+
+    Only what ends a line in a file does so here: words may hold other Unicode separators.
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.startswith("# ") and " = " in line and "\t" not in line:
+            continue
+        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+        given = [cell for cell in cells if cell]
+        if len(given) == 1 and len(cells) > 1:
+            yield number, None
+            continue
+        cells = given
+        yield number, [] if cells[:1] == [DOCUMENT_START] else cells
+
+
+def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:
+    shown = " | ".join(cells)
+    if len(cells) < 2:
+        raise ConfigError(f"{where} has one column ({shown!r:.80}): a word and its tag are needed.")
+    if len(cells) != expected:
+        raise ConfigError(f"{where} has {len(cells)} columns ({shown!r:.80}), and the lines before have {expected}.")
+    for column in used:
+        if not -expected <= column < expected:
+            raise ConfigError(f"{where} has {expected} columns: there is no column {column} (they count from 0).")
+
+
+def _closed(words: list[tuple[str, str]]) -> list[Tagged]:
+    return [Tagged(tuple(word for word, _ in words), tuple(tag for _, tag in words))] if words else []
+
+
+def _json_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{origin}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where} is not JSON ({error!s:.100}).") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where} is no JSON object.")
+        yield where, row
+
+
+def _table_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
+    heading = text.partition("\n")[0]
+    csv.field_size_limit(MAX_CELL_CHARS)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if "\t" in heading else ",", strict=True)
+    try:
+        for row in reader:
+            yield f"{origin}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise ConfigError(f"{origin}, line {reader.line_num} is not CSV ({error}).") from error
+
+
+def _text(row: Row, column: Column, where: str) -> str:
+    value = row.get(str(column))
+    if not isinstance(value, str | int) or value == "":
+        known = ", ".join(str(name) for name in list(row)[:10])
+        raise ConfigError(f"{where} has no `{column}` (its columns: {known:.200}): name the right one in `columns`.")
+    return str(value)
+
+
+def _question(question: Any, context: Any, origin: str) -> Question:
+    answers = question.get("answers", [])
+    found = Question(
+        id=str(question["id"]),
+        question=str(question["question"]),
+        context=str(context),
+        answers=tuple(str(answer["text"]) for answer in answers),
+        starts=tuple(int(answer["answer_start"]) for answer in answers),
+    )
+    for answer, start in zip(found.answers, found.starts, strict=True):
+        if found.context[start : start + len(answer)] != answer:
+            raise ConfigError(f"{origin}: question {found.id}: its answer {answer!r:.60} is not at character {start}.")
     return found
 
 

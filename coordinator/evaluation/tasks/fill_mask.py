@@ -1,12 +1,11 @@
-"""Held-out text and masks: how likely each token is, given all others, and whether the model would have guessed it.
+"""Scores of masked language models without fine-tuning: pseudo-perplexity on held-out text, and bias probes.
 
-The pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659): each token of a text is masked alone, and its negative
-log-likelihood taken; the exponential of the mean. Comparable only between models with the same tokenizer.
+Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659): each token of a text is masked alone, and its negative
+log-likelihood taken; the result is the exponential of the mean. Only models with the same tokenizer can be compared.
 
-Bias probes: the same sentence for each of several groups, and what the model fills its mask with, side by side.
-
-The distance of two groups is half the summed difference of their masks' probabilities over the whole vocabulary (total
-variation): 0 if the group makes no difference, 1 if nothing is common. Of more than two, the largest.
+A bias probe is one sentence for each of several groups. The distance of two groups is half the summed difference of the
+probabilities at the mask over the whole vocabulary (total variation): 0 if the group makes no difference, 1 if the
+distributions have nothing in common. With more than two groups, the largest distance counts.
 """
 
 from __future__ import annotations
@@ -30,15 +29,6 @@ from peer.config.evaluation import Task
 MOST_LIKELY = 700.0  # nats: beyond it the exponential is no number
 
 
-@dataclass(frozen=True)
-class Masked:
-    """A text with one token masked."""
-
-    input_ids: tuple[int, ...]
-    place: int
-    token: int
-
-
 def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> tuple[Scores, int]:
     """Pseudo-perplexity and accuracy over all tokens of the texts, and how many these are."""
     tokenizer = pretrained.tokenizer()
@@ -58,37 +48,6 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> tup
         "loss": mean,
         "accuracy": hits / max(1, count),
     }, count
-
-
-def masked(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], mask: int, length: int) -> Iterator[Masked]:
-    """Each token of each text masked alone; what goes beyond the length is left out."""
-    frame = frame_of(tokenizer)
-    for text in texts:
-        tokens = tokenizer(text, add_special_tokens=False)["input_ids"][: frame.room(length)]
-        ids, before = frame.around(tokens), len(frame.before)
-        for place in range(before, before + len(tokens)):
-            yield Masked((*ids[:place], mask, *ids[place + 1 :]), place, ids[place])
-
-
-def logits_at_masks(model: PreTrainedModel, batch: Sequence[Masked], pad: int) -> torch.Tensor:
-    """Scores (batch, vocabulary) of what stands at each mask."""
-    tensors = padded([{"input_ids": each.input_ids} for each in batch], pad)
-    with torch.no_grad():
-        logits = model(**tensors).logits
-    places = torch.tensor([each.place for each in batch])
-    found: torch.Tensor = logits[torch.arange(len(batch)), places].float()
-    return found
-
-
-def _batches(items: Iterator[Masked], size: int) -> Iterator[list[Masked]]:
-    held: list[Masked] = []
-    for item in items:
-        held.append(item)
-        if len(held) == size:
-            yield held
-            held = []
-    if held:
-        yield held
 
 
 def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) -> tuple[Scores, tuple[ProbeResult, ...]]:
@@ -120,6 +79,46 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
         )
     mean = sum(result.distance for result in results) / max(1, len(results))
     return {"distance": mean}, tuple(results)
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A text with one token masked."""
+
+    input_ids: tuple[int, ...]
+    place: int
+    token: int
+
+
+def masked(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], mask: int, length: int) -> Iterator[Masked]:
+    """Each token of each text masked alone; what goes beyond the length is left out."""
+    frame = frame_of(tokenizer)
+    for text in texts:
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"][: frame.room(length)]
+        ids, before = frame.around(tokens), len(frame.before)
+        for place in range(before, before + len(tokens)):
+            yield Masked((*ids[:place], mask, *ids[place + 1 :]), place, ids[place])
+
+
+def logits_at_masks(model: PreTrainedModel, batch: Sequence[Masked], pad: int) -> torch.Tensor:
+    """Scores (batch, vocabulary) of what stands at each mask."""
+    tensors = padded([{"input_ids": each.input_ids} for each in batch], pad)
+    with torch.no_grad():
+        logits = model(**tensors).logits
+    places = torch.tensor([each.place for each in batch])
+    found: torch.Tensor = logits[torch.arange(len(batch)), places].float()
+    return found
+
+
+def _batches(items: Iterator[Masked], size: int) -> Iterator[list[Masked]]:
+    held: list[Masked] = []
+    for item in items:
+        held.append(item)
+        if len(held) == size:
+            yield held
+            held = []
+    if held:
+        yield held
 
 
 def _likeliest(tokenizer: object, shares: torch.Tensor, count: int) -> tuple[Filling, ...]:

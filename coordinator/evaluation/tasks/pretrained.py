@@ -1,13 +1,9 @@
-"""Tokenizer and model of a checkpoint, whatever its folder is called: by what lies in it alone.
+"""Tokenizer and model of a checkpoint, and the shapes of its input: special tokens, padding, windows of words.
 
-A checkpoint is a folder that plain transformers loads, or a model's name on the hub; weights are safetensors only.
+A checkpoint is a folder that plain transformers loads, or a model's name on the Hub; weights are safetensors only.
 
-Encoded examples as tensors: padded to the longest of a batch, with the mask that says so.
-
-Sentences of words as pieces of tokens, no longer than the model takes, without losing a word.
-
-A word's first token carries its tag. A sentence that is too long becomes several windows, cut between words; so every
-word of a test set is judged, whatever the tokenizer makes of it.
+Tagging needs windows: a word's first token carries its tag, and a sentence that is too long becomes several windows,
+cut between words. So every word of a test set is judged, whichever tokenizer the model has.
 """
 
 from __future__ import annotations
@@ -26,114 +22,8 @@ from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import MANIFEST, verify
 
 IGNORED = -100
-
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
-
-
-def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """What fills short samples; a tokenizer that knows no such token lends its last word for it, under the mask."""
-    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
-        found = getattr(tokenizer, name, None)
-        if isinstance(found, int):
-            return found
-    return 0
-
-
-def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The mask's id; raises `ConfigError` where there is none, as of models that only see what came before."""
-    found = getattr(tokenizer, "mask_token_id", None)
-    if not isinstance(found, int):
-        raise ConfigError("The checkpoint's tokenizer has no mask: fill-mask and bias tasks are for masked models.")
-    return found
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The special tokens that a tokenizer puts before and after a text."""
-
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-
-    def around(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens between them."""
-        return [*self.before, *tokens, *self.after]
-
-    def room(self, length: int) -> int:
-        """How many tokens fit between them."""
-        return max(1, length - len(self.before) - len(self.after))
-
-
-def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
-    """As it frames a short text."""
-    found = tokenizer("a", return_special_tokens_mask=True)
-    ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
-    if 0 not in special:  # nothing is left of that text
-        return Frame(tuple(ids[:1]), tuple(ids[1:]))
-    first, last = special.index(0), len(special) - special[::-1].index(0)
-    return Frame(tuple(ids[:first]), tuple(ids[last:]))
-
-
-def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch.Tensor]:
-    """Tensors (batch, longest) of lists, and (batch,) of single numbers; `attention_mask` is made."""
-    batch: dict[str, torch.Tensor] = {}
-    length = max(len(example["input_ids"]) for example in examples)
-    for name in examples[0]:
-        values = [example[name] for example in examples]
-        if isinstance(values[0], int):
-            batch[name] = torch.tensor(values)
-            continue
-        fill = PADDING.get(name, pad)
-        batch[name] = torch.tensor([[*value, *[fill] * (length - len(value))] for value in values])
-    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-    batch["attention_mask"] = (torch.arange(length)[None, :] < lengths[:, None]).long()
-    return batch
-
-
 Tokenize = Callable[[str], Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Window:
-    """Some words of a sentence."""
-
-    sentence: int
-    words: tuple[int, ...]  # their numbers within the sentence
-    firsts: tuple[int, ...]  # where each word's first token is within `tokens`
-    tokens: tuple[int, ...]  # without special ones
-
-
-def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> list[Window]:
-    """All windows of at most `room` tokens; words that have no token are in none, longer words are cut off."""
-    memory: dict[str, tuple[int, ...]] = {}
-    windows = []
-    for number, words in enumerate(sentences):
-        held: list[tuple[int, tuple[int, ...]]] = []
-        length = 0
-        for place, word in enumerate(words):
-            pieces = memory.get(word)
-            if pieces is None:
-                pieces = memory[word] = tuple(tokenize(word))[:room]
-            if not pieces:
-                continue
-            if length + len(pieces) > room:
-                windows.append(_window(number, held))
-                held, length = [], 0
-            held.append((place, pieces))
-            length += len(pieces)
-        if held:
-            windows.append(_window(number, held))
-    return windows
-
-
-def _window(sentence: int, held: Sequence[tuple[int, tuple[int, ...]]]) -> Window:
-    tokens: list[int] = []
-    firsts = []
-    for _, pieces in held:
-        firsts.append(len(tokens))
-        tokens += pieces
-    return Window(sentence, tuple(place for place, _ in held), tuple(firsts), tuple(tokens))
-
-
 INITIAL_SEED = 2**32 - 17  # of a random start's body: the same for each seed of fine-tuning, as a checkpoint's is
 
 
@@ -202,3 +92,104 @@ def _complaint(source: str, what: str, error: Exception) -> str:
     reason = " ".join(str(error).split()).rstrip(".")
     remedy = "name a checkpoint's folder or a model of the hub"
     return f"{source} cannot be loaded by transformers ({what}: {reason:.200}): {remedy}."
+
+
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """What fills short samples; a tokenizer that knows no such token lends its last word for it, under the mask."""
+    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
+        found = getattr(tokenizer, name, None)
+        if isinstance(found, int):
+            return found
+    return 0
+
+
+def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The mask's id; raises `ConfigError` where there is none, as of models that only see what came before."""
+    found = getattr(tokenizer, "mask_token_id", None)
+    if not isinstance(found, int):
+        raise ConfigError("The checkpoint's tokenizer has no mask: fill-mask and bias tasks are for masked models.")
+    return found
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens that a tokenizer puts before and after a text."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def around(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens between them."""
+        return [*self.before, *tokens, *self.after]
+
+    def room(self, length: int) -> int:
+        """How many tokens fit between them."""
+        return max(1, length - len(self.before) - len(self.after))
+
+
+def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
+    """As it frames a short text."""
+    found = tokenizer("a", return_special_tokens_mask=True)
+    ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
+    if 0 not in special:  # nothing is left of that text
+        return Frame(tuple(ids[:1]), tuple(ids[1:]))
+    first, last = special.index(0), len(special) - special[::-1].index(0)
+    return Frame(tuple(ids[:first]), tuple(ids[last:]))
+
+
+def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+    """Tensors (batch, longest) of lists, and (batch,) of single numbers; `attention_mask` is made."""
+    batch: dict[str, torch.Tensor] = {}
+    length = max(len(example["input_ids"]) for example in examples)
+    for name in examples[0]:
+        values = [example[name] for example in examples]
+        if isinstance(values[0], int):
+            batch[name] = torch.tensor(values)
+            continue
+        fill = PADDING.get(name, pad)
+        batch[name] = torch.tensor([[*value, *[fill] * (length - len(value))] for value in values])
+    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+    batch["attention_mask"] = (torch.arange(length)[None, :] < lengths[:, None]).long()
+    return batch
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some words of a sentence."""
+
+    sentence: int
+    words: tuple[int, ...]  # their numbers within the sentence
+    firsts: tuple[int, ...]  # where each word's first token is within `tokens`
+    tokens: tuple[int, ...]  # without special ones
+
+
+def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> list[Window]:
+    """All windows of at most `room` tokens; words that have no token are in none, longer words are cut off."""
+    memory: dict[str, tuple[int, ...]] = {}
+    windows = []
+    for number, words in enumerate(sentences):
+        held: list[tuple[int, tuple[int, ...]]] = []
+        length = 0
+        for place, word in enumerate(words):
+            pieces = memory.get(word)
+            if pieces is None:
+                pieces = memory[word] = tuple(tokenize(word))[:room]
+            if not pieces:
+                continue
+            if length + len(pieces) > room:
+                windows.append(_window(number, held))
+                held, length = [], 0
+            held.append((place, pieces))
+            length += len(pieces)
+        if held:
+            windows.append(_window(number, held))
+    return windows
+
+
+def _window(sentence: int, held: Sequence[tuple[int, tuple[int, ...]]]) -> Window:
+    tokens: list[int] = []
+    firsts = []
+    for _, pieces in held:
+        firsts.append(len(tokens))
+        tokens += pieces
+    return Window(sentence, tuple(place for place, _ in held), tuple(firsts), tuple(tokens))

@@ -1,6 +1,6 @@
-"""The administrators' page of checkpoints: which there are, and going back to one of them.
+"""The administrators' pages about the run: its checkpoints and the return to one of them, and steering of the live run.
 
-The administrators' page that steers the live run, and the same acts as JSON.
+The acts of steering are available as JSON, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,35 @@ from coordinator.web.admin.api import own_request
 from coordinator.web.admin.members import Form, Who, administration, draw
 from coordinator.web.state.live import LiveSnapshot
 
+router = APIRouter(prefix="/admin", include_in_schema=False)
+
 steering_router = APIRouter(tags=["administration"])
 
 SHOWN_ANNOUNCEMENTS = 20
-
 Count = Annotated[int, Field(ge=0, le=2**40)]
+SUSPECT = "suspect-"  # a field for each device that is to be cut off, followed by its id
+Step = Annotated[int, Query(ge=0, le=2**40)]
+
+
+@router.get("/checkpoints")
+async def checkpoints(request: Request, login: Who, step: Step | None = None) -> Response:
+    """All checkpoints; with a step, who has contributed since, and the form to go back to it."""
+    return await _checkpoints(request, login, step)
+
+
+@router.post("/rewind")
+async def rewind(request: Request, login: Who, form: Form) -> Response:
+    """Undo all steps after a checkpoint's, which must be typed again."""
+    step = form.get("step", "")
+    suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
+    try:
+        if not step.isdecimal() or step != form.get("confirmation"):
+            raise ConfigError("To go back to a checkpoint, type its step again.")
+        run, state = administration(request, login), request.app.state
+        await asyncio.to_thread(run.rewind, state.checkpoints_dir, state.services.ledger, int(step), suspects)
+    except ConfigError as error:
+        return await _checkpoints(request, login, None, 400, error=str(error))
+    return RedirectResponse("/admin/checkpoints", 303)
 
 
 class SteeringRequest(BaseModel):
@@ -84,45 +108,6 @@ async def steer_by_api(request: Request, login: Who, body: SteeringRequest) -> d
     return {"done": await _steer(request, login, body.take)}
 
 
-async def _steer(request: Request, login: Login, act: Callable[[Steersman], str]) -> str:
-    return await asyncio.to_thread(administration(request, login).steer, request.app.state.config, act)
-
-
-async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
-    sessions = request.app.state.sessions
-    helm, said = await asyncio.to_thread(lambda: (read_helm(sessions), announcements(sessions)))
-    newest = said[::-1][:SHOWN_ANNOUNCEMENTS]
-    return draw(request, "steering.html", login, status, helm=helm, announcements=newest, **values)
-
-
-router = APIRouter(prefix="/admin", include_in_schema=False)
-
-SUSPECT = "suspect-"  # a field for each device that is to be cut off, followed by its id
-
-Step = Annotated[int, Query(ge=0, le=2**40)]
-
-
-@router.get("/checkpoints")
-async def checkpoints(request: Request, login: Who, step: Step | None = None) -> Response:
-    """All checkpoints; with a step, who has contributed since, and the form to go back to it."""
-    return await _checkpoints(request, login, step)
-
-
-@router.post("/rewind")
-async def rewind(request: Request, login: Who, form: Form) -> Response:
-    """Undo all steps after a checkpoint's, which must be typed again."""
-    step = form.get("step", "")
-    suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
-    try:
-        if not step.isdecimal() or step != form.get("confirmation"):
-            raise ConfigError("To go back to a checkpoint, type its step again.")
-        run, state = administration(request, login), request.app.state
-        await asyncio.to_thread(run.rewind, state.checkpoints_dir, state.services.ledger, int(step), suspects)
-    except ConfigError as error:
-        return await _checkpoints(request, login, None, 400, error=str(error))
-    return RedirectResponse("/admin/checkpoints", 303)
-
-
 async def _checkpoints(request: Request, login: Login, step: int | None, status: int = 200, **values: Any) -> Response:
     live: LiveSnapshot = request.app.state.live
     rows: list[CheckpointRow] = list(live.current.checkpoints)
@@ -137,3 +122,14 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
         "contributors": since,
     }
     return draw(request, "checkpoints.html", login, status, **found, **values)
+
+
+async def _steer(request: Request, login: Login, act: Callable[[Steersman], str]) -> str:
+    return await asyncio.to_thread(administration(request, login).steer, request.app.state.config, act)
+
+
+async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
+    sessions = request.app.state.sessions
+    helm, said = await asyncio.to_thread(lambda: (read_helm(sessions), announcements(sessions)))
+    newest = said[::-1][:SHOWN_ANNOUNCEMENTS]
+    return draw(request, "steering.html", login, status, helm=helm, announcements=newest, **values)

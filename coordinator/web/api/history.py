@@ -1,6 +1,6 @@
-"""The whole history for download, for researchers; a few at once, as making it takes a while.
+"""The run's history: tables for download by researchers, moments in stretches of a hundred steps, and milestones.
 
-The run's history for everybody: what happened at each step, in stretches of a hundred, and its milestones.
+Few downloads run at once, because making one takes a while.
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.answers import AnswerCache, answer
 from coordinator.web.state.snapshot import Snapshot
 
+router = APIRouter(prefix="/api/v1", tags=["run"])
+
 MAX_CHUNK = 2**31 // CHUNK_STEPS
-
 SETTLED_S = 60  # so old may be what is told of steps that are long over: late receipts and other names still change it
-
 KEPT_CHUNKS = 32  # in memory, a quarter of a megabyte each where forty devices train
 
 moments_router = APIRouter(prefix="/api/v1", tags=["history"])
+
+EXPORTS, EXPORTS_PER_CALLER = 2, 1
+PIECE_BYTES = 64 * 1024
+PARQUET = "application/vnd.apache.parquet"
+Format = Literal["csv", "parquet"]
+File = {"description": "The table.", "content": {"text/csv": {}, PARQUET: {}}}
 
 
 class DeviceName(BaseModel):
@@ -132,19 +138,6 @@ def milestones_of(snapshot: Snapshot) -> Milestones:
     found = milestones(snapshot.steps, snapshot.validations)
     facts = [MilestoneFacts(kind=each.kind.value, value=each.value, step=each.step, at=each.at) for each in found]
     return Milestones(era=snapshot.era, milestones=facts)
-
-
-EXPORTS, EXPORTS_PER_CALLER = 2, 1
-
-PIECE_BYTES = 64 * 1024
-
-PARQUET = "application/vnd.apache.parquet"
-
-router = APIRouter(prefix="/api/v1", tags=["run"])
-
-Format = Literal["csv", "parquet"]
-
-File = {"description": "The table.", "content": {"text/csv": {}, PARQUET: {}}}
 
 
 async def export_place(request: Request) -> AsyncIterator[None]:

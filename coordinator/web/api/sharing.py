@@ -1,9 +1,7 @@
-"""What others show of the run: charts to embed in their pages, and the picture beside a link.
+"""Pictures of the run for other sites: the card beside a link, and the loss curve in a frame.
 
-`/embed/loss` is a page of its own that needs no script: the curve that the server draws, which asks for a newer one now
-and then. It alone may be framed, by the sites that `embed_on` in settings.yaml names.
-
-A chart for a frame in somebody else's page: HTML and the server's own drawing, without a script. Pure.
+`/embed/loss` is a page of its own that needs no script: it shows the curve that the server draws, and reloads every
+minute. It alone may be framed, by the sites that `embed_on` in settings.yaml names.
 """
 
 from __future__ import annotations
@@ -21,6 +19,8 @@ from coordinator.statistics.card import CardFacts, draw_card
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.snapshot import Snapshot
 
+router = APIRouter(include_in_schema=False)
+
 RENEWED_S = 60  # so often it asks for a newer one
 
 STYLE = (
@@ -31,26 +31,7 @@ STYLE = (
 )
 
 EMBED_STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
-
-
-def embed_page(run: str, snapshot: Snapshot, address: str, theme: str, curve: str = "../curve.svg") -> str:
-    """The page in the frame."""
-    losses = [row.loss for row in snapshot.steps if row.loss is not None]
-    facts = [f"<strong>{escape(run)}</strong>", f"step {snapshot.steps[-1].step if snapshot.steps else 0:,}"]
-    facts += [f"loss {losses[-1]:.3f}"] if losses else []
-    return (
-        f'<!doctype html><html lang="en" class="{escape(theme)}"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="{RENEWED_S}">'
-        f"<title>Loss of {escape(run)}</title><style>{STYLE}</style></head><body>"
-        f'<a href="{escape(address)}/" target="_blank" rel="noopener">'
-        f"<p>{''.join(f'<span>{fact}</span>' for fact in facts)}</p>"
-        f'<img src="{curve}" alt="Loss over global steps" width="720" height="280"></a></body></html>'
-    )
-
-
 CARD_S = 300.0  # so old may a card be: it takes a third of a second of a processor
-
-router = APIRouter(include_in_schema=False)
 
 
 @dataclass
@@ -101,3 +82,18 @@ async def embedded_loss(
     live: LiveSnapshot = request.app.state.live
     content = embed_page(request.app.state.config.run.name, live.current, request.app.state.web_address, theme)
     return Response(content, media_type="text/html", headers={"Cache-Control": "no-cache"})
+
+
+def embed_page(run: str, snapshot: Snapshot, address: str, theme: str, curve: str = "../curve.svg") -> str:
+    """The page in the frame."""
+    losses = [row.loss for row in snapshot.steps if row.loss is not None]
+    facts = [f"<strong>{escape(run)}</strong>", f"step {snapshot.steps[-1].step if snapshot.steps else 0:,}"]
+    facts += [f"loss {losses[-1]:.3f}"] if losses else []
+    return (
+        f'<!doctype html><html lang="en" class="{escape(theme)}"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="{RENEWED_S}">'
+        f"<title>Loss of {escape(run)}</title><style>{STYLE}</style></head><body>"
+        f'<a href="{escape(address)}/" target="_blank" rel="noopener">'
+        f"<p>{''.join(f'<span>{fact}</span>' for fact in facts)}</p>"
+        f'<img src="{curve}" alt="Loss over global steps" width="720" height="280"></a></body></html>'
+    )

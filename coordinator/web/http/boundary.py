@@ -1,10 +1,8 @@
-"""The boundary of an HTTP request: how often an address may ask, how much it may send, and what it hears of a failure.
+"""The boundary of an HTTP request: limits on rate and size, and answers to failures and malformed requests.
 
-Whatever fails inside becomes an answer of one sentence; the log has the rest, and no client ever sees a stack trace.
-
-What a request of a wrong shape hears: where and why, and nothing of what it said, which may be a secret.
-
-In ASCII, because what came need not be Unicode that can be sent.
+A failure inside becomes an answer of one sentence; the log has the rest, and no client sees a stack trace. A malformed
+request is told where and why, but never its own content, which may be a secret. These answers are ASCII, because the
+input need not be Unicode that can be sent.
 """
 
 from __future__ import annotations
@@ -26,26 +24,13 @@ from auth.errors import ConfigError, ManyhandsError, RequestError
 from coordinator.store.engine import trouble
 from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, http_caller
 
-NAMES = ("type", "loc", "msg")
-
-
-async def refuse_shape(_request: Request, error: Exception) -> Response:
-    """As FastAPI answers (422), without the input."""
-    assert isinstance(error, RequestValidationError)
-    detail = [{name: found[name] for name in NAMES} for found in error.errors()]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
-
-
 logger = logging.getLogger(__name__)
 
+NAMES = ("type", "loc", "msg")
 REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
-
 MAX_BODY_BYTES = 64 * 1024
-
 PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
-
 STREAMS, STREAMS_PER_CALLER = 768, 32  # of events, open for as long as a page is
-
 RETRY_AFTER_S = 10
 
 
@@ -86,6 +71,25 @@ class Boundary:
     def _check_pace(self, scope: Scope) -> None:
         if not self._pace.allows(http_caller(scope.get("client"))):
             raise HTTPException(429, "Too many requests from this address: wait a little.")
+
+
+async def refuse_shape(_request: Request, error: Exception) -> Response:
+    """As FastAPI answers (422), without the input."""
+    assert isinstance(error, RequestValidationError)
+    detail = [{name: found[name] for name in NAMES} for found in error.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+
+async def stream_place(request: Request) -> AsyncIterator[None]:
+    """A dependency of what streams for ever: a place among all open streams, given back when the stream has ended."""
+    places: CallerPlaces = request.app.state.streams
+    caller = http_caller(request.client)
+    if not places.enter(caller):
+        raise HTTPException(503, "Too many streams are open: try again in a minute.", {"Retry-After": "60"})
+    try:
+        yield
+    finally:
+        places.leave(caller)
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:
@@ -129,15 +133,3 @@ def _answer(error: Exception) -> JSONResponse:
         status, text = 500, "The coordinator failed at this request; its log says why."
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status in {429, 503} else None
     return JSONResponse({"detail": text}, status, headers)
-
-
-async def stream_place(request: Request) -> AsyncIterator[None]:
-    """A dependency of what streams for ever: a place among all open streams, given back when the stream has ended."""
-    places: CallerPlaces = request.app.state.streams
-    caller = http_caller(request.client)
-    if not places.enter(caller):
-        raise HTTPException(503, "Too many streams are open: try again in a minute.", {"Retry-After": "60"})
-    try:
-        yield
-    finally:
-        places.leave(caller)

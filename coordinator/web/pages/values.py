@@ -1,8 +1,6 @@
-"""What the overview's template needs: its numbers, and the curve as a drawing inside the page.
+"""Values for the templates of the overview, the time machine (`history.html`) and the model's page.
 
-What the time machine's template needs: how far the run is, its curve, and its milestones.
-
-What the model's template needs: whether it can be tried, its evaluations, its checkpoints.
+The loss curve is a drawing inside the page, in the page's language.
 """
 
 from __future__ import annotations
@@ -22,6 +20,22 @@ from coordinator.web.state.overview import ValidationFacts, checkpoint_facts, ov
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
+
+# What the field begins with, in the run's language: a visitor need only press the button.
+EXAMPLES = {
+    "blanks": {
+        "bn": "আমার সোনার বাংলা, আমি তোমায় ___ ।",
+        "en": "Many hands make light ___.",
+        "es": "Más vale ___ que nunca.",
+        "id": "Bersatu kita ___, bercerai kita runtuh.",
+    },
+    "continuation": {
+        "bn": "এক দেশে এক",
+        "en": "Once upon a",
+        "es": "Había una",
+        "id": "Pada suatu",
+    },
+}
 
 
 def overview_values(state: Any, texts: Texts) -> dict[str, Any]:
@@ -72,23 +86,6 @@ def history_values(state: Any, texts: Texts) -> dict[str, Any]:
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
         "milestones": milestones_of(snapshot).milestones,
     }
-
-
-# What the field begins with, in the run's language: a visitor need only press the button.
-EXAMPLES = {
-    "blanks": {
-        "bn": "আমার সোনার বাংলা, আমি তোমায় ___ ।",
-        "en": "Many hands make light ___.",
-        "es": "Más vale ___ que nunca.",
-        "id": "Bersatu kita ___, bercerai kita runtuh.",
-    },
-    "continuation": {
-        "bn": "এক দেশে এক",
-        "en": "Once upon a",
-        "es": "Había una",
-        "id": "Pada suatu",
-    },
-}
 
 
 def model_values(state: Any, _texts: Texts) -> dict[str, Any]:

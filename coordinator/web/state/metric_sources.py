@@ -1,8 +1,6 @@
-"""Metrics of what the run stands on: the disk under its checkpoints, and the certificate that peers have pinned.
+"""Prometheus metrics of the keeper's counts, suspicions, disk space and the certificate's expiry.
 
-Families of metrics in one line; one of which nothing is known has a name and no sample.
-
-Metrics of what the keeper counts, and of who is suspected and shut out.
+`gauge` and `counter` make a family of metrics in one line; a family without a known value has a name and no sample.
 """
 
 from __future__ import annotations
@@ -22,21 +20,7 @@ from coordinator.statistics.swarm_health import Figures
 from peer.reporting.metrics import BOUNDS_S, RoundTally
 from peer.reporting.suspicions import KINDS
 
-
-def gauge(name: str, text: str, value: float | None, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    """A gauge with one sample, or none; with labels the caller adds the samples."""
-    family = GaugeMetricFamily(name, text, labels=labels)
-    if value is not None:
-        family.add_metric([], value)
-    return family
-
-
-def counter(name: str, text: str, value: float | None, labels: Sequence[str] = ()) -> CounterMetricFamily:
-    """A counter with one sample, or none; its name gets `_total`."""
-    family = CounterMetricFamily(name, text, labels=labels)
-    if value is not None:
-        family.add_metric([], value)
-    return family
+logger = logging.getLogger(__name__)
 
 
 def figures_metrics(figures: Figures) -> Iterator[Metric]:
@@ -81,27 +65,6 @@ def _rounds(rounds: RoundTally | None) -> Iterator[Metric]:
     yield seconds
 
 
-logger = logging.getLogger(__name__)
-
-
-def certificate_expiry(path: Path) -> float | None:
-    """When the certificate (PEM) ends that the service has loaded, in Unix seconds; None if there is none to read."""
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
-    except (OSError, ValueError) as error:
-        logger.warning("cannot read when %s expires: %s", path, error)
-        return None
-
-
-def _room(folder: Path) -> tuple[int | None, int | None]:
-    """Free bytes and all bytes of the folder's disk."""
-    try:
-        disk = shutil.disk_usage(folder)
-    except OSError:
-        return None, None
-    return disk.free, disk.total
-
-
 class HostCollector(Collector):
     """Looks at the disk at each scrape."""
 
@@ -122,3 +85,37 @@ class HostCollector(Collector):
             "When the control plane's certificate expires.",
             self._certificate_until,
         )
+
+
+def certificate_expiry(path: Path) -> float | None:
+    """When the certificate (PEM) ends that the service has loaded, in Unix seconds; None if there is none to read."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError) as error:
+        logger.warning("cannot read when %s expires: %s", path, error)
+        return None
+
+
+def _room(folder: Path) -> tuple[int | None, int | None]:
+    """Free bytes and all bytes of the folder's disk."""
+    try:
+        disk = shutil.disk_usage(folder)
+    except OSError:
+        return None, None
+    return disk.free, disk.total
+
+
+def gauge(name: str, text: str, value: float | None, labels: Sequence[str] = ()) -> GaugeMetricFamily:
+    """A gauge with one sample, or none; with labels the caller adds the samples."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def counter(name: str, text: str, value: float | None, labels: Sequence[str] = ()) -> CounterMetricFamily:
+    """A counter with one sample, or none; its name gets `_total`."""
+    family = CounterMetricFamily(name, text, labels=labels)
+    if value is not None:
+        family.add_metric([], value)
+    return family

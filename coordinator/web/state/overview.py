@@ -1,6 +1,6 @@
-"""The shape of the overview: where the run stands, in names and numbers; times in Unix seconds, sizes in bytes.
+"""The overview of a run, as the API sends it and pages show it: its models, and filling them from a snapshot.
 
-Filling the overview from a snapshot; what it consists of is in `coordinator.web.state.overview`.
+Times are Unix seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from coordinator.ledger.presence import CheckpointRow, SwarmView
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
+
+MOST_CONTRIBUTIONS = 100  # the largest; the participants' own list has all
+RECENT_STEPS = 20  # late reports still change these
 
 
 class RunFacts(BaseModel):
@@ -198,11 +201,6 @@ class Overview(BaseModel):
     era: int
     stale: bool
     taken_at: float
-
-
-MOST_CONTRIBUTIONS = 100  # the largest; the participants' own list has all
-
-RECENT_STEPS = 20  # late reports still change these
 
 
 def overview_of(
