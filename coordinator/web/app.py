@@ -18,34 +18,37 @@ from coordinator.members.administrators import Administrators, LoginTries
 from coordinator.run.directory import RunDirectory
 from coordinator.store.notify import Topic
 from coordinator.throttling.rate_limits import CallerPace, CallerPlaces
-from coordinator.web.admin import (
-    api as admin_api,
-    members as admin_pages,
-    run as admin_checkpoints,
-)
+from coordinator.web.admin import api as admin_api, members as admin_members, run as admin_run
 from coordinator.web.admin.login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
-from coordinator.web.api import (
-    checkpoints as checkpoint_files,
-    curve as curve_api,
-    evaluations as evaluations_api,
-    history as history_api,
-    join as join_api,
-    people as participants_api,
-    run as api,
-    sharing,
-    software,
-    trials,
-)
-from coordinator.web.api.history import EXPORTS, EXPORTS_PER_CALLER
+from coordinator.web.api import checkpoints, curve, evaluations, history, join, people, run, sharing, software, trials
 from coordinator.web.http.answers import AnswerCache
 from coordinator.web.http.boundary import STREAMS, STREAMS_PER_CALLER, Boundary, refuse_shape
 from coordinator.web.http.cors import OpenReading
-from coordinator.web.pages import assets as pages, login, views
+from coordinator.web.pages import assets, login, views
 from coordinator.web.pages.frozen import Archive
 from coordinator.web.pages.headers import SecurityHeaders
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.metrics import metrics_text
 from coordinator.web.state.snapshot import take_snapshot
+
+ROUTERS = (
+    run.router,
+    curve.router,
+    history.router,
+    trials.router,
+    people.router,
+    join.router,
+    checkpoints.router,
+    software.router,
+    sharing.router,
+    evaluations.router,
+    assets.router,
+    views.router,
+    admin_members.router,
+    admin_run.router,
+    admin_api.router,
+    login.router,
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def create_app(state: WebState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with live.held() if state.archive else live.refreshing():
-            compressing = asyncio.create_task(asyncio.to_thread(pages.plotly_script))  # nobody shall wait for it
+            compressing = asyncio.create_task(asyncio.to_thread(assets.plotly_script))  # nobody shall wait for it
             yield
             await compressing
 
@@ -95,36 +98,20 @@ def create_app(state: WebState) -> FastAPI:
     app.state.authority = lambda: state.directory.authority
     app.state.checkpoints_dir = state.directory.checkpoints_dir
     app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)
-    app.include_router(api.router)
-    app.include_router(curve_api.router)
-    app.include_router(history_api.router)
-    app.include_router(trials.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.state.ask_pace = CallerPace(trials.ASKS_PER_MINUTE, time.monotonic)
-    app.include_router(participants_api.router)
-    app.include_router(join_api.router)
-    app.include_router(checkpoint_files.router)
-    app.include_router(software.router)
-    app.include_router(history_api.moments_router)
-    app.state.moments = AnswerCache(history_api.KEPT_CHUNKS)
-    app.include_router(sharing.router)
+    app.state.moments = AnswerCache(history.KEPT_CHUNKS)
     app.state.card = sharing.CardShelf()
-    app.include_router(evaluations_api.router)
-    app.include_router(pages.router)
-    app.include_router(views.router)
-    app.include_router(admin_pages.router)
-    app.include_router(admin_checkpoints.router)
-    app.include_router(admin_api.router)
-    app.include_router(admin_checkpoints.steering_router)
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
     app.add_exception_handler(RequestValidationError, refuse_shape)
     app.state.services = services
     tries = LoginTries(services.sessions, TRIES_PER_MINUTE, services.clock)
     app.state.login_desk = LoginDesk(Administrators(services.sessions, services.clock), tries)
-    app.include_router(login.router)
     app.state.logins = services.logins
     app.state.web_address = state.directory.settings.web_address
     app.state.public_places = frozenset(each.to for each in state.directory.settings.publications if each.is_public)
-    app.state.exports = CallerPlaces(EXPORTS, EXPORTS_PER_CALLER)
+    app.state.exports = CallerPlaces(history.EXPORTS, history.EXPORTS_PER_CALLER)
     app.state.streams = streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     services.telemetry.streams_open.set_function(lambda: len(streams))
     if state.archive is None:

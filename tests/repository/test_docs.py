@@ -20,19 +20,7 @@ from pydantic import BaseModel
 from auth.errors import ManyhandsError
 from coordinator.run.settings import Settings
 from coordinator.run.sink_settings import Sinks, TensorBoardSettings, TrackioSettings, WandbSettings
-from coordinator.web.admin import api as admin_api, members as admin_pages
-from coordinator.web.api import (
-    curve as curve_api,
-    evaluations as evaluations_api,
-    history as history_api,
-    join as join_api,
-    people as participants_api,
-    run as api,
-    sharing,
-    software,
-    trials,
-)
-from coordinator.web.pages import assets as pages, login, views
+from coordinator.web.app import ROUTERS
 from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
 from peer.config.data import Sampling, Source, Validation
@@ -44,23 +32,6 @@ from peer.config.training import Phase
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUIDE = ROOT / "docs" / "operators.md"
-PUBLIC_ROUTERS = (
-    api.router,
-    curve_api.router,
-    evaluations_api.router,
-    history_api.router,
-    history_api.moments_router,
-    sharing.router,
-    software.router,
-    trials.router,
-    join_api.router,
-    participants_api.router,
-    views.router,
-    login.router,
-    pages.router,
-    admin_pages.router,
-    admin_api.router,
-)
 CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
 ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -184,7 +155,7 @@ def test_every_environment_variable_is_documented() -> None:
 
 def test_every_route_is_documented() -> None:
     """The operator's guide lists each path that the web port serves."""
-    paths = {route.path for router in PUBLIC_ROUTERS for route in router.routes}
+    paths = {route.path for router in ROUTERS for route in router.routes}
     assert paths
     assert {path for path in paths if f"`{path}`" not in GUIDE.read_text(encoding="utf-8")} == set()
 

@@ -21,9 +21,7 @@ from coordinator.web.admin.api import own_request
 from coordinator.web.admin.members import Form, Who, administration, draw
 from coordinator.web.state.live import LiveSnapshot
 
-router = APIRouter(prefix="/admin", include_in_schema=False)
-
-steering_router = APIRouter(tags=["administration"])
+router = APIRouter(tags=["administration"])
 
 SHOWN_ANNOUNCEMENTS = 20
 Count = Annotated[int, Field(ge=0, le=2**40)]
@@ -31,13 +29,13 @@ SUSPECT = "suspect-"  # a field for each device that is to be cut off, followed 
 Step = Annotated[int, Query(ge=0, le=2**40)]
 
 
-@router.get("/checkpoints")
+@router.get("/admin/checkpoints", include_in_schema=False)
 async def checkpoints(request: Request, login: Who, step: Step | None = None) -> Response:
     """All checkpoints; with a step, who has contributed since, and the form to go back to it."""
     return await _checkpoints(request, login, step)
 
 
-@router.post("/rewind")
+@router.post("/admin/rewind", include_in_schema=False)
 async def rewind(request: Request, login: Who, form: Form) -> Response:
     """Undo all steps after a checkpoint's, which must be typed again."""
     step = form.get("step", "")
@@ -81,13 +79,13 @@ class SteeringRequest(BaseModel):
         )
 
 
-@steering_router.get("/admin/steering", include_in_schema=False)
+@router.get("/admin/steering", include_in_schema=False)
 async def steering(request: Request, login: Who) -> Response:
     """What holds, what is to come, and the forms."""
     return await _steering(request, login)
 
 
-@steering_router.post("/admin/steer", include_in_schema=False)
+@router.post("/admin/steer", include_in_schema=False)
 async def steer(request: Request, login: Who, form: Form) -> Response:
     """One act from a form; fields that are left empty say nothing."""
     fields = {name: value for name, value in form.items() if name in SteeringRequest.model_fields and value}
@@ -102,7 +100,7 @@ async def steer(request: Request, login: Who, form: Form) -> Response:
     return RedirectResponse("/admin/steering", 303)
 
 
-@steering_router.post("/api/admin/v1/steer", dependencies=[Depends(own_request)])
+@router.post("/api/admin/v1/steer", dependencies=[Depends(own_request)])
 async def steer_by_api(request: Request, login: Who, body: SteeringRequest) -> dict[str, str]:
     """Steer the live run."""
     return {"done": await _steer(request, login, body.take)}

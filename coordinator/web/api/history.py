@@ -25,13 +25,11 @@ from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.answers import AnswerCache, answer
 from coordinator.web.state.snapshot import Snapshot
 
-router = APIRouter(prefix="/api/v1", tags=["run"])
+router = APIRouter(prefix="/api/v1")
 
 MAX_CHUNK = 2**31 // CHUNK_STEPS
 SETTLED_S = 60  # so old may be what is told of steps that are long over: late receipts and other names still change it
 KEPT_CHUNKS = 32  # in memory, a quarter of a megabyte each where forty devices train
-
-moments_router = APIRouter(prefix="/api/v1", tags=["history"])
 
 EXPORTS, EXPORTS_PER_CALLER = 2, 1
 PIECE_BYTES = 64 * 1024
@@ -109,7 +107,7 @@ class Milestones(BaseModel):
     milestones: list[MilestoneFacts]
 
 
-@moments_router.get("/moments/{chunk}", response_model=Moments)
+@router.get("/moments/{chunk}", response_model=Moments, tags=["history"])
 async def moments(request: Request, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
     """Who was online, which groups averaged, what failed and the loss, at the 100 global steps from 100 * chunk + 1."""
     services: RunServices = request.app.state.services
@@ -121,7 +119,7 @@ async def moments(request: Request, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUN
     return answer(request, await answers.get(chunk, version, lambda: moments_of(read_chunk(services.sessions, chunk))))
 
 
-@moments_router.get("/milestones", response_model=Milestones)
+@router.get("/milestones", response_model=Milestones, tags=["history"])
 async def all_milestones(request: Request) -> Response:
     """What was reached: the first step, powers of ten of samples, records of devices and of loss."""
     snapshot = live_of(request).current
@@ -156,6 +154,7 @@ async def export_place(request: Request) -> AsyncIterator[None]:
     "/history/{table}.{format}",
     response_class=StreamingResponse,
     responses={200: File},
+    tags=["run"],
     dependencies=[Depends(export_place)],
 )
 def history(
