@@ -1,4 +1,4 @@
-"""Announcements to chats and webhooks: milestones, alarms, new checkpoints.
+"""Announcements of milestones to chats, by webhooks, in a process of its own.
 
-`herald` is a part of the service; `deliveries` keeps what is still to be sent. Only the list of parts imports it.
+The list of parts starts `herald`; `deliveries` keeps the notices that are still to be sent.
 """

@@ -1,4 +1,4 @@
 """The operators' commands.
 
-Only `manyhands` imports these modules; each calls the packages below it and maps errors to exit codes.
+Only `manyhands` imports these modules, and it maps their errors to exit codes; each command calls the packages below.
 """

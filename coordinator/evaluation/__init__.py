@@ -1,4 +1,4 @@
 """Evaluation of checkpoints on downstream tasks, by the operator or by evaluators elsewhere.
 
-The command line imports `evaluator`; web and publishing read results by `evaluations`.
+Commands import `evaluator`, `local_run`, `remote_run`; web and publishing read results by `evaluations`.
 """

@@ -1,4 +1,4 @@
-"""The ledger: reports and receipts of each step, counted once, and what follows from them.
+"""The ledger: reports and receipts of each step, counted once, presence of devices, and steering of the run.
 
-`ledger` and `receipts` write. Everything else reads by the functions of `contributions`, `presence`, `shares`.
+`ledger`, `presence` and `steering` write; `contributions`, `shares` and `speed` are read by all packages above.
 """

@@ -1,4 +1,4 @@
 """Limits on rates and costs of requests, and batching of writes.
 
-Control plane and web import these modules; they know nothing of a run.
+Control plane, web, members and ledger import these modules; they know nothing of a run.
 """

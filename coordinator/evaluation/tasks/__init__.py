@@ -1,4 +1,4 @@
 """Downstream tasks: data, fine-tuning, metrics, each task in a process of its own.
 
-`plan` and `results` are light and may be imported by all; `worker` and what it imports bring torch.
+`plan`, `results` and `running` are light and may be imported by all; `worker` and its imports bring torch.
 """

@@ -1,4 +1,4 @@
 """Administration by the web: pages, API and login of administrators.
 
-`coordinator.web.app` imports the routers. `administration` performs an action for pages and API alike.
+`coordinator.web.app` imports the routers. `administration` performs an action for pages, API and commands alike.
 """

@@ -1,4 +1,4 @@
-"""The public pages: views, translations, assets, headers, and a frozen copy of them.
+"""The public pages: views, translations, assets, headers, and the form that an archive of them takes.
 
 `coordinator.web.app` imports the routers; templates lie in `dashboards`.
 """
