@@ -94,7 +94,9 @@ def take_over(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Mount both."""
+    """Add the four commands to the operator's."""
+    app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday")(backup)
+    app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")(restore)
     app.command(epilog="Example: manyhands coordinator hand-over my-run my-run.archive")(hand_over)
     app.command(epilog="Example: manyhands coordinator take-over my-run.archive my-run --host run.example.org")(
         take_over

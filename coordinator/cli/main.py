@@ -15,10 +15,9 @@ import typer
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.validations import validations
-from coordinator.cli import backup as hand_over_cli
+from coordinator.cli import backup
 from coordinator.cli.allow import allow
 from coordinator.cli.archive import archive
-from coordinator.cli.backup import backup, restore
 from coordinator.cli.configure import configure
 from coordinator.cli.devices import devices, quarantine
 from coordinator.cli.evaluator import evaluator, evaluators
@@ -196,9 +195,7 @@ app.command(epilog="Example: manyhands coordinator devices my-run alice")(device
 app.command(epilog="Example: manyhands coordinator archive my-run /srv/www/my-run")(archive)
 app.command(epilog="Example: manyhands coordinator evaluator my-run --once")(evaluator)
 app.command(epilog="Example: manyhands coordinator evaluators my-run add gpu-box 0f1e2d...")(evaluators)
-app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday")(backup)
-app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")(restore)
-hand_over_cli.add_to(app)
+backup.add_to(app)
 app.command(epilog="Example: manyhands coordinator quarantine my-run lift alice --device 1a2b3c4d")(quarantine)
 app.command(epilog="Example: manyhands coordinator rewind my-run 1200 --quarantine mallory --yes")(rewind)
 app.command(epilog="Example: manyhands coordinator pause my-run")(pause)

@@ -23,7 +23,7 @@ from coordinator.store.engine import Sessions
 from coordinator.store.eras import begin_era, current_era, last_counting_step
 from coordinator.store.locks import Lock, beside_others, one_at_a_time
 from coordinator.store.models import (
-    KEEPER,
+    KEEPER_ROLE,
     Checkpoint,
     Device,
     Evaluation,
@@ -205,7 +205,7 @@ class Ledger:
             )
             .join(Device.member)
             .outerjoin(Stay, Stay.device_id == Device.id)
-            .where(Device.role != KEEPER)
+            .where(Device.role != KEEPER_ROLE)
             .group_by(Member.id, Member.name)
         )
         with self._sessions() as session:

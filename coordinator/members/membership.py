@@ -39,7 +39,7 @@ from coordinator.members.revocations import SignedRevocations, shut_out
 from coordinator.run.authority_key import handover_to
 from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, one_at_a_time
-from coordinator.store.models import KEEPER, Account, Device, Invite, Member, Session as Stay
+from coordinator.store.models import KEEPER, KEEPER_ROLE, Account, Device, Invite, Member, Session as Stay
 from coordinator.store.refusals import Kind, add_refusal
 from coordinator.store.standing import require_active, revocation_of
 from peer.config.run import MAX_DEVICES_PER_MEMBER
@@ -207,7 +207,7 @@ class Membership:
             device = session.scalar(select(Device).where(Device.peer_id == peer_id))
             if device is None:
                 member = self._find_or_add_member(session, KEEPER)
-                device = self._add_device(session, member, public_key, peer_id, KEEPER)
+                device = self._add_device(session, member, public_key, peer_id, KEEPER_ROLE)
             return self._grant(session, device, "keeper")
 
         return self._sessions.transact(admit)
@@ -363,7 +363,7 @@ class Membership:
 
     def _grant(self, session: Session, device: Device, role: Role) -> Grant:
         now = self._clock()
-        if role != KEEPER:
+        if role != KEEPER_ROLE:
             require_room(session, device.member, device, self._max_devices, now)
         expires_at = device.token_until = now + self._token_lifetime_s
         token = AccessToken(

@@ -19,7 +19,7 @@ from coordinator.members.names import display_names, publicly
 from coordinator.publishing.model_card import CardFacts, write_card
 from coordinator.statistics.curve import draw_curve
 from coordinator.store.engine import Sessions
-from coordinator.store.models import KEEPER, Device, Session as Stay
+from coordinator.store.models import KEEPER_ROLE, Device, Session as Stay
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
@@ -113,7 +113,7 @@ def _hardware(sessions: Sessions) -> Mapping[str, int]:
     query = (
         select(Stay.device_id, Stay.hardware)
         .join(Device, Device.id == Stay.device_id)
-        .where(Device.role != KEEPER)
+        .where(Device.role != KEEPER_ROLE)
         .order_by(Stay.started_at)
     )
     with sessions() as session:

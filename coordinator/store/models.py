@@ -41,8 +41,8 @@ from coordinator.store.service_models import (
     SwarmFigures,
 )
 
-KEEPER_ROLE = "keeper"
-KEEPER = "keeper"
+KEEPER_ROLE = "keeper"  # of the keeper's device
+KEEPER = "keeper"  # the name of the member that has this device
 
 __all__ = [
     "AllowedEvaluator",
@@ -193,7 +193,7 @@ class Refusal(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float, index=True)
-    kind: Mapped[str] = mapped_column(String(16))  # see coordinator.refusals.Kind
+    kind: Mapped[str] = mapped_column(String(16))  # see coordinator.store.refusals.Kind
     code: Mapped[str] = mapped_column(String(32))
     reason: Mapped[str] = mapped_column(Text)
     device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id"))
@@ -247,7 +247,7 @@ class Revocation(Base):
     peer_id: Mapped[str] = mapped_column(String(64))
     at: Mapped[float] = mapped_column(Float)
     reason: Mapped[str] = mapped_column(Text, default="")
-    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # coordinator.revocations.Change
+    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # coordinator.members.revocations.Change
     actor: Mapped[str] = mapped_column(String(100), server_default="")  # who quarantined or lifted
 
 
@@ -369,6 +369,6 @@ class Suspicion(Base):
     at: Mapped[float] = mapped_column(Float, index=True)
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected
     witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
-    kind: Mapped[str] = mapped_column(String(16))  # see peer.suspicion.SuspicionKind
+    kind: Mapped[str] = mapped_column(String(16))  # see peer.reporting.suspicions.SuspicionKind
     step: Mapped[int] = mapped_column(BigInteger)
     detail: Mapped[str] = mapped_column(Text)
