@@ -49,7 +49,7 @@ def words(milestone: Milestone, run: str, address: str) -> str:
 
 
 def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> ChatRequest:
-    """How to show the text; `identity` is the same for the same text at the same place."""
+    """The request that shows the text; `identity` is the same for the same text at the same place."""
     if isinstance(webhook, DiscordWebhook):  # with `wait` it answers when the message is there
         content = {"content": text, "allowed_mentions": {"parse": []}}
         return ChatRequest("POST", f"{secret}?wait=true", content)
@@ -68,7 +68,7 @@ def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> Cha
 
 
 class Result(Enum):
-    """What came of a request."""
+    """The outcome of a request to a chat."""
 
     SHOWN = "shown"
     LATER = "later"  # it was not shown; another attempt may succeed
@@ -104,7 +104,7 @@ def send(request: ChatRequest) -> Reply:
 
 
 def judge(status: int, retry_after: str | None, content: bytes) -> Reply:
-    """What an answer means; what is wrong with the server or its load passes, what is wrong with us does not."""
+    """The reply that an HTTP answer means: errors of the server or its load pass, errors in our request do not."""
     if 200 <= status < 300:
         return Reply(Result.SHOWN)
     reason = f"it answers with the status {status}"

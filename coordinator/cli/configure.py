@@ -92,14 +92,14 @@ def bring_in_line(run: RunDirectory, wanted: Wanted) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the variables come to."""
+    """The run file and the settings that the variables ask for."""
 
     run_file: Path | None  # None: nobody has named one
     settings: Mapping[str, object]  # keys of settings.yaml; what none of the variables sets is not among them
 
 
 def read_environment(environ: Mapping[str, str]) -> Wanted:
-    """What a run shall be; raises `ConfigError` for a variable that is missing, or wrong by itself."""
+    """Read the variables; raises `ConfigError` for a variable that is missing, or wrong by itself."""
     given = {name: environ.get(name, "").strip() for name in VARIABLES}
     if not given[HOST]:
         raise ConfigError(

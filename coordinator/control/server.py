@@ -128,7 +128,10 @@ class ControlServer:
 
 
 class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
-    """Stands before the doorkeeper, which takes every call as a stream of requests."""
+    """The outermost interceptor: counts every call that reaches a method, refused ones included.
+
+    It stands before the doorkeeper, which takes every call as a stream of requests.
+    """
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

@@ -118,7 +118,7 @@ class SessionServer:
 
 
 class _Conversation:
-    """What is said in one welcomed session."""
+    """The exchange of messages in one welcomed session."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ RunPlan = Callable[[Plan, Callable[[], bool]], TaskResult | None]
 
 @dataclass(frozen=True)
 class Known:
-    """What a run has published, and what is known of it."""
+    """A run's published checkpoints, and the evaluations that it has of them."""
 
     checkpoints: Sequence[tuple[int, str]]  # step and manifest's digest, the newest first
     done: Collection[tuple[str, str, str]]  # manifest, task, the task's digest

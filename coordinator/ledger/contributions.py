@@ -31,7 +31,7 @@ READ_WHOLE_S = 900.0  # so often all is read again
 
 @dataclass(frozen=True)
 class Hardware:
-    """What computes in a machine."""
+    """The kind and number of processors that a machine trains on."""
 
     kind: Kind
     accelerators: int  # GPUs that it trains on; 1 for whatever else computes

@@ -136,13 +136,13 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 
 def count_refused(session: Session, device_id: str, step: int, samples: int, target_batch_size: int, at: float) -> None:
-    """What a report claimed that could not be true, as far as it could be."""
+    """Count a refused report's samples as lost, up to the most that one device can have computed."""
     believable = min(samples, int(MAX_SHARE_OF_TARGET * target_batch_size))
     count_losses(session, device_id, max(0, step), {LostCause.REFUSED.value: believable}, at)
 
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
-    """What a device held when it was cut off, as it last said."""
+    """Count the samples that a device held when it was cut off, by its own last word."""
     newest = select(Stay).where(Stay.device_id == device.id, Stay.ended_at.is_(None)).order_by(Stay.started_at.desc())
     stay = session.scalar(newest.limit(1))
     if stay is not None:

@@ -59,7 +59,7 @@ class Waiting(Protocol):
         """What the person is shown."""
 
     async def identity(self) -> Identity:
-        """Who it turns out to be; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""
+        """The identity that the login ends in; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""
 
 
 @dataclass(frozen=True)

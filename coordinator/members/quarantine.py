@@ -34,7 +34,7 @@ from peer.reporting.suspicions import MAX_DETAIL_CHARS, UNPROVEN, SuspicionKind,
 
 logger = logging.getLogger(__name__)
 
-INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.suspicion)
+INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.reporting.suspicions)
 MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
 KEPT_WORDS = 1_000  # of each member; who says more loses its own
 NOTE = "(unproven, by what others showed after the round: nobody is cut off for it)"
@@ -44,7 +44,7 @@ SHOWN_WORDS = 50  # of each device, the newest
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says that the peer with this libp2p identity has done."""
+    """A suspicion as a device reports it: what the peer with this libp2p identity has done."""
 
     peer_id: str
     kind: str
@@ -74,13 +74,13 @@ def hear(sessions: Sessions, policy: Policy, claim: Claim, witness_id: str, now:
 
 
 def with_proof(kind: str, detail: str) -> str:
-    """What was said, with what it is worth where that is little."""
+    """The detail of a suspicion, with a note if its kind proves nothing."""
     return f"{detail} {NOTE}" if kind in UNPROVEN else detail
 
 
 @dataclass(frozen=True)
 class Word:
-    """What a device was said to have done."""
+    """One suspicion of a device, as far as the decision needs it."""
 
     at: float  # Unix seconds
     witness: str | None  # the member whose device said it; None: the keeper
@@ -133,7 +133,7 @@ def members_may(quarantined: int, active: int) -> bool:
 
 @dataclass(frozen=True)
 class WordRow:
-    """What one member's device said of another."""
+    """One suspicion, as administrators see it."""
 
     at: float  # Unix seconds
     witness: str  # the member; the keeper's own word says `keeper`
@@ -242,7 +242,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> Verdict | None:
-    """What is said since the last quarantine was lifted, by others who are in good standing themselves."""
+    """Decide on the suspicions since the last quarantine was lifted, from witnesses in good standing themselves."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)

@@ -42,7 +42,7 @@ def open_place(base: Path, settings: PlaceSettings) -> Place:
 
 
 class HubPlace:
-    """One repository."""
+    """A repository on the Hugging Face Hub."""
 
     def __init__(self, settings: PlaceSettings, secret: Secret, *, space: bool = False) -> None:
         self._repository = settings.to.removeprefix(HUB).strip("/")
@@ -80,7 +80,7 @@ class HubPlace:
 
 
 class FolderPlace:
-    """One address."""
+    """A folder of a file system, by its address."""
 
     def __init__(self, settings: PlaceSettings, secret: Secret) -> None:
         self._address = settings.to

@@ -74,7 +74,9 @@ class EndedBadlyError(Exception):
 
 
 def run_apart(command: Sequence[str]) -> str:
-    """What the command prints last, on one line; raises `EndedBadlyError` if it fails, or takes an hour."""
+    """Run a command without this process's secrets and return its last line; raises `EndedBadlyError` if it fails,
+    or takes an hour.
+    """
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:

@@ -111,7 +111,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Policy:
-    """How much it takes; settings.yaml."""
+    """When suspicions put a device in quarantine: so many strikes within so many seconds; from settings.yaml."""
 
     strikes: int = 3  # 0: nobody is cut off by itself
     window_s: float = 3600.0

@@ -1,4 +1,4 @@
-"""The coordinator's processes, service, keeper and those beside them, as the supervisor in `serve.py` has them.
+"""The coordinator's processes, as the supervisor runs them: service, keeper, and the auxiliary ones beside them.
 
 A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
 their parent when it is killed, so a part is always ended with its whole group.

@@ -101,12 +101,12 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 
 def descriptors_needed(settings: Settings) -> int:
-    """For as many connections as the service takes."""
+    """The open files and connections that the service needs at most."""
     return DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
 
 
 def most_descriptors() -> int:
-    """The hard limit; -1: there is none."""
+    """The hard limit on the open files of this process; -1: there is none."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 

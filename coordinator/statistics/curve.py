@@ -182,7 +182,7 @@ def _frame(title: str, content: str, alone: bool) -> str:
 
 
 def groups(told: Sequence[Told], least_steps: float) -> list[list[Told]]:
-    """Those at most so many steps after the first of a group are in it; `told` is in the order of steps."""
+    """Milestones in groups, each of which spans at most so many steps; `told` is in the order of steps."""
     found: list[list[Told]] = []
     for each in told:
         if found and each[0] - found[-1][0][0] <= least_steps:
@@ -198,7 +198,7 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
-    """The places of at most `most` points, first and last among them; all, where there are no more or `most` < 3.
+    """The places of at most `most` points that keep the shape, the ends included; all, if no more or `most` < 3.
 
     Of each bucket of neighbours that point stays which makes the largest triangle with the one kept before it and the
     mean of the next bucket.

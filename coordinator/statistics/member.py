@@ -28,7 +28,7 @@ class DayFacts:
     samples: int = 0  # that count
     pending_samples: int = 0  # that may yet count
     elapsed_s: float = 0.0
-    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples; causes: peer.lost_causes and the two above
+    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples; causes: `LostCause` and the two above
 
 
 @dataclass(frozen=True)

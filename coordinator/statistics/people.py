@@ -251,7 +251,7 @@ def _row(stay: Stay, member_number: int, device_number: int, now: float) -> Stay
 
 @dataclass(frozen=True)
 class Streaks:
-    """In days."""
+    """Days in a row on which a member gave something."""
 
     current: int  # up to today, or to yesterday while today has nothing yet
     longest: int
@@ -259,7 +259,7 @@ class Streaks:
 
 
 def streaks(days: Iterable[int], today: int) -> Streaks:
-    """What these days, in any order, come to."""
+    """The streaks in these days, which may be in any order."""
     given = sorted(set(days))
     longest = length = 0
     lengths: dict[int, int] = {}  # the day -> how long the streak is with it

@@ -23,7 +23,7 @@ _ROW = 1
 
 @dataclass(frozen=True)
 class RoundHealth:
-    """Of some steps, the newest of which reports are in."""
+    """The full share of batches, the time of averaging and the lost samples, over some settled steps."""
 
     steps: int = 0
     batch_share: float | None = None  # samples averaged in over the target batches; None before there is a step
@@ -47,7 +47,7 @@ def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the store says at a moment."""
+    """The keeper's counts and token, and the devices suspected and in quarantine, at a moment."""
 
     rounds: RoundTally | None = None  # None before the keeper's first word
     census: Census = ()
@@ -57,7 +57,7 @@ class Figures:
 
 
 def read_figures(sessions: Sessions, since: float) -> Figures:
-    """All of it; suspicions are those said after `since` (Unix seconds)."""
+    """Read the figures; suspicions are those said after `since` (Unix seconds)."""
     words = select(Suspicion.kind, func.count()).where(Suspicion.at > since).group_by(Suspicion.kind)
     cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
     with sessions() as session:
@@ -73,7 +73,7 @@ def read_figures(sessions: Sessions, since: float) -> Figures:
 
 
 def write_figures(sessions: Sessions, rounds: RoundTally, census: Census) -> None:
-    """The keeper's counts, in place of its last ones."""
+    """Store the keeper's counts in place of its last ones."""
     with sessions.begin() as session:
         session.merge(
             SwarmFigures(

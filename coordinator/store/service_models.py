@@ -47,7 +47,7 @@ class Notice(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     begun_at: Mapped[float | None] = mapped_column(Float)  # of an attempt whose outcome is not known
     next_at: Mapped[float] = mapped_column(Float, default=0.0)  # not tried before
-    ended: Mapped[str] = mapped_column(String(16), default="")  # coordinator.notices.Outcome; "": to be tried again
+    ended: Mapped[str] = mapped_column(String(16), default="")  # `Outcome` of an attempt; "": to be tried again
     error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
 
 

@@ -216,9 +216,10 @@ def _replace(target: Path, new: Path) -> None:
 
 
 def questions(sessions: Sessions, last_step: int, at: float) -> Iterator[Question]:
-    """All of them, of this moment (Unix seconds), to be taken one by one; `last_step`: 0 before the first.
+    """The questions that the pages' scripts ask the API, as of `at` (Unix seconds); `last_step`: 0 before the first.
 
-    Members come last, so that whoever an earlier answer names has a page, also who joined while it was written.
+    They are taken one by one. Members come last, so that everyone named in an earlier answer has a page, also a member
+    who joined meanwhile.
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))

@@ -19,8 +19,17 @@ from typing import Any
 
 from auth.errors import ConfigError, UnreachableError
 from auth.files import make_private_directory, write_private
-from coordinator.evaluation.tasks import examples as hub_examples
-from coordinator.evaluation.tasks.examples import classified, read_conll, read_probes, read_rows, read_squad, read_texts
+from coordinator.evaluation.tasks.examples import (
+    classified,
+    hub_rows,
+    questions,
+    read_conll,
+    read_probes,
+    read_rows,
+    read_squad,
+    read_texts,
+    tagged,
+)
 from peer.config.evaluation import HUB, Columns, Examples, Task, is_web
 
 TIMEOUT_S = 60.0
@@ -107,11 +116,11 @@ def _require_name(name: str) -> None:
 def _of_hub(task: Task, where: Examples, split: str, limit: int | None) -> list[Any]:
     if task.kind == "bias":
         raise ConfigError(f"The task `{task.name}` needs a file of templates, not a dataset of the hub.")
-    rows = hub_examples.hub_rows(where, split, limit)
+    rows = hub_rows(where, split, limit)
     if task.kind in {"ner", "pos"}:
-        return list(hub_examples.tagged(rows, task.columns))
+        return list(tagged(rows, task.columns))
     if task.kind == "qa":
-        return list(hub_examples.questions(rows))
+        return list(questions(rows))
     if task.kind == "classification":
         return list(classified(rows, task.columns))
     column = str(task.columns.text or TEXT_COLUMN)

@@ -79,7 +79,7 @@ class Probe(BaseModel):
 
 
 def read_conll(text: str, origin: str, word_column: int = 0, tag_column: int = -1) -> list[Tagged]:
-    """All sentences that have a word; raises `ConfigError` naming the line."""
+    """The sentences of a CoNLL file; raises `ConfigError` naming the line."""
     sentences: list[Tagged] = []
     words: list[tuple[str, str]] = []
     columns = 0
@@ -177,7 +177,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
 
 
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[str, Row]]:
-    """The rows, numbers of classes replaced by their names, each with where it stands; raises `ConfigError`."""
+    """The rows of a Hub dataset with their places, numbers of classes replaced by names; raises `ConfigError`."""
     import datasets
 
     datasets.logging.set_verbosity(logging.CRITICAL)

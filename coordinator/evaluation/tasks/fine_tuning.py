@@ -57,7 +57,7 @@ class Subject(Protocol):
         """On the test set."""
 
     def trivial_scores(self) -> Scores:
-        """On the development set, of whoever always gives the commonest answer."""
+        """On the development set, when the answer is always the commonest one."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _run_trial(subject: Subject, task: Task, seed: int, trivial: float, finished
 
 
 def failure(finite: bool, best: float, trivial: float) -> str:
-    """Why a fine-tuning has not converged; "" if it has: it must do better than the commonest answer always."""
+    """Why a fine-tuning has not converged; "" if it has, that is, if it beats always giving the commonest answer."""
     if not finite:
         return "its loss became infinite or no number"
     if best <= trivial:
@@ -113,7 +113,7 @@ def failure(finite: bool, best: float, trivial: float) -> str:
 
 @dataclass(frozen=True)
 class Tuned:
-    """How a fine-tuning went."""
+    """The outcome of a fine-tuning."""
 
     epochs: int  # that were begun
     best: float  # score on the development set

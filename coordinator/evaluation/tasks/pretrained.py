@@ -29,7 +29,7 @@ INITIAL_SEED = 2**32 - 17  # of a random start's body: the same for each seed of
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What is evaluated; `random_start`: its shape and tokenizer, but fresh weights."""
+    """A model to evaluate; `random_start`: its shape and tokenizer, but fresh weights."""
 
     source: str
     random_start: bool = False
@@ -73,7 +73,7 @@ class Pretrained:
 
 
 def be_quiet() -> None:
-    """Of loading, only errors are said: that a head is new is what is wanted."""
+    """Log only errors while loading; warnings about a newly initialized head are expected."""
     transformers.logging.set_verbosity(logging.ERROR)
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

@@ -85,7 +85,7 @@ async def embedded_loss(
 
 
 def embed_page(run: str, snapshot: Snapshot, address: str, theme: str, curve: str = "../curve.svg") -> str:
-    """The page in the frame."""
+    """The page for a frame in another site: HTML and the server's own drawing, without a script."""
     losses = [row.loss for row in snapshot.steps if row.loss is not None]
     facts = [f"<strong>{escape(run)}</strong>", f"step {snapshot.steps[-1].step if snapshot.steps else 0:,}"]
     facts += [f"loss {losses[-1]:.3f}"] if losses else []

@@ -74,7 +74,7 @@ class Boundary:
 
 
 async def refuse_shape(_request: Request, error: Exception) -> Response:
-    """As FastAPI answers (422), without the input."""
+    """Answer a request of a wrong shape as FastAPI does (422), but without its input."""
     assert isinstance(error, RequestValidationError)
     detail = [{name: found[name] for name in NAMES} for found in error.errors()]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def figures_metrics(figures: Figures) -> Iterator[Metric]:
-    """All of it; counters begin anew when the keeper does."""
+    """Metrics of the keeper's counts, of suspicions and quarantine; counters begin anew when the keeper does."""
     yield from _rounds(figures.rounds)
     peers = gauge(
         "manyhands_swarm_peers",
