@@ -1,6 +1,6 @@
-"""hivemind's patches: where they are, streams between two real nodes over QUIC, messages within messages.
+"""The patches of hivemind: their places in its code, streams between two real nodes over QUIC, nested messages.
 
-Over QUIC the daemon drops what is on its way when a stream is closed.
+Over QUIC the daemon drops the data in flight when a stream is closed.
 """
 
 from __future__ import annotations

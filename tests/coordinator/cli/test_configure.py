@@ -1,7 +1,4 @@
-"""`manyhands coordinator configure`: a run made and kept by variables, in real directories.
-
-What a container's variables ask of a run.
-"""
+"""`manyhands coordinator configure` makes a run by a container's variables and keeps its settings in line with them."""
 
 from __future__ import annotations
 

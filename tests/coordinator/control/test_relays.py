@@ -1,7 +1,4 @@
-"""Which volunteers relay, and who hears of them.
-
-Two services over one PostgreSQL behave as one: whatever one is told, the peers and pages at the other hear.
-"""
+"""Relays: an address counts by rule, and joiners hear of the relays at all replicas over one PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What devices say of themselves, written together.
-
-The coordinator's end of a session, against raw streams: who is let in, and what is taken from whom.
-"""
+"""The coordinator's end of a session, against raw streams: admission, messages, and presences written together."""
 
 from __future__ import annotations
 

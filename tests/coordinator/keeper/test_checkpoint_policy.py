@@ -1,6 +1,6 @@
-"""When checkpoints are written and which of them stay; the whole keeper runs in tests/system.
+"""The policy for checkpoints: when one is written, which are kept, which are published.
 
-Which checkpoints are published.
+The whole keeper runs in tests/system.
 """
 
 from __future__ import annotations

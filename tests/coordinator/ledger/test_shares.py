@@ -1,7 +1,4 @@
-"""Samples that are in no step, by device, day and cause.
-
-What each day came to: the sums that stand beside the reports are those over the reports.
-"""
+"""The daily sums equal the sums over the reports, and lost samples are counted by device, day and cause."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Administrators: passwords are kept as argon2id only, and logins end when they should.
-
-How often a password may be tried, wherever.
-"""
+"""Administrators: argon2id passwords, logins that end when they should, and a limit on tries at all replicas."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Quarantine: a device is cut off by enough words or by hand, with its reason, and comes back when that is lifted.
+"""Quarantine: suspicions are logged, enough of them or the operator cut a device off, and it can be lifted.
 
-When words are enough: the keeper's alone, or several members' whoever of them is left out.
-
-Suspicions from the swarm reach the operator's log by name.
+The keeper's word suffices alone; members' words suffice if they do without any one member.
 """
 
 from __future__ import annotations

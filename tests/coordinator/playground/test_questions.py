@@ -1,7 +1,4 @@
-"""Sentences as visitors write them.
-
-The queue of what visitors ask, and its memory, on either kind of database.
-"""
+"""Visitors' sentences and their queue and cache, on either kind of database."""
 
 from __future__ import annotations
 

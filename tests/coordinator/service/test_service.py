@@ -1,9 +1,4 @@
-"""Open files for all connections.
-
-Full collections of garbage come when they are due, and not because much was allocated.
-
-The service process: both ports open before it says so, a taken port named, and an end in order on SIGTERM.
-"""
+"""The service process: ports, an end in order on SIGTERM, enough open files, and rare full garbage collections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The supervisor's decisions, with stand-ins for the processes, and what `serve` checks before it starts any.
-
-How a command is told to stop.
-"""
+"""The supervisor: its decisions, with stand-ins for the processes, its checks before a start, and its signals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The server-drawn curve keeps its shape when it is made smaller.
-
-Milestones in words, and which of them share a mark; pure.
-"""
+"""The server-drawn curve keeps its shape when it is reduced, and close milestones share a mark."""
 
 from __future__ import annotations
 

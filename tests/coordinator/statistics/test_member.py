@@ -1,7 +1,4 @@
-"""What a member's own page tells.
-
-Steps as ranges.
-"""
+"""The figures of a member's own page, and steps joined into ranges."""
 
 from __future__ import annotations
 

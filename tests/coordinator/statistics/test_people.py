@@ -1,9 +1,4 @@
-"""What kind of hardware a device is.
-
-Everybody who takes part, and who gave most.
-
-Days in a row.
-"""
+"""Members with their devices and hardware, the leaderboard, and streaks of days."""
 
 from __future__ import annotations
 

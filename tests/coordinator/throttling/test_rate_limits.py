@@ -1,7 +1,4 @@
-"""Who a stranger is: the address behind a connection, and its pace.
-
-The token bucket behind the control plane's limits.
-"""
+"""The token bucket, and limits on callers by the address behind a connection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The volunteer's loss over global steps, in a bounded number of points.
-
-What a volunteer sees under the notebook's cell.
-"""
+"""The display under a notebook's cell, and its loss curve in a bounded number of points."""
 
 from __future__ import annotations
 

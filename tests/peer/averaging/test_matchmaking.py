@@ -1,6 +1,6 @@
-"""When a group of averaging peers begins; real groups are in tests/system/test_pace.py.
+"""Matchmaking: when a group of averaging peers begins, and which leaders an averager asks, or not again.
 
-Whom an averager asks to lead, and whom not again; an observer that tries is in tests/security/test_roles.py.
+Real groups are in tests/system/test_pace.py, an observer that tries is in tests/security/test_roles.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The deadline of a round follows what rounds take.
+"""Rounds of averaging: the deadline follows their duration, and some facts outlive a round.
 
-What outlives a round of averaging; the rounds are real ones, of two peers in processes of their own.
+The rounds are real ones, of two peers in processes of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What follows from what the peers of a group say when they join it.
-
-Shares of the reduction: as good as the best that a solver finds, the same everywhere, and robust against claims.
-"""
+"""Shares of the reduction: as good as a solver's best, the same at all peers, and robust against false claims."""
 
 from __future__ import annotations
 

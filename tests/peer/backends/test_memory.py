@@ -1,7 +1,4 @@
-"""How memory that ends is recognized, and sizes that fit are found and remembered.
-
-How many samples a worker computes at once.
-"""
+"""Exhausted memory is recognized, and the number of samples computed at once is found and remembered."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`model:` and `objective:`: what each family may be told, and which objective suits it.
-
-Reformer's chunks and axial positions fit the samples' length, or one sentence says why not.
-"""
+"""`model:` and `objective:`: the fields of each family, its objectives, and Reformer's chunks and positions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The run file: defaults, the two files that ship, and one clear sentence for every mistake.
-
-What strangers may know of a run.
-"""
+"""The run file: defaults, the two files that ship, one clear sentence for every mistake, and its public summary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which sources may change under a run.
-
-What a run may make a volunteer's machine read or contact.
-"""
+"""Sources that may change under a run, and the files and hosts that a run may make a volunteer's machine reach."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Downloading the checkpoint that a coordinator offers.
-
-What a peer makes of a coordinator's offer of a checkpoint.
-"""
+"""A peer checks the coordinator's offer of a checkpoint and downloads it."""
 
 from __future__ import annotations
 

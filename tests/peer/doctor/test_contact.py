@@ -1,9 +1,4 @@
-"""The doctor at the coordinator's door: a real one, and strange ones.
-
-Measuring the line, against a real coordinator.
-
-The way to the coordinator, each stage failing for real where a test can make it fail.
-"""
+"""The doctor's stages up to the coordinator and the line's rate, each failing for real where a test can cause it."""
 
 from __future__ import annotations
 

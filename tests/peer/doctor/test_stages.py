@@ -1,7 +1,4 @@
-"""The order of stages: each runs with what it needs, or says which stage it missed.
-
-The doctor's last word.
-"""
+"""The doctor's stages run in order, each once its requirements are met, or name the one missing; and the verdict."""
 
 from __future__ import annotations
 

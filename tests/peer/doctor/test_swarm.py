@@ -1,7 +1,4 @@
-"""Whether others can reach this machine: really dialled by a coordinator, or really not.
-
-The swarm's stages, with real p2p daemons: ones that start, fail, hang, and answer over one transport or none.
-"""
+"""The doctor's stages of swarm and reachability, with real p2p daemons and a coordinator that dials back or not."""
 
 from __future__ import annotations
 

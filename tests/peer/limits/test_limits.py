@@ -1,7 +1,4 @@
-"""What can be typed as a limit.
-
-Hours of the day, over midnight and over changes of the clock.
-"""
+"""Limits as people type them, and hours of the day over midnight and changes of the clock."""
 
 from __future__ import annotations
 

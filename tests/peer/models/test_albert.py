@@ -1,7 +1,4 @@
-"""The fast way to run ALBERT computes the same as transformers.
-
-The oneDNN product is the ordinary linear layer, forward and backward.
-"""
+"""The fast ALBERT computes the same as transformers, and the oneDNN product the same as the ordinary linear layer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a peer dials.
-
-IPv4 and IPv6, TCP and QUIC: addresses, and what this machine lets us listen on.
-"""
+"""Addresses to dial and to listen on: IPv4 and IPv6, TCP and QUIC."""
 
 from __future__ import annotations
 

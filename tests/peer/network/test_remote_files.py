@@ -1,7 +1,4 @@
-"""Where a source's files are.
-
-Connections of sources on the web end at public addresses, whatever name or redirect leads there.
-"""
+"""Remote files of a source, and connections that end only at public addresses, whatever the name or redirect."""
 
 from __future__ import annotations
 

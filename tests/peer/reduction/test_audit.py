@@ -1,7 +1,4 @@
-"""What one peer concludes of the others' reduction.
-
-What a peer keeps of a round.
-"""
+"""The audit of a reduction: a peer keeps evidence of a round and draws conclusions about the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whom a group does without.
-
-What one process finds out and another is told.
-"""
+"""Findings of one process reach the others, and a group leaves accused peers out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How large averages usually are.
-
-What of a sender's part is taken, and how much.
-"""
+"""Screening of a sender's part by the usual size of averages: accepted, scaled down, or refused."""
 
 from __future__ import annotations
 

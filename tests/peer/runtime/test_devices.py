@@ -1,7 +1,4 @@
-"""When layers are worth a try to be compiled.
-
-Which device `--device` means, on machines with and without GPUs.
-"""
+"""The device that `--device` means, on machines with and without GPUs, and when compiling layers is worth a try."""
 
 from __future__ import annotations
 

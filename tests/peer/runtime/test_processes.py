@@ -1,11 +1,4 @@
-"""The agent's sign of life.
-
-What Macs are told before a child starts.
-
-Logs of spawned processes.
-
-Process groups and parents, with real processes.
-"""
+"""Child processes, with real ones: groups and parents, logs, the agent's sign of life, and settings for Macs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How much of a claim is counted, and what the keeper credits.
-
-What rounds show of claims; how the course uses it is in test_peer_course.py.
-"""
+"""Credit for claims: the keeper counts a claim as far as rounds bear it out."""
 
 from __future__ import annotations
 

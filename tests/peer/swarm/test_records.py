@@ -1,7 +1,4 @@
-"""Which beacon holds: a keeper's newest, that it has renewed.
-
-Records of peers: validated alone, newest first, each for its time.
-"""
+"""Records of peers are validated alone, newest first, each for its time; the keeper's newest renewed beacon holds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long a state may take to come; real swarms are in tests/system.
+"""Transfer of the state: its time limit, and how many joiners a donor serves at once.
 
-How many joiners a donor serves at once.
+Real swarms are in tests/system.
 """
 
 from __future__ import annotations

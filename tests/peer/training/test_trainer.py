@@ -1,7 +1,4 @@
-"""A trainer that waits while the run is paused.
-
-The loop, with a swarm made by hand: what it contributes, what it drops, what it reports.
-"""
+"""The training loop, with a swarm made by hand: contributions, dropped samples, reports, and waiting while paused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How much of a claim counts: what others received, and no more than was claimed.
+"""`manyhands verify` recomputes the leaderboard from a dashboard's public receipts and names each error in it.
 
-`manyhands verify`: the leaderboard recomputed from what a dashboard publishes, and what is wrong with it named.
+A claim counts as far as others received it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""CoNLL files as they are in earnest load, or fail with the line.
-
-The other formats: tables, SQuAD's JSON, texts, templates, files with digests, datasets.
-"""
+"""Examples load from each format (CoNLL, tables, SQuAD, texts, templates, datasets), or an error names the line."""
 
 from __future__ import annotations
 

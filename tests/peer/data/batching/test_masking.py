@@ -1,7 +1,4 @@
-"""What there is to guess where nothing is masked.
-
-Dynamic masking.
-"""
+"""Dynamic masking, and labels where nothing is masked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""An even, bounded sample of what passes by.
-
-What is written can be read again.
-"""
+"""Sampling of a corpus: the sample is even and bounded, and its files can be read again."""
 
 from __future__ import annotations
 

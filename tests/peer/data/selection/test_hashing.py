@@ -1,7 +1,4 @@
-"""The decisions that all peers must take alike.
-
-What is held out: by whomever, from wherever and however often a document is read.
-"""
+"""Decisions by hash that all peers take alike: documents are held out regardless of reader, source and repetition."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Perplexity sampling against theory, on a made-up distribution of perplexities.
-
-Counting documents by perplexity.
-"""
+"""Perplexity sampling against theory, on a made-up distribution, and the tally of documents by perplexity."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Opening a scorer from what a run file says.
-
-Scores of a tokenizer small enough to reckon by hand.
-"""
+"""A run file's scorer is opened, and unigram scores equal those reckoned by hand for a small tokenizer."""
 
 from __future__ import annotations
 

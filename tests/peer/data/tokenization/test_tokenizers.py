@@ -1,7 +1,4 @@
-"""A tokenizer that cannot serve the run is refused when the run is made.
-
-The run's tokenizer: trained, imported, and read alike by the data path and by transformers.
-"""
+"""The run's tokenizer: trained or imported, read alike by data path and transformers, refused if unfit."""
 
 from __future__ import annotations
 

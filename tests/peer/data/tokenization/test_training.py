@@ -1,6 +1,6 @@
-"""Rare words stay away from a trainer, so that the memory it needs does not grow with the text.
+"""Training a tokenizer: every preset and algorithm gives a folder that transformers reads alike, in bounded memory.
 
-Training: for every preset and algorithm a folder that transformers reads alike, learnt from a stream.
+Rare words are left out, so that the memory does not grow with the text.
 """
 
 from __future__ import annotations

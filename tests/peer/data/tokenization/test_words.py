@@ -1,9 +1,4 @@
-"""Words and their tokens, remembered.
-
-Word starts from token ids alone agree with what each kind of tokenizer itself takes for a word.
-
-How sentences are cut into words, and what a tokenizer makes of these.
-"""
+"""Words of a sentence and their tokens, remembered; word starts by token ids agree with each kind of tokenizer."""
 
 from __future__ import annotations
 
