@@ -28,7 +28,7 @@ from peer.agent.terminal import (
 from peer.reporting.messages import Progress, StepReport
 
 MAX_POINTS = 240
-WIDTH, HEIGHT = 640, 150
+WIDTH, HEIGHT = 640, 150  # of the drawn curve
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24
 Point = tuple[float, float]  # global step, loss
 PANEL_EVERY_S = 1.0

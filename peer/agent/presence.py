@@ -1,4 +1,4 @@
-"""This peer's presence: what it is doing, told between reports, and the relays that it offers and uses.
+"""This peer's presence: its state as told to the coordinator between reports, and the relays that it offers and uses.
 
 A peer relays for others where it can be reached and its volunteer limits no traffic. Of the relays beside the keeper's
 that it hears of, it uses those that answer: libp2p waits minutes for one that does not before it turns to the others.

@@ -1,4 +1,4 @@
-"""Rounds that are over: how long the next one may take by their measure, and their memory, given back to the system.
+"""Past rounds of averaging: the deadline that they set for the next one, and their memory, given back to the system.
 
 The averagers give memory back in their forked processes. A failed round ends in exceptions, and these hold each other,
 through the frames that they passed, in circles: the round with its copy of the gradients, and its open streams. Python

@@ -1,6 +1,7 @@
-"""The microbatch that fits into memory: as the person says, else as the backend finds; and errors for want of memory.
+"""The microbatch that fits into memory, and the errors that mean that there is no more of it.
 
-A size that was found is kept in a file, for each device, model and sequence length, so that a return costs no trials.
+Its size is what the person says, else what the backend finds. A size that was found is kept in a file, for each device,
+model and sequence length, so that a return costs no trials.
 """
 
 from __future__ import annotations

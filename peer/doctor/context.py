@@ -1,6 +1,6 @@
 """The context of an examination, which the doctor's stages share: the person's options, and what earlier stages found.
 
-A coordinator describes its run also to those who have not joined; its words are read as anything that a stranger sends.
+A coordinator describes its run also to those who have not joined; its words are checked like those of any stranger.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # for `busctl` to answer
 Property = Callable[[str, str, str, str], str | None]  # service, object, interface, name -> value
 LOGIND = "org.freedesktop.login1"
 BUSY_SHARE = 0.25  # of all cores, used by others on average over `WINDOW_S`

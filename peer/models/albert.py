@@ -162,7 +162,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Let all linear layers of a model, GPT-2's transposed ones too, multiply so; else they stay what they are."""
+    """Let all linear layers of a model, GPT-2's transposed ones too, multiply by `linear`; nothing else changes."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = _Linear

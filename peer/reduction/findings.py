@@ -1,4 +1,4 @@
-"""Findings about other peers in a round, and accusations, by which a group does without reducers that most have caught.
+"""Findings of a round about other peers, and the accusations by which a group excludes reducers that most have caught.
 
 The averager's process finds; the trainer's, which knows whose devices they are, hears of it. A round that fails has no
 result to say it with, and hivemind tries again by itself; so findings go through a pipe of their own. The pipe holds
@@ -59,7 +59,7 @@ class Findings:
 
 
 class Accusations:
-    """Whom this peer has caught lately."""
+    """The reducers that this peer has caught lately at what no honest one does."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -17,7 +17,7 @@ Census = tuple[tuple[str, bool, int], ...]  # peers that take part: role, whethe
 
 @dataclass(frozen=True)
 class RoundTally:
-    """Rounds since the peer started."""
+    """Rounds of averaging since the peer started: how many failed, and how long the others took."""
 
     failed: int = 0
     by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # that succeeded; the last: longer than all bounds

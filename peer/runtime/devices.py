@@ -16,7 +16,7 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # of the run, still to come
+LEAST_STEPS = 200  # of the run, still to come; with fewer, compiling is not tried
 LEAST_HOURS = 1.0  # of this device's stay: a minute or two of compiling is little of them
 LEAST_GAIN = 0.05  # of the time of a microbatch, or one may as well go on without
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -76,7 +76,7 @@ def gpu_numbers(name: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Stay:
-    """What this device is about to do."""
+    """The time that compiled layers would serve on this device."""
 
     steps_left: int  # global steps of the run
     hours: float | None  # None: until it is stopped
@@ -84,7 +84,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Trial:
-    """What was measured, in seconds for one microbatch."""
+    """A trial of compiled layers, in seconds for one microbatch."""
 
     plain_s: float
     compile_s: float  # spent on compiling, once

@@ -21,8 +21,8 @@ from typing import NoReturn
 
 import psutil
 
-FILE = "alive"
-VARIABLES = {
+FILE = "alive"  # in the device's directory
+VARIABLES = {  # for children on a Mac
     "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # what Apple's GPUs cannot compute is computed by the CPU
     "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # hivemind forks; else Apple's runtime ends what is forked
 }

@@ -257,7 +257,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 @dataclass
 class Donation:
-    """One download."""
+    """One download of the state, by a device of this member."""
 
     member: str
     moved_at: float  # when its last part was taken

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from peer.swarm.swarm import StepOutcome, SwarmProgress
 
 PROGRESS_INTERVAL_S = 1.0
-POLL_S = 0.5
+POLL_S = 0.5  # while the run is paused
 
 
 class Batches(Protocol):

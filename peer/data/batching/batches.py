@@ -1,4 +1,4 @@
-"""Batches: `open_batches` turns a run's documents into an endless stream of masked batches, all of the data path.
+"""The whole data path: `open_batches` turns a run's documents into an endless stream of masked batches.
 
 `parts_of` divides a batch into smaller ones, for the evaluation and where memory is short.
 """

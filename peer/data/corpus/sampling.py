@@ -1,4 +1,4 @@
-"""Sampling of a corpus by `manyhands corpus sample`: it is read twice, to learn how it is, and to keep a part of it.
+"""Sampling of a corpus by `manyhands corpus sample`: two readings, one to learn how it is, one to keep a part of it.
 
 The first reading counts documents, drops duplicates and takes an even sample; scorer, quartiles and scale come from it
 alone. The second scores every document, decides, and writes what is kept as JSON Lines. Memory does not grow with the

@@ -23,7 +23,7 @@ LAST_WIDTHS = 10  # BERTIN takes the last quartile, which has no end, to be ten 
 LEAST_WEIGHT = 1e-300  # so that a target of everything can be met
 LEAST_WIDTH = 1e-6  # of a quartile, in parts of the first one's bound: where many documents are alike
 DIGITS = 6  # of the numbers in the run file
-BINS = 120
+BINS = 120  # of the histogram
 SHOWN = 0.97  # of the documents; the rest, with perplexities without end, would press the others together
 
 
