@@ -219,7 +219,7 @@ def _layer(
 def _attend(
     weights: Weights, names: LayerNames, hidden: Array, mask: Array, layout: EncoderLayout, precision: Any, key: Array
 ) -> Array:
-    """What each place gathers from its sample, (b, l, hidden); the key's bias gets no gradient (see peer.models)."""
+    """Gather for each place from its sample, (b, l, hidden); the key bias has no gradient (`peer.models.albert`)."""
     batch, length, width = hidden.shape
     shape = (batch, length, layout.heads, width // layout.heads)
     query = _linear(weights, names.query, hidden, precision).reshape(shape)
