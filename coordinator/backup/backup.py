@@ -38,7 +38,7 @@ CHECKPOINTS = "checkpoints"
 
 
 class BackupManifest(BaseModel):
-    """What a backup holds."""
+    """The manifest of a backup: its run, its origin, and a digest of each file and table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -61,7 +61,7 @@ class Backup:
 
     @property
     def size_bytes(self) -> int:
-        """All of it, the manifest aside."""
+        """The size of all files but the manifest."""
         files = self.manifest.files.values()
         return self.manifest.database.size_bytes + sum(entry.size_bytes for entry in files)
 
@@ -148,7 +148,7 @@ def _copy_files(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEnt
 
 
 def files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
-    """What is to be copied of a run's directory, relative to it, in order: all but the database and what is unfinished.
+    """The files to copy, relative to the run's directory, in order: all but the database and unfinished files.
 
     Files that are being written have names with a dot in front. Links stand for what they lead to.
     """

@@ -64,7 +64,7 @@ def forget_relays_of_the_gone(sessions: Sessions, now: float) -> None:
 
 
 def ended_elsewhere(sessions: Sessions, session_ids: Sequence[str]) -> set[str]:
-    """Those of these sessions that are over: their device has opened another one, here or at another replica."""
+    """The sessions among these that are over, because their device opened another one, here or at another replica."""
     ended: set[str] = set()
     with sessions() as session:
         for start in range(0, len(session_ids), _AT_ONCE):

@@ -47,7 +47,7 @@ class Waiting:
 
 
 def next_waiting(tasks: Sequence[Task], known: Known, passed_over: Collection[tuple[str, str]]) -> Waiting | None:
-    """Of the newest checkpoint that lacks one, the first task; None if nothing waits.
+    """The first missing task of the newest checkpoint that lacks one; None if nothing waits.
 
     `passed_over`: manifest and task's digest of what cannot be evaluated.
     """

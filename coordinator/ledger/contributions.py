@@ -84,7 +84,7 @@ class Giving:
         return folded(self.gifts, lambda key: key[0])
 
     def by_hardware(self) -> dict[Hardware, Gift]:
-        """What such machines gave."""
+        """Hardware -> what all machines of this kind gave."""
         return folded(self.gifts, lambda key: key[1])
 
 

@@ -109,7 +109,7 @@ def _claims(session: Session, step: int, *, with_members: bool) -> list[Claim]:
 
 
 def _counted(claims: Sequence[Claim], words: Mapping[int, Sequence[Word]]) -> dict[int, int | None]:
-    """What each report counts, by its id; the same step, reported for two eras, counts once for a device."""
+    """The samples that each report counts, by its id; a step that a device reported for two eras counts once."""
     counted: dict[int, int | None] = {}
     devices: set[str] = set()
     for claim in claims:
@@ -124,7 +124,7 @@ def _counted(claims: Sequence[Claim], words: Mapping[int, Sequence[Word]]) -> di
 
 
 def _words(claims: Sequence[Claim], receipts: Sequence[KeptReceipt]) -> dict[int, list[Word]]:
-    """What all receipts say of each device, by its number; nothing where there are none."""
+    """The words of all receipts on each device, by its number; empty without receipts."""
     if not receipts:
         return {}
     return {
@@ -137,12 +137,12 @@ def _words(claims: Sequence[Claim], receipts: Sequence[KeptReceipt]) -> dict[int
 
 
 def _believed(claim: Claim, counted: int | None) -> int:
-    """What the step's own sum takes, which is not to wait for receipts: the leaderboard does."""
+    """The samples for the step's own sum, which does not wait for receipts as the leaderboard does."""
     return claim.samples if counted is None else counted
 
 
 def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[int, int | None]) -> tuple[float, int]:
-    """By what is confirmed; before anything is, by what is claimed."""
+    """The sums of losses, weighted by confirmed samples, or by claimed ones while none is confirmed."""
     before = session.get(Step, step - 1)
     known = None if before is None or not before.loss_samples else before.loss_sum / before.loss_samples
     losses = [(claim.loss, claim) for claim in claims if claim.loss is not None]
@@ -155,7 +155,7 @@ def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[
 def _disproved(
     claims: Sequence[Claim], words: Mapping[int, Sequence[Word]], believed: Mapping[int, float]
 ) -> list[Claim]:
-    """Those that no reducer can have cut so far; `believed`: of devices by number, or of one that is missing all."""
+    """The claims that receipts disprove: no reducer cuts one so far. `believed`: by device's number, else the whole claim."""
     return [
         claim
         for claim in claims
@@ -176,7 +176,7 @@ def _believed_of_each(
     target_batch_size: int,
     least_share: float,
 ) -> dict[int, float]:
-    """As much of every member, of its devices together, as far as claims and receipts name them: by device's number.
+    """The samples believed of each device, by its number: each member's equal share, split among its devices.
 
     Most who took part are in the receipts before they have reported.
     """

@@ -39,7 +39,7 @@ SESSIONS_KEPT = 16  # of one administrator; the oldest ends
 
 @dataclass(frozen=True)
 class Login:
-    """Who is logged in, and what its forms must bring along."""
+    """An administrator's login: the name, and the token that every form must carry."""
 
     name: str
     csrf_token: str
@@ -102,7 +102,7 @@ class Administrators:
         return token
 
     def login_of(self, token: str) -> Login | None:
-        """Whose login this token is; None where it is unknown, over, or was not used for too long."""
+        """The login of this token; None if it is unknown, over, or was not used for too long."""
         now = self._clock()
         found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
         with self._sessions() as session:

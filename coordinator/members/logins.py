@@ -42,7 +42,7 @@ CALLBACK = "/login/callback"
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the person is shown."""
+    """The code and addresses that the person is shown."""
 
     title: str
     user_code: str
@@ -56,7 +56,7 @@ class Waiting(Protocol):
 
     @property
     def prompt(self) -> Prompt:
-        """What the person is shown."""
+        """The code and addresses that the person is shown."""
 
     async def identity(self) -> Identity:
         """The identity that the login ends in; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""

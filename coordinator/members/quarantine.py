@@ -109,7 +109,7 @@ def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float)
 
 
 def strikes(words: Sequence[Word]) -> int:
-    """How many remain, whichever one of the members is left out."""
+    """The number of strikes that remain when any one of the members is left out."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
@@ -155,7 +155,7 @@ class QuarantineRow:
 
     @property
     def short_id(self) -> str:
-        """What people type."""
+        """The device's id as people type it."""
         return self.device_id[:SHORT_ID_CHARS]
 
 
@@ -198,7 +198,7 @@ def release(sessions: Sessions, name: str, device_id: str, actor: str, now: floa
 
 
 def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: float) -> list[str]:
-    """What is to be logged."""
+    """Store a suspicion and act on it; returns the lines to log."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
         raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
@@ -266,7 +266,7 @@ def _judge(session: Session, policy: Policy, device: Device, now: float) -> Verd
 
 
 def _standing(session: Session, now: float) -> tuple[int, int]:
-    """How many devices are in quarantine by members' words, and how many are active or in quarantine."""
+    """The number of devices in quarantine by members' words, and of those active or in quarantine."""
     newest = select(func.max(Revocation.id)).group_by(Revocation.device_id)
     quarantined = (
         select(func.count())

@@ -118,7 +118,7 @@ def ask(sessions: Sessions, checkpoint: CheckpointRow, text: str, now: float) ->
 
 
 def find_question(sessions: Sessions, identity: str, now: float) -> QuestionRow | None:
-    """How far a question is; None for one that is not known, or no longer."""
+    """The state of a question; None if it is unknown or forgotten."""
     with sessions() as session:
         row = session.get(Question, identity)
         return None if row is None or _is_forgotten(row, now) else _row(session, row, now)
@@ -132,13 +132,13 @@ def next_question(sessions: Sessions, now: float) -> QuestionRow | None:
 
 
 def record_answer(sessions: Sessions, identity: str, answer: Sequence[Sequence[Candidate]], now: float) -> None:
-    """What the checkpoint made of it."""
+    """Store the checkpoint's answer to a question."""
     content = [[[each.token, each.probability] for each in blank] for blank in answer]
     _settle(sessions, identity, json.dumps(content, ensure_ascii=False), "", now)
 
 
 def record_no_answer(sessions: Sessions, identity: str, reason: str, now: float) -> None:
-    """It cannot be answered, and why."""
+    """Store the reason why a question has no answer."""
     _settle(sessions, identity, "", reason, now)
 
 

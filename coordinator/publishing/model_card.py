@@ -51,7 +51,7 @@ _DATASET = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # a name on the hub,
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells."""
+    """The facts that a model card tells."""
 
     config: RunConfig
     step: int
@@ -223,7 +223,7 @@ def hyperparameters(config: RunConfig) -> str:
 
 
 def sampling(source: Source) -> str:
-    """How documents of a source were chosen; "" if all were read."""
+    """The sampling of a source's documents, in words; "" if all were read."""
     told = []
     if source.sampling is not None:
         told.append(f"sampled by perplexity ({source.sampling.method}, scale {source.sampling.scale:g})")
@@ -271,7 +271,7 @@ def _probe(probe: ProbeResult) -> str:
 
 
 def check_code(model_class: str, probe_loss: float) -> str:
-    """How anybody can see that these are the weights: a fixed batch, and the loss that they give on it."""
+    """Code by which anybody can check the weights: a fixed batch, and their loss on it."""
     return (
         f"`probe.safetensors` holds a fixed batch. On it the loss of these weights is **{probe_loss:.4f}**:\n\n"
         "```python\nfrom pathlib import Path\n\nimport torch\n"
@@ -292,12 +292,12 @@ def filling_code() -> str:
 
 
 def compute(device_hours: float, contributors: int) -> str:
-    """What volunteers gave."""
+    """A sentence on the hours that volunteers' devices trained."""
     return f"{contributors:,} contributors' devices trained for {device_hours:,.1f} hours, all of them added up."
 
 
 def citation(config: RunConfig, step: int, manifest_sha256: str, year: int) -> str:
-    """How to cite the model; the method's own paper with it."""
+    """BibTeX entries for the model and for the method's paper."""
     title = config.run.name.replace("{", "").replace("}", "")
     return (
         f"```bibtex\n@misc{{{title}-{step},\n  title = {{{title}: a language model trained together by volunteers}},\n"

@@ -37,7 +37,7 @@ RunPlan = Callable[[Plan], TaskResult | None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the operator asks for."""
+    """The operator's wishes for a release."""
 
     rule: str
     task_models: Sequence[str] = ()  # tasks for which a fine-tuned model is released, too
@@ -48,7 +48,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Released:
-    """What was made."""
+    """A finished release."""
 
     stored: StoredCheckpoint
     choice: str
@@ -174,7 +174,7 @@ def _of_step(kept: Sequence[CheckpointRow], step: int) -> tuple[CheckpointRow, s
 
 
 def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]) -> tuple[CheckpointRow, str]:
-    """Of those only that were evaluated on the newest's samples: other losses cannot be compared."""
+    """The checkpoint with the lowest loss on the newest held-out samples; other losses cannot be compared."""
     newest = validations[-1].set_sha256 if validations else ""
     measured = {row.manifest_sha256: row.loss for row in validations if row.set_sha256 == newest}
     found = [(loss, row) for row in kept if (loss := measured.get(row.manifest_sha256)) is not None]

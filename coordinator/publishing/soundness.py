@@ -27,7 +27,7 @@ TOLERANCE = 1e-3  # relative, from 1 on: other kernels round differently
 
 @dataclass(frozen=True)
 class Computed:
-    """What plain transformers makes of an exported folder."""
+    """The result of loading an exported folder with plain transformers."""
 
     loss: float  # of the probe, as the manifest has it
     token_loss: float  # without that of the sentences' order

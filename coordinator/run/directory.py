@@ -101,7 +101,7 @@ class RunDirectory:
 
     @property
     def sinks_dir(self) -> Path:
-        """How far each sink is written, and what sinks keep on disk; the sinks' process makes it."""
+        """The sinks' progress and files; the sinks' process makes it."""
         return self.path / "sinks"
 
     @property

@@ -101,7 +101,7 @@ class Settings(BaseModel):
 
     @property
     def quarantine_policy(self) -> Policy:
-        """How many strikes, in what time, put a device in quarantine."""
+        """The number of strikes, and their window, that put a device in quarantine."""
         return Policy(self.quarantine_strikes, self.quarantine_window_s)
 
     def to_yaml(self) -> str:

@@ -219,7 +219,7 @@ class Demo:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """What came of it; see `summarize` for the keys."""
+        """The results of the demo; see `summarize` for the keys."""
         newest = checkpoints(self._run.sessions)[:1]
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping

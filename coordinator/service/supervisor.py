@@ -85,7 +85,7 @@ def chosen_parts(
     has_sinks: bool = False,
     has_webhooks: bool = False,
 ) -> tuple[Part, ...]:
-    """What to run on this machine; a run that holds nothing out has nothing to validate."""
+    """The parts to run on this machine; a run without held-out text has nothing to validate."""
     if service_only:
         return (SERVICE,)
     chosen = (
@@ -195,7 +195,7 @@ class _Watched:
 
 
 def restart_delay_s(failures: int, auxiliary: bool = False) -> float | None:
-    """How long to wait before the restart that follows so many failures in a row; None: give up."""
+    """The wait before a restart after so many failures in a row; None: give up."""
     if failures >= MAX_FAILURES:
         return LONGEST_PAUSE_S if auxiliary else None
     return float(2 ** (failures - 1))

@@ -46,7 +46,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Vitals:
-    """What is known of the phase in force."""
+    """The figures of the current phase that alarms are judged by."""
 
     losses: Sequence[tuple[int, float | None]]  # of its settled steps, in order; None: not finite
     updates: Sequence[tuple[int, float]] = ()  # norms of its steps' updates, in order
@@ -56,7 +56,7 @@ class Vitals:
 
 
 def alarms_of(vitals: Vitals, *, most_rise: float, warmup_steps: int) -> list[Alarm]:
-    """What is wrong now. `most_rise`: so many times the best recent loss is divergence."""
+    """The alarms that hold now. `most_rise`: so many times the best recent loss is divergence."""
     found = (
         _not_finite(vitals),
         _diverges(vitals, most_rise),
@@ -128,7 +128,7 @@ class AlarmRow:
 
 
 def raised_alarms(sessions: Sessions) -> list[AlarmRow]:
-    """Those that hold now, the oldest first."""
+    """The alarms in the database that hold now, the oldest first."""
     with sessions() as session:
         rows = session.scalars(select(RaisedAlarm).order_by(RaisedAlarm.raised_at, RaisedAlarm.kind))
         return [AlarmRow(row.kind, row.step, row.detail, row.raised_at) for row in rows]

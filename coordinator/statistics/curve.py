@@ -40,7 +40,7 @@ NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class MilestoneTexts:
-    """What each kind is called; `{n}` is its value."""
+    """The words for each kind of milestone; `{n}` is its value."""
 
     first_step: str = "The first global step"
     samples: str = "{n} samples"

@@ -33,7 +33,7 @@ class DayFacts:
 
 @dataclass(frozen=True)
 class LossFacts:
-    """What one cause took, of all days."""
+    """The samples lost to one cause, over all days."""
 
     cause: str
     samples: int
@@ -53,7 +53,7 @@ class StepsFacts:
 
 
 def days_of(sessions: Sessions, number: int) -> Mapping[int, DayFacts]:
-    """By day, in order, the newest `MOST_DAYS`; empty for who is nobody."""
+    """The facts of each day, in order, the newest `MOST_DAYS`; empty for an unknown member."""
     mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
     shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
     lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)
@@ -72,7 +72,7 @@ def days_of(sessions: Sessions, number: int) -> Mapping[int, DayFacts]:
 
 
 def losses_of(sessions: Sessions, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
-    """What each cause took, the most first; `days` as `days_of` gave them."""
+    """The losses by cause, the largest first; `days` as `days_of` gave them."""
     query = (
         select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
         .join(Device, Device.id == LostSamples.device_id)

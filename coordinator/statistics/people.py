@@ -42,7 +42,7 @@ class Window(str, Enum):
 
 @dataclass(frozen=True)
 class Given:
-    """What came from somewhere in a span of days."""
+    """The contribution of a device or person in a span of days."""
 
     samples: int = 0  # as receipts confirm
     pending_samples: int = 0
@@ -85,12 +85,12 @@ class Person:
     devices: tuple[DeviceFacts, ...]
 
     def given(self, kind: HardwareClass | None = None) -> Given:
-        """By all devices, or by those of one kind."""
+        """The contribution of all devices, or of those of one kind."""
         return sum((each.given for each in self.devices if kind in (None, each.kind)), Given())
 
     @property
     def last_seen_at(self) -> float | None:
-        """Of the device that was seen last."""
+        """The newest time at which one of the devices was seen."""
         return max((each.last_seen_at for each in self.devices if each.last_seen_at is not None), default=None)
 
 
@@ -124,7 +124,7 @@ def people(sessions: Sessions, now: float, window: Window = Window.ALL, number: 
 
 
 def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[Place]:
-    """Who gave anything, the most first; bytes averaged for others decide between equals and rank who trains not."""
+    """The ranking of all who gave anything; bytes averaged for others break ties and rank those who do not train."""
     rows = [(person.given(kind), person) for person in everybody]
     given = [(each, person) for each, person in rows if each.samples or each.averaged_bytes or each.pending_samples]
     ordered = sorted(given, key=lambda row: (-row[0].samples, -row[0].averaged_bytes, row[1].number))
@@ -149,7 +149,7 @@ def _shares(session: Session, first_day: int, condition: ColumnElement[bool]) ->
 
 
 def _given(shares: Iterable[DailyShare]) -> defaultdict[str, Given]:
-    """By device."""
+    """The sums of these shares by device."""
     found: defaultdict[str, Given] = defaultdict(Given)
     for share in shares:
         day = frozenset({share.day} if share.counted or share.averaged_bytes else ())

@@ -33,7 +33,7 @@ class AllowedEvaluator(Base):
 
 
 class Publication(Base):
-    """How far one checkpoint has come at one place; see `coordinator.publishing.publications`."""
+    """The publication of one checkpoint at one place, and its progress; see `coordinator.publishing.publications`."""
 
     __tablename__ = "publications"
 
@@ -48,7 +48,7 @@ class Publication(Base):
 
 
 class UnnamedMember(Base):
-    """Who asked not to be named in the model card."""
+    """A member who asked not to be named in the model card."""
 
     __tablename__ = "unnamed_members"
 
@@ -56,7 +56,7 @@ class UnnamedMember(Base):
 
 
 class UpdateNorm(Base):
-    """How far one global step moved the parameters, as the keeper saw it."""
+    """The norm of one global step's update of the parameters, as the keeper saw it."""
 
     __tablename__ = "update_norms"
 
@@ -65,7 +65,7 @@ class UpdateNorm(Base):
 
 
 class UnigramBaseline(Base):
-    """What knowing no more than how frequent each token is would lose on a validation set."""
+    """The loss of a unigram model, which knows only the frequency of each token, on a validation set."""
 
     __tablename__ = "unigram_baselines"
 

@@ -48,7 +48,7 @@ class DailyShare(Base):
 
 
 class LostSamples(Base):
-    """How many samples of one device were lost for one cause on one UTC day; see `coordinator.ledger.shares`."""
+    """The samples of one device that were lost for one cause on one UTC day; see `coordinator.ledger.shares`."""
 
     __tablename__ = "lost_samples"
 

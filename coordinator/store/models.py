@@ -137,7 +137,7 @@ class Session(Base):
 
 
 class Report(Base):
-    """What one device did for one global step, counted once."""
+    """One device's report on one global step, counted once."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -213,7 +213,7 @@ class AuditEntry(Base):
 
 
 class Administrator(Base):
-    """Who may administer the run over the web."""
+    """A person who may administer the run over the web."""
 
     __tablename__ = "administrators"
 
@@ -264,7 +264,7 @@ class Checkpoint(Base):
 
 
 class Validation(Base):
-    """What the held-out samples say of the checkpoint of a step; the losses are null if they were not finite."""
+    """The losses and accuracies of a step's checkpoint on held-out samples; a loss that was not finite is null."""
 
     __tablename__ = "validations"
 
@@ -342,7 +342,7 @@ class AllowedEntry(Base):
 
 
 class DeviceLogin(Base):
-    """By which account a device was admitted."""
+    """The account by which a device was admitted."""
 
     __tablename__ = "device_logins"
 

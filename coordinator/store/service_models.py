@@ -38,7 +38,7 @@ class Question(Base):
 
 
 class Notice(Base):
-    """How far the word of one milestone has come at one webhook; see `coordinator.announcements.deliveries`."""
+    """The notice of one milestone at one webhook, and its progress; see `coordinator.announcements.deliveries`."""
 
     __tablename__ = "notices"
 

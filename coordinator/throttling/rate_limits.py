@@ -54,12 +54,12 @@ def caller_address(peer: str) -> Address:
 
 
 def network_of(address: Address) -> str:
-    """What counts as one caller: an IPv4 address, or an IPv6 network of 64 bits."""
+    """The name of one caller: an IPv4 address, or an IPv6 network of 64 bits."""
     return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 def http_caller(client: object) -> str:
-    """What counts as one caller of an ASGI scope's `client`, an (address, port) or None."""
+    """The name of one caller by an ASGI scope's `client`, an (address, port) or None."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

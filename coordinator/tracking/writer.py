@@ -93,7 +93,7 @@ class Sink(Protocol):
 
     @property
     def held(self) -> int | None:
-        """How many rows it holds from before it was opened; None if it cannot tell."""
+        """The number of rows that it held before it was opened; None if it cannot tell."""
 
     def write(self, row: int, point: Point) -> None:
         """Take a point; rows are numbered from 0."""
@@ -109,5 +109,5 @@ class Sink(Protocol):
 
 
 def pause_s(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
+    """The wait after so many failures in a row."""
     return min(LONGEST_PAUSE_S, POLL_S * 2.0 ** min(failures, 10))

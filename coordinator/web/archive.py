@@ -62,7 +62,7 @@ FILES = (
 
 
 class ArchiveManifest(BaseModel):
-    """What an archive holds, and of which run: archive.json."""
+    """The manifest of an archive, archive.json: its run and its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -81,7 +81,7 @@ class ArchiveManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Wish:
-    """What is wanted: where the archive will be served ("": not known), and whether it replaces an earlier one."""
+    """The folder of an archive, the address it will have ("": not known), and whether it may replace an earlier one."""
 
     out: Path
     address: str = ""

@@ -48,18 +48,18 @@ class Place:
 
 
 def judged_examples(task: Task, place: Place) -> list[Any]:
-    """Those that are judged; raises `ConfigError`."""
+    """The examples of the test set; raises `ConfigError`."""
     return _read_split(task, task.test, "test", task.recipe.max_test, place)
 
 
 def train_examples(task: Task, place: Place) -> list[Any]:
-    """Those that are trained on."""
+    """The examples of the training set."""
     assert task.train is not None  # `Task` sees to it
     return _read_split(task, task.train, "train", task.recipe.max_train, place)
 
 
 def dev_examples(task: Task, place: Place) -> list[Any] | None:
-    """Those by which it is decided when to stop, where they are given."""
+    """The examples of the development set, by which training stops early; None if the task has none."""
     return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
 
 

@@ -41,11 +41,11 @@ class Subject(Protocol):
 
     @property
     def pad(self) -> int:
-        """What fills short samples."""
+        """The id that fills short samples."""
 
     @property
     def examples(self) -> int:
-        """How many the test set has."""
+        """The number of examples in the test set."""
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head."""

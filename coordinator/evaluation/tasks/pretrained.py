@@ -95,7 +95,7 @@ def _complaint(source: str, what: str, error: Exception) -> str:
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """What fills short samples; a tokenizer that knows no such token lends its last word for it, under the mask."""
+    """The id that fills short samples, under the attention mask: the padding token, or another one if there is none."""
     for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
         found = getattr(tokenizer, name, None)
         if isinstance(found, int):
@@ -123,12 +123,12 @@ class Frame:
         return [*self.before, *tokens, *self.after]
 
     def room(self, length: int) -> int:
-        """How many tokens fit between them."""
+        """The number of tokens that fit between them."""
         return max(1, length - len(self.before) - len(self.after))
 
 
 def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
-    """As it frames a short text."""
+    """The special tokens around a short text."""
     found = tokenizer("a", return_special_tokens_mask=True)
     ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
     if 0 not in special:  # nothing is left of that text

@@ -39,7 +39,7 @@ File = {"description": "The table.", "content": {"text/csv": {}, PARQUET: {}}}
 
 
 class DeviceName(BaseModel):
-    """Whose a device is, and what it says it is; `number` tells a member's devices apart."""
+    """A device's member, and the device's own description; `number` tells a member's devices apart."""
 
     number: int
     member: str
@@ -92,7 +92,7 @@ class Moments(BaseModel):
 
 
 class MilestoneFacts(BaseModel):
-    """What was reached, in its kind's unit: steps, samples, devices, nats."""
+    """A milestone; its value is in its kind's unit: steps, samples, devices, nats."""
 
     kind: Literal["first-step", "samples", "devices", "loss"]
     value: float

@@ -55,7 +55,7 @@ class CardShelf:
 
 
 def card_facts(run: str, snapshot: Snapshot) -> CardFacts:
-    """What the card tells of a snapshot."""
+    """The facts of a snapshot that the card shows."""
     return CardFacts(
         run=run,
         loss=[(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None],

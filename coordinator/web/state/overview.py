@@ -22,7 +22,7 @@ RECENT_STEPS = 20  # late reports still change these
 
 
 class RunFacts(BaseModel):
-    """What is trained, and how to take part."""
+    """The run's name, language and batch size, and the link to join it."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ class Phase(BaseModel):
 
 
 class Online(BaseModel):
-    """Who is connected now."""
+    """The number of devices and members connected now."""
 
     devices: int
     members: int
@@ -73,7 +73,7 @@ class Totals(BaseModel):
 
 
 class DataWait(BaseModel):
-    """Of the time that all devices have trained, how much they waited for data."""
+    """The time that devices waited for data, and its share of the time that they trained."""
 
     seconds: float
     share: float | None
@@ -95,7 +95,7 @@ class Rounds(BaseModel):
 
 
 class Averaging(BaseModel):
-    """How well the newest settled steps went."""
+    """The averaging of the newest settled steps."""
 
     steps: int  # that this is about
     batch_share: float | None  # samples averaged in over the target batches
@@ -113,7 +113,7 @@ class Donation(BaseModel):
 
 
 class ContributionFacts(BaseModel):
-    """What one member has given, under the name that the public may know."""
+    """The contribution of one member, under the public name."""
 
     member: str
     samples: int
@@ -128,7 +128,7 @@ class ContributionFacts(BaseModel):
 
 
 class CheckpointFacts(BaseModel):
-    """What anybody may know of a checkpoint: not where on the operator's disk it lies."""
+    """The public facts of a checkpoint, without its place on the operator's disk."""
 
     step: int
     size_bytes: int
@@ -138,7 +138,7 @@ class CheckpointFacts(BaseModel):
 
 
 class ValidationFacts(BaseModel):
-    """What held-out text says of one checkpoint."""
+    """The results of one checkpoint on held-out text."""
 
     step: int
     era: int
@@ -158,7 +158,7 @@ class ValidationFacts(BaseModel):
 
 
 class ValidationSummary(BaseModel):
-    """How many checkpoints were evaluated, and the newest of them."""
+    """The number of evaluated checkpoints, and the newest of them."""
 
     count: int
     newest: ValidationFacts | None
@@ -175,7 +175,7 @@ class RecentSteps(BaseModel):
 
 
 class TaskSummary(BaseModel):
-    """How many evaluations on the run's tasks there are, and when the newest was made (Unix seconds)."""
+    """The number of evaluations on the run's tasks, and the time of the newest one (Unix seconds)."""
 
     count: int
     newest_at: float | None
