@@ -1,8 +1,8 @@
 """Messages to chats about milestones: the words, the request for each kind of chat, and sending it once.
 
 Discord and Slack are posted to a webhook's address, Matrix by `PUT /_matrix/client/v3/rooms/.../send`. A request goes
-over HTTPS, without redirects and within 10 s a step. Its result is one of four (`Result`), by which
-`coordinator.announcements.herald` decides whether to try again.
+over HTTPS, without redirects, and waits 10 s for the connection and for each read. Its result is one of four
+(`Result`), by which `coordinator.announcements.herald` decides whether to try again.
 """
 
 from __future__ import annotations

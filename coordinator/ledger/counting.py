@@ -155,7 +155,7 @@ def _losses(session: Session, step: int, claims: Sequence[Claim], counted: dict[
 def _disproved(
     claims: Sequence[Claim], words: Mapping[int, Sequence[Word]], believed: Mapping[int, float]
 ) -> list[Claim]:
-    """The claims that receipts disprove: no reducer cuts one so far. `believed`: by device's number, else the whole claim."""
+    """The claims that receipts disprove; `believed`: samples by device's number, for a missing one the whole claim."""
     return [
         claim
         for claim in claims
