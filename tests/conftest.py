@@ -242,7 +242,7 @@ def client(run: FakeRun) -> Iterator[TestClient]:
     """Requests to the run's web application, without a server."""
     from starlette.testclient import TestClient
 
-    from coordinator.web import WebState, create_app
+    from coordinator.web.app import WebState, create_app
 
     with TestClient(create_app(WebState(run.directory, run.services))) as made:
         yield made

@@ -8,7 +8,6 @@ directory marks the run as handed over, and it is not served there again.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,8 @@ from pathlib import Path
 import yaml
 
 from auth.errors import ConfigError, StorageError
-from auth.files import write_private
 from coordinator.backup.backup import RUN, Backup, back_up
+from coordinator.backup.handed_over import mark_handed_over, require_not_handed_over
 from coordinator.backup.restore import SETTINGS, restore
 from coordinator.backup.sealed import seal, unseal
 from coordinator.ledger.presence import read_swarm_status
@@ -25,7 +24,6 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.engine import Sessions
 
-MARK = ".handed-over"  # no backup takes files with a dot along
 SILENT_S = 15.0  # a keeper that is there has written within this time
 LEAST_PASSPHRASE = 12  # characters
 
@@ -72,25 +70,6 @@ def require_strong(passphrase: str) -> str:
     if len(passphrase) < LEAST_PASSPHRASE:
         raise ConfigError(f"The passphrase has {len(passphrase)} characters: take {LEAST_PASSPHRASE} or more.")
     return passphrase
-
-
-def require_not_handed_over(directory: RunDirectory) -> None:
-    """Raise `ConfigError` for a run that was: two keepers of one run would spoil each other's work."""
-    mark = directory.path / MARK
-    try:
-        when = mark.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return
-    raise ConfigError(
-        f"This run was handed over ({when}) and must be served in one place only: "
-        f"if it was never taken over, remove {mark}."
-    )
-
-
-def mark_handed_over(directory: RunDirectory, archive: Path, now: float) -> None:
-    """From now on the run is not served here."""
-    day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
-    write_private(directory.path / MARK, f"{day}, in {archive}\n".encode())
 
 
 def _own_settings(scratch: Path, host: str | None) -> Path:

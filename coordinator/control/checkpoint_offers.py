@@ -8,8 +8,7 @@ from auth.errors import StorageError
 from coordinator.checkpoints.manifest import verify
 from coordinator.context.services import RunServices
 from coordinator.ledger.presence import checkpoints, read_swarm_status
-from peer.control.checkpoints import STATE_FILES
-from peer.protocol import control_pb2
+from peer.protocol import STATE_FILES, control_pb2
 
 
 def offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:

@@ -27,7 +27,7 @@ from coordinator.run.database_owner import require_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import is_free
 from coordinator.run.secrets import exposed
-from coordinator.service.service import descriptors_needed, most_descriptors
+from coordinator.service.descriptors import descriptors_needed, most_descriptors
 from coordinator.service.supervisor import chosen_parts, listeners
 from coordinator.store.engine import Sessions, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, Session

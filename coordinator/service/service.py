@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -26,15 +25,13 @@ from coordinator.context.services import RunServices, open_run_services
 from coordinator.control.admission import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
 from coordinator.run.directory import RunDirectory
-from coordinator.run.settings import Settings
-from coordinator.web import WebState, create_app
-from coordinator.web.http.connection import ConnectionLimits
+from coordinator.service.descriptors import descriptors_needed, raise_limit
+from coordinator.web.app import WebState, create_app
 from coordinator.web.http.server import WebServer
 from peer.config.trust import unpinned
 
 logger = logging.getLogger(__name__)
 
-SPARE = 256  # the database, logs, files that are read
 FULL_EVERY_S = 60.0
 _NEVER = 2**31 - 1  # as the threshold of the oldest generation
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
@@ -98,24 +95,6 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
         await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
-
-
-def descriptors_needed(settings: Settings) -> int:
-    """The open files and connections that the service needs at most."""
-    return DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
-
-
-def most_descriptors() -> int:
-    """The hard limit on the open files of this process; -1: there is none."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-
-
-def raise_limit(needed: int) -> None:
-    """Let this process open so many, or as many as it may."""
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
-    if 0 <= allowed < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 @asynccontextmanager

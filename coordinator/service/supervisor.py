@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from auth.errors import WorkerError
-from coordinator.backup.hand_over import require_not_handed_over
+from coordinator.backup.handed_over import require_not_handed_over
 from coordinator.run.database_owner import open_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr

@@ -1,5 +1,5 @@
-"""The dashboard's server: one page, its API, live events, metrics and health, all from one snapshot of the store."""
+"""The dashboard's server: pages, API, live events, metrics and health, all from one snapshot of the store.
 
-from coordinator.web.app import WebState, create_app
-
-__all__ = ["WebState", "create_app"]
+`coordinator.service` imports `app`, the command line `archive`. Only `http`, of the folders below, is imported from
+outside.
+"""

@@ -28,8 +28,8 @@ from coordinator.run.directory import RunDirectory
 from coordinator.statistics.moments import chunk_of
 from coordinator.statistics.people import HardwareClass, Window, people
 from coordinator.store.engine import Sessions
-from coordinator.web import WebState, create_app
 from coordinator.web.api.sharing import embed_page
+from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.frozen import Archive, Parameters, answer_name
 from coordinator.web.pages.translations import choose_language
 from coordinator.web.pages.views import VIEWS

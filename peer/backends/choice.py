@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from auth.errors import ConfigError
 from peer.backends import Backend
 from peer.backends.hardware import pick_precision, require_jax, torch_devices
-from peer.backends.jax_encoder import layout_of
+from peer.backends.jax_layout import layout_of
 from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig

@@ -21,7 +21,8 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from peer.backends import MicrobatchResult
-from peer.backends.jax_encoder import EncoderLayout, Shard, Weights, layout_of, loss_sums
+from peer.backends.jax_encoder import Shard, Weights, loss_sums
+from peer.backends.jax_layout import EncoderLayout, layout_of
 from peer.config.run import RunConfig
 
 if TYPE_CHECKING:

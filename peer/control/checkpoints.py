@@ -23,11 +23,10 @@ from auth.errors import RequestError, StorageError, UnreachableError
 from auth.files import sha256_of
 from peer.network.downloads import has_digest
 from peer.network.least_rate import at_least_rate
-from peer.network.remote_files import public_client
+from peer.network.public_web import public_client
 from peer.network.traffic import Throttle
-from peer.protocol import control_pb2
+from peer.protocol import STATE_FILES, control_pb2
 
-STATE_FILES = ("model.safetensors", "optimizer.safetensors")  # all that the swarm's state consists of
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
 ATTEMPTS = 4

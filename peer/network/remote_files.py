@@ -1,30 +1,21 @@
 """Files of a source: local paths, folders and patterns, web addresses, object storage, all through fsspec.
 
-Connections to the web end at public addresses: no source's host, and no redirect, leads into the machine's own network.
-Names are looked up when a connection is made, so that is where the address is checked. A host that the run file itself
-names as a private one is let through: `peer.config.trust` asked the machine's owner about it before.
+Connections to the web end at public addresses (`peer.network.public_web`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import has_magic
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
-import aiohttp
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from auth.errors import ConfigError
 from peer.config.data import Source, is_remote
-from peer.config.trust import host_of, is_private, not_public
+from peer.config.trust import host_of, is_private
 
 ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -80,6 +71,10 @@ def storage_options(source: Source) -> dict[str, Any]:
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:
         return options
+    import aiohttp  # for web addresses only: it takes time to load
+
+    from peer.network.public_web import public_client
+
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=NETWORK_TIMEOUT_S, sock_read=NETWORK_TIMEOUT_S)
     options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
     if not any(is_private(host_of(path)) for path in web):
@@ -118,31 +113,3 @@ def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) 
 def _protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
     protocol = filesystem.protocol
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
-
-
-async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSession:
-    """An HTTP session for fsspec (its `get_client`) whose connections end at public addresses, or at a proxy."""
-    del loop
-    proxies = await _proxies()
-
-    def open_socket(info: Any) -> socket.socket:
-        family, kind, protocol, _, address = info
-        if address[0] not in proxies and not_public(ip_address(address[0].partition("%")[0])):
-            raise PermissionError(errno.EACCES, f"the address {address[0]} is none of the public web")
-        return socket.socket(family, kind, protocol)
-
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=open_socket), **kwargs)
-
-
-async def _proxies() -> frozenset[str]:
-    """The addresses of the proxies that this machine's environment names."""
-    found: set[str] = set()
-    for url in getproxies().values():
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.hostname:
-            try:
-                infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, None)
-            except OSError:
-                continue
-            found |= {str(info[4][0]) for info in infos}
-    return frozenset(found)

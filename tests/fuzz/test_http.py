@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from schemathesis import GenerationMode
 from starlette.types import Receive, Scope, Send
 
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from tests.support.inputs import inputs, spoilt
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S

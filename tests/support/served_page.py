@@ -16,7 +16,7 @@ from coordinator.context.services import RunServices, open_run_services
 from coordinator.ledger.presence import open_session, record_checkpoint, write_swarm_status
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from coordinator.web.http.server import WebServer
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from auth.errors import ConfigError, StorageError
-from coordinator.backup.hand_over import MARK, hand_over, require_not_handed_over, take_over
+from coordinator.backup.hand_over import hand_over, take_over
+from coordinator.backup.handed_over import MARK, require_not_handed_over
 from coordinator.checkpoints.manifest import newest_verified
 from coordinator.cli.main import app
 from coordinator.context.open_run import OpenRun, open_run

@@ -13,7 +13,7 @@ from auth.errors import TokenError
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.ledger.presence import record_checkpoint
-from peer.control.checkpoints import STATE_FILES
+from peer.protocol import STATE_FILES
 from peer.reporting.messages import CheckpointFetched, Ready
 from tests.support import worker_mains
 from tests.support.agents import make_agent

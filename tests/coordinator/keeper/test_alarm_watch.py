@@ -10,7 +10,7 @@ from coordinator.keeper.alarm_watch import AlarmWatch, update_norm
 from coordinator.ledger.ledger import SETTLED_S
 from coordinator.members.audit import audit_log
 from coordinator.statistics.alarms import raised_alarms
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from peer.swarm.fingerprint import sketch_of
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun

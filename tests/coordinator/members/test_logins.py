@@ -37,7 +37,7 @@ from coordinator.members.logins import Logins, open_providers
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
 from peer.control.login import LoginPrompt

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, RobertaConfig, RobertaForM
 
 from auth.errors import ConfigError
 from peer.backends.jax_backend import PLACES, JaxBackend, divide
-from peer.backends.jax_encoder import layout_of
+from peer.backends.jax_layout import layout_of
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from tests.support.tiny_albert import VOCABULARY, gradients, random_batch, tiny_config, tiny_model, transformers_outputs

@@ -13,7 +13,6 @@ from auth.errors import RequestError, StorageError, UnreachableError
 from coordinator.run.ports import free_ports
 from peer.control.checkpoints import (
     SPARE_BYTES,
-    STATE_FILES,
     CheckpointOffer,
     OfferedFile,
     download_checkpoint,
@@ -21,7 +20,7 @@ from peer.control.checkpoints import (
     read_offer,
 )
 from peer.network.traffic import Throttle
-from peer.protocol import control_pb2
+from peer.protocol import STATE_FILES, control_pb2
 from tests.support.small_disks import small_disk
 from tests.support.web_files import WebFiles, serve_files
 

@@ -12,7 +12,8 @@ import pytest
 
 from auth.errors import ConfigError
 from peer.config.data import Source
-from peer.network.remote_files import find_files, public_client, storage_options
+from peer.network.public_web import public_client
+from peer.network.remote_files import find_files, storage_options
 from tests.support.web_files import WebFiles, serve_files
 
 

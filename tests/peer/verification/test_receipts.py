@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, ManyhandsError, RequestError, StorageError, UnreachableError, UnverifiedError
 from coordinator.members.names import set_display_name
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from peer.cli.verify import app
 from peer.verification.published import Published, download, fetch, read_published
 from peer.verification.receipts import Word, credited, disproved, newcomer_share, verify

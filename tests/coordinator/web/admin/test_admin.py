@@ -15,8 +15,8 @@ from playwright.sync_api import Page, expect
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
 from coordinator.members.quarantine import Claim, hear
-from coordinator.web import WebState, create_app
 from coordinator.web.admin import login as admin_login
+from coordinator.web.app import WebState, create_app
 from tests.support.browser import chromium, fresh_page
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, PageServer

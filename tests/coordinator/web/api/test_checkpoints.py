@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.ledger.presence import record_checkpoint
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from tests.support.served_page import FakeRun
 
 STEP = 7

@@ -13,8 +13,8 @@ from coordinator.ledger.shares import count_losses
 from coordinator.members.join_page import Invitation, invite_facts, notebooks_of
 from coordinator.members.names import hide_name
 from coordinator.run.settings import Settings
-from coordinator.web import WebState, create_app
 from coordinator.web.api.join import step_seconds
+from coordinator.web.app import WebState, create_app
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun
 

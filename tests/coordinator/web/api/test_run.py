@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from coordinator.members.names import hide_name, set_display_name
 from coordinator.statistics.history import TABLES
 from coordinator.throttling.rate_limits import CallerPlaces
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from coordinator.web.state.events import overview_events
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun

@@ -10,8 +10,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from coordinator.statistics.card import CardFacts, draw_card
-from coordinator.web import WebState, create_app
 from coordinator.web.api.sharing import CARD_S
+from coordinator.web.app import WebState, create_app
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from coordinator.playground.questions import MAX_WAITING, Candidate, record_answer, record_no_answer
 from coordinator.store.models import Checkpoint
-from coordinator.web import WebState, create_app
 from coordinator.web.api.trials import ASKS_PER_MINUTE, MAX_PAGE_CHECKPOINTS, spread
+from coordinator.web.app import WebState, create_app
 from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")

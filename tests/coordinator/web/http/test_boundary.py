@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from starlette.types import Message
 
 from auth.errors import ConfigError, StorageError
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from coordinator.web.http.boundary import MAX_BODY_BYTES, PIECE_BYTES, Boundary
 from coordinator.web.http.server import WebServer
 from tests.support.served_page import FakeRun

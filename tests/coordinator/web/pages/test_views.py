@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from coordinator.context.services import open_run_services
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
 from dashboards import WEB, page_files, page_version
 from peer.config.run import RunConfig

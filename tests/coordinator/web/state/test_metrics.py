@@ -18,7 +18,7 @@ from coordinator.ledger.ledger import SETTLED_S
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.members.quarantine import Claim, hear, quarantine_device
 from coordinator.statistics.swarm_health import write_figures
-from coordinator.web import WebState, create_app
+from coordinator.web.app import WebState, create_app
 from coordinator.web.state.metric_sources import certificate_expiry
 from peer.protocol import control_pb2
 from peer.reporting.metrics import RoundTally
