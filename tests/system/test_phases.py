@@ -99,8 +99,9 @@ def test_trouble_at_the_boundary_leaves_all_in_the_same_phase(swarm: SwarmFactor
     victim = swarm.start("victim", "trainer", config, seed=3, **options)
     victim.wait_for_step(BOUNDARY)
     victim.kill()
-    resync = spoiled.wait_for(lambda said: said["event"] == "step" and not said["averaged"] and said["step"] > 0)
-    assert resync["step"] >= BOUNDARY
+    resync = spoiled.wait_for(
+        lambda said: said["event"] == "step" and not said["averaged"] and said["step"] >= BOUNDARY
+    )  # before the boundary, too, a peer that is late on a busy machine takes the keeper's state
     assert resync["target_batch_size"] == 48
     peers = [sound, spoiled, keeper]
     for peer in peers:
