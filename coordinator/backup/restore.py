@@ -16,7 +16,8 @@ from auth.files import make_private_directory, new_directory, write_private
 from coordinator.backup.backup import DATABASE, RUN, Backup, copy_file, open_backup, sync_folder, sync_folders
 from coordinator.backup.database import TableContent, contents, copy_rows, sqlite_address
 from coordinator.ledger.presence import checkpoints, forget_checkpoints
-from coordinator.run.directory import RunDirectory, checkpoint_name
+from coordinator.run.checkpoint_names import checkpoint_name
+from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.engine import Sessions, is_empty, migrate, open_engine, own_words
 

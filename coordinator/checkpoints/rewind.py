@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 
 from auth.errors import ConfigError, StorageError
 from coordinator.checkpoints.manifest import StoredCheckpoint, stored_steps, verify
-from coordinator.run.directory import checkpoint_name
+from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Report, Suspicion
 from peer.reporting.suspicions import UNPROVEN

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from auth.errors import StorageError
 from auth.files import sync
 from coordinator.checkpoints.manifest import FORMAT_VERSION, MANIFEST, Manifest, StoredCheckpoint, file_entry, verify
-from coordinator.run.directory import checkpoint_name
+from coordinator.run.checkpoint_names import checkpoint_name
 from peer.models.checkpoint_state import OPTIMIZER, WEIGHTS, restore_model
 
 RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs may lie there, too

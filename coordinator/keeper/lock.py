@@ -17,7 +17,7 @@ from sqlalchemy.types import BigInteger
 
 from auth.errors import ConfigError, WorkerError
 from coordinator.ledger.presence import checkpoints, read_swarm_status
-from coordinator.run.directory import checkpoint_name
+from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Sessions
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from auth.errors import PublicationError
 from auth.files import sync
 from coordinator.checkpoints.manifest import CHUNK_BYTES, MANIFEST, FileEntry, StoredCheckpoint, verify
-from coordinator.run.directory import checkpoint_name
+from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.publish_settings import HUB, PlaceSettings, Secret, read_secret
 
 LATEST = "latest.json"

@@ -13,6 +13,7 @@ from auth.files import WatchedFile, make_private_directory, new_directory, write
 from auth.join_link import Address, JoinLink
 from auth.keys import AuthorityKey, certificate_fingerprint, create_tls_certificate
 from coordinator.run.authority_key import load_authority
+from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.database_owner import create_database
 from coordinator.run.settings import Settings
 from peer.config.run import RunConfig
@@ -156,8 +157,3 @@ class RunDirectory:
             (Address(settings.public_host, port), *(Address.parse(text, default_port=port) for text in fallbacks))
         )
         return JoinLink(*first, self.config.run.name, certificate_fingerprint(certificate), tuple(others))
-
-
-def checkpoint_name(step: int) -> str:
-    """The folder of a step's checkpoint."""
-    return f"step-{step:08d}"

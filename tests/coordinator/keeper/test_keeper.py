@@ -17,7 +17,7 @@ from coordinator.keeper.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keepe
 from coordinator.ledger.presence import SwarmView, read_swarm_status, write_swarm_status
 from coordinator.ledger.speed import batch_left_s
 from coordinator.ledger.steering import Steersman
-from coordinator.run.directory import checkpoint_name
+from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.settings import Policy
 from coordinator.statistics.swarm_health import read_figures
 from coordinator.store.engine import Sessions
