@@ -1,7 +1,7 @@
-"""What a device holds: its key, the run's authority, its own access token and the newest revocation list.
+"""A device's credentials: its key, the run's authority, its own access token and the newest revocation list.
 
 Several processes share one directory: the agent writes what the coordinator sends, the worker and its forked children
-check other peers with it. So every read looks whether the file has changed, and nothing here holds a lock over a fork.
+check other peers with it. So each read checks whether the file has changed, and no lock is held over a fork.
 """
 
 from __future__ import annotations

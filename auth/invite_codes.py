@@ -1,4 +1,4 @@
-"""How a person proves a name: by a one-time invite code from the operator, which the coordinator stores hashed."""
+"""One-time invite codes: issued by the operator to prove a person's name, and stored hashed by the coordinator."""
 
 from __future__ import annotations
 

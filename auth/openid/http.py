@@ -1,4 +1,4 @@
-"""How a provider is asked: over HTTPS, within time, without redirects, and never for more than a bounded answer."""
+"""Requests to a provider: over HTTPS, without redirects, bounded in time and in the size of the answer."""
 
 from __future__ import annotations
 

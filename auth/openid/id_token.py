@@ -1,4 +1,4 @@
-"""Is this ID token a provider's word, to us, about this login, now? (OpenID Connect Core 1.0, section 3.1.3.7)"""
+"""Validation of ID tokens: signature, issuer, audience, login and times (OpenID Connect Core 1.0, section 3.1.3.7)."""
 
 from __future__ import annotations
 
