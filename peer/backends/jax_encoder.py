@@ -1,11 +1,7 @@
 """The forward pass and the losses of an encoder in JAX, equal to what transformers computes in PyTorch.
 
-Pure functions over a dictionary of weights. Products are computed in `precision` (bfloat16 on TPUs) and summed in
-float32; normalization, softmax and losses are float32 throughout.
-
-ALBERT, BERT and RoBERTa are one architecture with other names: embeddings, layers that normalize after each residual
-sum, and a head. `layout_of` says where a model keeps its weights, which keep the names that the PyTorch module gives
-them, so that nothing is converted on the way.
+Pure functions over a dictionary of weights, named as `peer.backends.jax_layout` says. Products are computed in
+`precision` (bfloat16 on TPUs) and summed in float32; normalization, softmax and losses are float32 throughout.
 """
 
 from __future__ import annotations
