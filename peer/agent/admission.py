@@ -1,4 +1,4 @@
-"""How a device gets in: by its invite, as one that is known already, or by a login with one of the run's providers."""
+"""Admission of a device: by its invite, as one that is known already, or by a login with one of the run's providers."""
 
 from __future__ import annotations
 

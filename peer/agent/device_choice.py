@@ -1,4 +1,4 @@
-"""The device to train on, found before the run is joined: whatever a driver does, the agent goes on or says why not."""
+"""Choice of the device to train on, before joining the run, by a trial in a process that a driver may hang or crash."""
 
 from __future__ import annotations
 

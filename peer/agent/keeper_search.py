@@ -1,6 +1,6 @@
-"""Where the keeper is reached: as the coordinator tells it, and as it is asked when a worker does not find the keeper.
+"""Search for the keeper's addresses: the coordinator sends them, and is asked again when a worker misses the keeper.
 
-The worker has no line to the coordinator, so its agent asks.
+The worker has no connection to the coordinator, so its agent asks.
 """
 
 from __future__ import annotations

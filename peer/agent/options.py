@@ -1,4 +1,4 @@
-"""What a person asked the agent for, and the directory that one agent at a time may use."""
+"""Options of one start of the agent, and the lock on its directory, which one agent at a time may use."""
 
 from __future__ import annotations
 

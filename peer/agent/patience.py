@@ -1,4 +1,4 @@
-"""Waiting for what is away for now, the coordinator or the keeper: pauses that grow, each told once.
+"""Waiting for the coordinator or the keeper while it is away: pauses that grow, each told once.
 
 `peer.agent.agent` waits so for the coordinator of a run that its device has joined before, `peer.agent.workers` for the
 keeper.

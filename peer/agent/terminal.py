@@ -1,6 +1,6 @@
-"""What the person at the terminal sees: a live panel, or plain or JSON lines where there is no terminal.
+"""Display of the agent's events: a live panel on a terminal, or plain or JSON lines where there is none.
 
-`PanelState` is what is known, `reduce_state` how an event changes it; both are pure. The displays only render.
+`PanelState` holds the known facts, `reduce_state` applies an event to them; both are pure. The displays only render.
 """
 
 from __future__ import annotations

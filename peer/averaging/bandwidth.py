@@ -1,8 +1,8 @@
-"""How fast this peer's line is, as its groups are told: measured when it joined, then corrected by what rounds show.
+"""The line's rate that this peer declares to its groups: measured when it joined, then corrected by its rounds.
 
 A round is as fast as the slowest line in it, so what a round passed is only a lower bound of a peer's own line: a
-moving average of it may raise the estimate, and nothing in it lowers it. A round that took much longer than the lines
-that were declared had promised is a reason to doubt them, this one too; a doubtful line is measured again with the
+moving average of it may raise the estimate, and nothing in it lowers it. A round that took much longer than the
+declared lines had promised is a reason to doubt them, this one too; a doubtful line is measured again with the
 coordinator, and that measurement counts either way. Pure decisions; `peer.swarm.optimizer` and `peer.training.worker`
 ask.
 """

@@ -1,10 +1,10 @@
-"""PowerSGD's arithmetic: a large gradient as the product of two thin matrices, and what is lost by that kept for later.
+"""PowerSGD's arithmetic: a large gradient as the product of two thin matrices, and its remainder kept for later steps.
 
 Vogels et al. 2019 (arXiv 1905.13727). Of a matrix M of each peer, peers average first M's image of a few directions,
-then M's coordinates in that image: rank * (rows + columns) values in place of rows * columns. What M has beside is
+then M's coordinates in that image: rank * (rows + columns) values in place of rows * columns. The remainder of M is
 added to the peer's own gradient of the next step (error feedback).
 
-Who computes from the same averages gets the same bits, on any machine: sums and products are rounded one by one, in an
+The same averages give the same bits on any machine: sums and products are rounded one by one, in an
 order that no processor chooses. `peer.averaging.power_sgd` averages with this.
 """
 

@@ -1,4 +1,4 @@
-"""Which backend trains on a device: chosen and checked before the swarm is joined, started when hivemind has forked."""
+"""Choice of the backend for a device: checked before the swarm is joined, started when hivemind has forked."""
 
 from __future__ import annotations
 

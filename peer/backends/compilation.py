@@ -1,9 +1,8 @@
-"""Compiles the layers where that pays, and remembers what came of it.
+"""Compilation of the layers where it pays; the outcome of a trial is remembered.
 
-`peer.training.worker` uses this module before training begins.
-
-Then nobody in the swarm waits for this peer yet. A process that dies while it compiles, or of what was compiled before
-the trial has ended, leaves a mark: it is not tried again with this device, model and version of PyTorch.
+`peer.training.worker` uses this module before training begins, when nobody in the swarm waits for this peer yet. A
+process that dies during the trial leaves a mark: compilation is not tried again with this device, model and version of
+PyTorch.
 """
 
 from __future__ import annotations

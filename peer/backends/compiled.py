@@ -1,6 +1,6 @@
-"""Layers compiled by torch.compile, and never worse off for it: whatever goes wrong, they go on as they were.
+"""Layers compiled by torch.compile; after any failure they go on uncompiled.
 
-Only what a model repeats is compiled, its layers, and once for all of them: so it takes no longer for more of them.
+Only a model's repeated layers are compiled, once for all of them, so compiling takes no longer for more layers.
 Lengths and sizes that change (the last part of a microbatch, the next phase) are compiled once more, for any size; when
 that does not help either, PyTorch itself goes on uncompiled after `VARIANTS`.
 """

@@ -1,8 +1,9 @@
-"""Which of the devices that `--device` means really work: each computes a product and its gradient.
+"""Trial of the devices that `--device` names: each has to compute a product and its gradient.
 
-A driver's count says nothing of that: PyTorch's build may lack the card's kernels, another program may hold its memory,
-a container may show it and not let it be used. Tried in a process of its own, which such a device may hang or end; the
-agent spawns it before it joins (`peer.agent.device_choice`), and the doctor's helper asks the same.
+A driver's count does not show whether a device works: PyTorch's build may lack the card's kernels, another program may
+hold its memory, a container may show it and not let it be used. The trial runs in a process of its own, which such a
+device may hang or end; the agent spawns it before it joins (`peer.agent.device_choice`). The doctor's helper runs the
+same trial.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this machine trains on: the device, how many threads, and one line that says so."""
+"""The hardware that this machine trains on: devices, number of threads, precision, and one line that describes them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a run file may say about each family of models, and what the data path must know of it.
+"""Facts about each family of models: the options that a run file may set, and the properties that the data path needs.
 
-Facts only: commands and agents read them too, and these never import transformers. How a family is built and run stands
-in `peer/models/families.py`.
+Commands and agents read these facts too, and never import transformers. `peer/models/families.py` builds and runs the
+families.
 """
 
 from __future__ import annotations

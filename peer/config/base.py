@@ -1,4 +1,4 @@
-"""What all sections of a run file have in common."""
+"""The base class of all sections of a run file."""
 
 from __future__ import annotations
 

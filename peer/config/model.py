@@ -1,4 +1,4 @@
-"""`model:` and `objective:` in a run file: the architecture with its sizes, and what it is asked to learn.
+"""`model:` and `objective:` in a run file: the architecture with its sizes, and the training objective.
 
 Reformer's settings are completed and checked here. Its attention works in chunks of a fixed length, and its axial
 positions (two short tables in place of one long one) make up exactly one length (Kitaev et al. 2020, arXiv 2001.04451);

@@ -1,4 +1,4 @@
-"""How an operator steers a live run: what the keeper's beacon says of it, so that every peer changes at the same step.
+"""Steering of a live run by its operator: changes in the keeper's beacon, which every peer makes at the same step.
 
 The beacon carries what is in force and what is to come. A peer that missed a change takes one step unlike the others,
 is told apart by the sketch of its state, and takes the keeper's.

@@ -1,4 +1,4 @@
-"""What a peer checks before it trusts a coordinator (certificate, version, run, clock), each with its own error.
+"""Checks by a peer before it trusts a coordinator (certificate, version, run, clock), each with its own error.
 
 The join link's fingerprint is the only trust anchor: the server's certificate is read once and compared with it.
 """

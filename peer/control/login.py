@@ -1,6 +1,6 @@
-"""The login that a person is asked for: what the coordinator sends of it, and how it is shown.
+"""The login prompt: parsed from the coordinator's message, and shown to a person as text, JSON or HTML.
 
-What is shown came over the network: it is bounded and printable, and only web addresses become links.
+The prompt comes over the network: its texts are bounded and printable, and only web addresses become links.
 """
 
 from __future__ import annotations

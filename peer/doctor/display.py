@@ -1,4 +1,4 @@
-"""How the doctor shows what it finds: coloured lines on a terminal, plain ones elsewhere, or JSON lines."""
+"""Display of the doctor's findings: coloured lines on a terminal, plain ones elsewhere, or JSON lines."""
 
 from __future__ import annotations
 

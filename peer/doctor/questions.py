@@ -1,4 +1,4 @@
-"""What the doctor asks its helpers over their pipes, and what they answer; all on one machine."""
+"""Questions of the doctor to its helpers, and their answers, over pipes on one machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an operator needs to find out why a volunteer's machine has trouble: a small archive of text, redacted.
+"""The support bundle: a small, redacted archive of text that shows an operator why a volunteer's machine has trouble.
 
-Nothing is taken but what is listed here; keys, tokens and reports stay where they are.
+Only the files and facts listed here go in; keys, tokens and reports stay where they are.
 """
 
 from __future__ import annotations

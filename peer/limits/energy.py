@@ -1,7 +1,7 @@
 """Energy used, as far as the machine tells: processor packages by RAPL's counters, NVIDIA GPUs by their power draw.
 
-It is what the parts used altogether, for whomever: no counter knows which program a joule was for. Other parts (main
-board, disks, screen, losses of the power supply) are not measured, so it is less than what the socket gives.
+The figure covers all programs: no counter knows which one a joule was for. Other parts (main board, disks, screen,
+losses of the power supply) are not measured, so the figure is less than the energy drawn from the socket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the person is told of the limits: each event knows its line, and what it changes on the panel."""
+"""Events of the limits, as the person is told them: each knows its line and the fields of the panel that it changes."""
 
 from __future__ import annotations
 

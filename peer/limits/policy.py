@@ -1,4 +1,4 @@
-"""Go on, pause or leave: the decision that a volunteer's limits and the machine's readings come to. Pure."""
+"""The decision to go on, pause or leave, from a volunteer's limits and the machine's readings. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model is asked to learn: masked tokens or the next ones, and in ALBERT's objective the order of segments."""
+"""Training objectives: masked tokens or the next ones, and in ALBERT's objective the order of segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a download is given up: by its rate, never by its length, since a large state on a slow line takes hours.
+"""The least rate of a download, below which it is given up; its length has no limit, as large states take hours.
 
 Used for the state that a donor gives, and for the checkpoint that a web server has.
 """

@@ -1,4 +1,4 @@
-"""Audit of a round: whether its reducers did what they should have, as one peer finds out after the round.
+"""Audit of a round by one of its peers, after the round: whether its reducers returned correct averages.
 
 A peer that takes connections is a second reducer for one part that it drew at random: all who sent to the first one
 show it the same bytes, and it combines them again. And all say which averages they got (as digests): a peer that was

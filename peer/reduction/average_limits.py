@@ -1,9 +1,10 @@
-"""Whether an average that a reducer returns can be one at all, by how large those of the last rounds were.
+"""Limits on the norms of averages that reducers return, from the averages of the last rounds.
 
-Who reduces could return numbers so large that nothing else of the step counts. All who have taken the last rounds have
-taken the same averages, so all come to the same limits. These are wide: gradients do jump. And they give way: a round
-fails for a reducer's large averages once; then it is accused (`peer.reduction.findings`), most leave it out, and where
-others return the same in its place, or it reduces still, that is how large the gradients have become.
+A reducer could return numbers so large that nothing else of the step counts. All peers that have taken the last rounds
+have taken the same averages, so all compute the same limits. The limits are wide, because gradients do jump. And they
+give way: a round fails for a reducer's large averages once; then the reducer is accused (`peer.reduction.findings`) and
+most leave it out. Where others return the same in its place, or it still reduces, the gradients have become that
+large.
 """
 
 from __future__ import annotations

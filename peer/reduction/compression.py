@@ -1,10 +1,10 @@
-"""How gradients are written for the wire: as they are, in 16 bits, or in 8 bits by blocks.
+"""Codes for gradients on the wire: as they are, in 16 bits, or in 8 bits by blocks.
 
 hivemind's own 8-bit codes cannot be read back with today's NumPy, and its blockwise one needs bitsandbytes, a download
-of a hundred megabytes for each volunteer. In ours each block of 128 values has a scale of its own, so that the rare
-large gradients cost only their neighbours precision.
+of a hundred megabytes for each volunteer. In the blockwise code here each block of 128 values has a scale of its own,
+so that the rare large gradients cost only their neighbours precision.
 
-Whoever decodes the same bytes gets the same bits, on any machine: a value is one whole number times one float32.
+The same bytes decode to the same bits on any machine: a value is one whole number times one float32.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ result to say it with, and hivemind tries again by itself; so findings go throug
 little, and its writer never waits: what does not fit is dropped.
 
 A reducer that returns what is no average could make every round fail for as long as it is in the swarm. So each peer
-tells its groups whom it has caught itself, beside the rate of its line; all of a group see the same words, and leave
-out whom most members accuse. One member's word against another's leads to nothing.
+tells its groups which reducers it has caught itself, beside the rate of its line; all of a group see the same words,
+and leave out the reducers that most members accuse. One member's word against another's leads to nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands between the senders and the averages that this peer makes: caps on weights, limits on norms, bans.
+"""Checks of the senders' parts before this peer averages them: caps on weights, limits on norms, bans.
 
 An averager has one guard, in its own process, that remembers what earlier rounds were like; each round (each half of
 one, with factors) has a `RoundGuard`. The decisions are those of `peer.reduction.screening`.

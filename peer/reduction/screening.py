@@ -1,9 +1,9 @@
 """Screening of the parts that a sender brings: which are taken, and how much of them. Pure decisions.
 
-What no honest peer sends is refused: values that are no numbers, weights below zero. What is far too large is made
-smaller, so that nobody's numbers drown those of the others.
+Parts that no honest peer sends are refused: values that are no numbers, weights below zero. Parts that are far too
+large are scaled down, so that nobody's numbers drown those of the others.
 
-Of honest senders each brings (its weight / all weight) * its part to the average. Where gradients agree, the norm of
+Each honest sender brings (its weight / all weight) * its part to the average. Where gradients agree, the norm of
 that is its share of the average's norm; where they are all noise, the root of its share; so at most about the norm of
 the average, and about that of any one sender's own gradient. Both are known: the former of the last rounds
 (`NormHistory`: every peer receives all averages, whatever it reduces), the latter from this peer's own numbers and,

@@ -1,7 +1,7 @@
-"""How much weight each sender may have in a round: said by the trainer's process, read by the averager's.
+"""Caps on the weight of each sender in a round: set by the trainer's process, read by the averager's.
 
-The course of the run, with what is believed of whom, is in the trainer's process; parts are reduced in the averager's,
-which was forked from it. Between them is this table, in memory that both share.
+The trainer's process follows the run and knows how many samples of each device are believed; parts are reduced in the
+averager's process, which was forked from it. Between them is this table, in memory that both share.
 """
 
 from __future__ import annotations

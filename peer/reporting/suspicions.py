@@ -1,7 +1,7 @@
-"""Who was caught at what: one kind of event, one place that logs it and passes it on.
+"""Suspicions of other peers: one kind of event, one place that logs it and passes it on.
 
-A suspicion is raised by whoever notices something that no honest peer says or does. It goes to the log, and over the
-session to the coordinator, so that the operator reads the name. It is no judgement: what follows is decided there.
+A suspicion is raised where something is noticed that no honest peer says or does. It goes to the log, and over the
+session to the coordinator, so that the operator reads the name. It is no judgement: the coordinator decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports between their two forms: the worker's dataclass and the message on the wire.
+"""Conversion of reports between the worker's dataclass and the message on the wire.
 
 The coordinator parses messages of strangers with this: whole numbers are bounded here to what a database column holds;
 whether a claim is plausible is the ledger's question.

@@ -1,4 +1,4 @@
-"""How commands show what they found: tables for people, JSON for scripts.
+"""Output of the commands: tables for people, JSON for scripts.
 
 Names and reasons come from people, so they are shown as text, never read as markup.
 """

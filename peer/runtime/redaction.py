@@ -1,4 +1,4 @@
-"""Takes out of a text what is nobody else's business, before a volunteer sends it to the run's operator."""
+"""Redaction of a text (secrets, home folder, user, host) before a volunteer sends it to the run's operator."""
 
 from __future__ import annotations
 

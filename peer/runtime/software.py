@@ -1,4 +1,4 @@
-"""Which distribution this software is, where it was installed from, and the command that adds an optional part to it.
+"""The software's distribution, its origin, and the commands that install or update it or add an optional part.
 
 No package index has it under a name of ours: it is installed from a checkout, or from the run that brings it.
 """

@@ -1,4 +1,4 @@
-"""Which version of manyhands this is, and what a person is told where the coordinator runs a newer one.
+"""The version of manyhands, and the notice for a person where the coordinator runs a newer one.
 
 Nothing here, nor anywhere else, ever installs anything: the person who lends a machine decides what runs on it.
 """

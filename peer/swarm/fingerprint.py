@@ -2,8 +2,8 @@
 
 Each parameter tensor is projected onto a fixed random vector of signs; the projections of two models differ about as
 much, relative to their size, as the models do (Johnson-Lindenstrauss). So is each tensor of the optimizer's state.
-Equal bits give equal sketches. It finds faults and plain lies; whoever knows the vectors could make another state of
-the same sketch.
+Equal bits give equal sketches. Sketches reveal faults and plain lies; but somebody who knows the vectors could make
+another state of the same sketch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far the swarm is towards its next global step: publishes this peer's signed record in the DHT, reads all others'.
+"""Progress of the swarm towards its next global step: this peer's signed record in the DHT, and all others' read.
 
 hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one
 begins a step only when the samples have really been reported, and believes what `peer.swarm.view` makes of the records.

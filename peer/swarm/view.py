@@ -2,7 +2,7 @@
 
 The loudest claim does not win. A step is the swarm's when more than half of the members have reached it, near the
 keeper's beacon; a person has one vote, however many devices it brings. Samples count as far as each member is believed
-(`peer.swarm.credit`). Peers that claim what cannot be are named (`peer.reporting.suspicions`).
+(`peer.swarm.credit`). Peers with impossible claims are reported (`peer.reporting.suspicions`).
 """
 
 from __future__ import annotations

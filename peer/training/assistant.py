@@ -1,4 +1,4 @@
-"""What an auxiliary peer does: it averages with the trainers and takes every step with them, and trains nothing.
+"""The loop of an auxiliary peer, which averages with the trainers and takes every step with them, and trains nothing.
 
 Its line and its processor reduce a share of the others' gradients (DeDLOC, Diskin et al. 2021, arXiv 2106.10207,
 section 3.2), which is what it is credited for. Its own gradient has no weight.

@@ -1,9 +1,9 @@
-"""How a worker comes by the run's state: from a checkpoint that its agent fetched over HTTPS, else from a donor.
+"""A worker's first state: from a checkpoint that its agent fetched over HTTPS, else from a donor.
 
-A checkpoint serves only as long as it is the swarm's state of now, which the keeper's beacon tells: what lies between
-two steps is no smaller than the state itself. So fifty who join a run that has just been started again, or waits, take
-it from the web server; who joins a swarm that has gone on takes it from a donor, which gives it to a few at once and
-then writes a new checkpoint for the others.
+A checkpoint serves only as long as it is the swarm's current state, which the keeper's beacon tells: the difference
+between two steps is no smaller than the state itself. So fifty peers that join a run that has just been started again,
+or waits, take the state from the web server; peers that join a swarm that has gone on take it from a donor, which gives
+it to a few at once and then writes a new checkpoint for the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one peer did since the last global step, summed up for its reports."""
+"""A tally of one peer's work since the last global step, for its reports: losses, lost samples and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batches of whatever phase the swarm is in, so that the training loop need not know of phases.
+"""The batches of the swarm's current phase, so that the training loop need not know of phases.
 
 Used by `peer.training.worker`; a phase's own stream is `peer.data.batching.batches.BatchStream`.
 """

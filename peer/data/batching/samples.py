@@ -1,6 +1,6 @@
-"""Encoded text to the arrays a model takes: packed, between special tokens, with segments and their order.
+"""Conversion of encoded text to a model's input arrays: packed, between special tokens, with segments and their order.
 
-`open_packer` picks what the run's objective and family of models want.
+`open_packer` picks the packer for the run's objective and family of models.
 """
 
 from __future__ import annotations

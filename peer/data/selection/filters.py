@@ -1,4 +1,4 @@
-"""Which documents of a source a device reads: decided on whole blocks, before they are shuffled.
+"""Filters that decide which documents of a source a device reads, on whole blocks, before they are shuffled.
 
 Every peer must decide alike, so a filter looks at nothing but the documents and the run's configuration; only
 duplicates depend on what a device has read. `peer.data.sources.reader` applies what `build_filters` gives.

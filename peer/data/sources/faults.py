@@ -1,4 +1,4 @@
-"""What is done about a part of a source that cannot be read: tried again, left out, or waited for.
+"""Handling of parts of a source that cannot be read: they are tried again, left out, or waited for.
 
 A unit is tried several times, always from the record at which it failed, and is then left out until the source begins
 anew. Where several in a row fail, the fault is the network's or the source's rather than theirs: the source rests, and

@@ -1,4 +1,4 @@
-"""Opens the units of a source, whatever its kind."""
+"""Opening of a source's units, for each kind of source."""
 
 from __future__ import annotations
 

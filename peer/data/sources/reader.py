@@ -1,6 +1,6 @@
-"""One source, read for ever: block after block, filtered and shuffled, whatever fails on the way.
+"""The endless reader of one source: block after block, filtered and shuffled, also after failures.
 
-`peer.data.sources.stream` runs it in a thread.
+`peer.data.sources.stream` runs the reader in a thread.
 """
 
 from __future__ import annotations

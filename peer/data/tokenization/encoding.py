@@ -1,4 +1,4 @@
-"""Documents to chunks of token ids; every text goes through the tokenizer at most once.
+"""Encoding of documents as chunks of token ids; every text goes through the tokenizer at most once.
 
 Tokenizing is nearly all the work of the data path, and nearly all words of a text have come before. Where a tokenizer
 treats words apart from each other, only new words go to it, many in one call so that it uses all cores, and the ids of

@@ -1,8 +1,8 @@
-"""Where one sentence ends and the next begins, for as many languages and scripts as possible.
+"""Sentence boundaries, for as many languages and scripts as possible.
 
 Sentences matter here as the places where text may be cut (packing) and swapped (sentence order), so a rare wrong cut
-costs little. The kept library sentencex knows the marks of all scripts and many languages' abbreviations. Added to it
-is what it lacks: marks that it takes for others, full stops that end nothing, and bounds on what odd texts cost.
+costs little. The library sentencex knows the marks of all scripts and many languages' abbreviations. This module
+corrects marks that it takes for others and full stops that end nothing, and bounds the cost of odd texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The tokens that are no text, by their role: how tokenizers spell them, and which ids packing and masking put in.
+"""Special tokens by their role: how tokenizers spell them, and which ids packing and masking put in.
 
-What ends a text (`sep`) every tokenizer must have. GPT-2's has only that, `<|endoftext|>`, and it serves where the
+Every tokenizer must have an end of text (`sep`). GPT-2's has only that, `<|endoftext|>`, and it serves where the
 others are missing, as it does in GPT-2 itself: nothing is padded in training, and a vocabulary of bytes knows every
 text. Only a mask cannot be replaced; it is asked for where something is masked.
 """
