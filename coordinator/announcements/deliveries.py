@@ -1,7 +1,7 @@
-"""How far the word of each milestone has come at each webhook: told once, tried a bounded number of times.
+"""Deliveries of milestones to webhooks: each milestone is told once, and tried a bounded number of times.
 
-An attempt stands in the table before it is made. So whatever instant the process is killed at, and whatever the network
-does, the next one knows that the word may have arrived; where the chat cannot tell two from one, it is not said again.
+An attempt is recorded in the table before it is made. So if the process is killed or the network fails, the next
+process knows that the message may have arrived; where a chat does not recognize duplicates, it is not sent again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A whole database from one place to another, row by row and proved equal: between SQLite and PostgreSQL, too."""
+"""Copying of a whole database, row by row and proved equal: between SQLite and PostgreSQL, too."""
 
 from __future__ import annotations
 

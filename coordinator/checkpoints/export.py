@@ -5,7 +5,7 @@
     README.md, loss.svg                               the model card and its curve
     manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
 
-Written aside, synced, verified and renamed, as checkpoints are; who exports tries it in between.
+The folder is written aside, synced, verified and renamed, as checkpoints are; the caller tries it before the renaming.
 """
 
 from __future__ import annotations

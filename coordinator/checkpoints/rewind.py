@@ -1,4 +1,4 @@
-"""Going back to an earlier checkpoint: which there are, who contributed since, and what is done with what is undone.
+"""Return to an earlier checkpoint: its verification, the contributors since, and moving undone checkpoints away.
 
 The command undoes the later steps in the database, where that begins an era; the keeper sees the era, takes the
 checkpoint up, and has every peer return to it (`peer.swarm.view`). So it works with the run served or not.

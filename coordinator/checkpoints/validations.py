@@ -1,4 +1,4 @@
-"""What held-out samples say of each checkpoint: the validator writes it once for each, everybody else reads it."""
+"""Evaluations of checkpoints on held-out samples: the validator writes one for each, all other processes read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's commands about names: what the public sees, and who stands in the model card."""
+"""The operator's commands about names: the names that the public sees, and those in the model card."""
 
 from __future__ import annotations
 

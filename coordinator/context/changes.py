@@ -1,7 +1,7 @@
-"""Hearing at once what other processes have changed in the database, where it can tell: PostgreSQL's LISTEN.
+"""News of changes in the database by other processes, where the database can tell: PostgreSQL's LISTEN.
 
-Whoever waits for a topic has an `Ear`; one task for each service process listens and lets the ears ring. It is never
-needed: who hears nothing looks again after a second. So a lost connection costs a little haste and nothing else.
+Each waiting task has an `Ear` for its topics; one task in each service process listens and rings the ears. The news is
+never needed, because a task that hears nothing looks again after a second. So a lost connection costs a little delay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the service counts of itself: calls, refusals, reports, streams, errors of the database.
+"""The service's own counters: calls, refusals, reports, streams, errors of the database.
 
 One registry for each service, so that nothing is shared between two in one process (tests). Every label has few values,
-all of them ours: methods, status codes, kinds of refusals. What the store knows is `coordinator.web.state.metrics`'.
+all of them ours: methods, status codes, kinds of refusals. `coordinator.web.state.metrics` has figures of the store.
 """
 
 from __future__ import annotations

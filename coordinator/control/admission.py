@@ -1,7 +1,7 @@
-"""The door of the control plane: every call, before anybody knows whose it is, is bounded in number, rate and time.
+"""Admission to the control plane: every call is bounded in number, rate and time before its caller is known.
 
-gRPC bounds messages and streams of one connection. It lets an address open any number of them, and waits for ever for a
-request's first message: here a unary call is taken as a stream of one message, so that this can be waited for in time.
+gRPC bounds messages and streams of one connection. It lets an address open any number of connections, and waits for
+ever for a request's first message: here a unary call is taken as a stream of one message, so that the wait can end.
 """
 
 from __future__ import annotations

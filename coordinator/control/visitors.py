@@ -1,4 +1,4 @@
-"""What anybody may ask without an account: what the run needs, how fast the line is, whether the caller is reachable.
+"""Calls without an account: the run's needs, the rate of the caller's line, and whether the caller is reachable.
 
 `manyhands doctor` asks before a person joins. Strangers may cost little: each caller asks only so often, all together
 only so much at once, and nothing that they send is kept.

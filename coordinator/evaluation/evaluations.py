@@ -1,4 +1,4 @@
-"""What downstream tasks say of each checkpoint: evaluators write it; dashboard, card and release read it."""
+"""Results of downstream tasks on each checkpoint: evaluators write them; dashboard, card and release read them."""
 
 from __future__ import annotations
 

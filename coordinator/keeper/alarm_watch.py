@@ -1,6 +1,6 @@
-"""The keeper's look at the model's vital signs: keeps them, raises and clears alarms, and enters each in the audit log.
+"""The keeper's watch over training: stores each step's update norm, raises and clears alarms, and audits each of them.
 
-The keeper does it because there is one; services show what it has written.
+The keeper does it because there is only one keeper; services show the alarms that it has written.
 """
 
 from __future__ import annotations

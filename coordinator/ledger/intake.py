@@ -1,8 +1,8 @@
-"""Taking reports in: many in one transaction, with the same results as one after the other.
+"""Intake of reports: many in one transaction, with the same results as one after the other.
 
-Each is looked at in the order of arrival, knowing what those before it have changed; what they all need is read once,
-and each step they are of is counted once, at the end. Everything here works inside the ledger's transaction, which
-holds the locks of all these steps: so nothing is counted twice, whoever else records at another replica.
+Each report is looked at in the order of arrival, with the changes by those before it; the rows that they all need are
+read once, and each of their steps is counted once, at the end. Everything here works inside the ledger's transaction,
+which holds the locks of all these steps: so nothing is counted twice, even if another replica records at the same time.
 """
 
 from __future__ import annotations

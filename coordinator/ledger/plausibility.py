@@ -1,4 +1,4 @@
-"""What a report may claim: a metric is finite, in range and for a plausible step, or it is refused.
+"""Plausibility of reports: each number is finite and in range, and the step plausible, or the report is refused.
 
 A step beyond the keeper's is no wrong claim while its era lasts: the swarm may go on when the keeper stands still.
 """

@@ -1,4 +1,4 @@
-"""Who is here now, and where the swarm stands: rows that service and keeper rewrite about once a second.
+"""Presence of devices, and the swarm's current step: rows that service and keeper rewrite about once a second.
 
 Service and keeper talk only through these; every function is one short transaction.
 """

@@ -1,8 +1,8 @@
-"""How fast the run goes: samples of the steps that count over the time that has passed, rounds and waits included.
+"""Speed of the run: samples of the steps that count over the time that has passed, rounds and waits included.
 
-The keeper writes it beside its view of the swarm, from where page, API, metrics, `coordinator status`, the doctor and
-the volunteers' panels have it. The rates by which peers divide their work (`peer.swarm.view`) are claims, cut to what
-is believed of each; they say nothing of the run.
+The keeper writes the speed beside its view of the swarm, and page, API, metrics, `coordinator status`, the doctor and
+the volunteers' panels read it there. The rates by which peers divide their work (`peer.swarm.view`) are claims, cut to
+what is believed of each; they say nothing of the run.
 """
 
 from __future__ import annotations

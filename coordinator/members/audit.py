@@ -1,4 +1,4 @@
-"""Who did what to the run: every act of administration, by command or over the web, kept for good and never changed.
+"""The audit log: every act of administration and its actor, by command or over the web, kept for good, never changed.
 
 An erased member's name is the exception: the act stays, under the member's pseudonym (`coordinator.members.erasure`).
 """

@@ -1,4 +1,4 @@
-"""Who is named in the model card: everybody who contributed, but for those who asked not to be, and the erased."""
+"""Names in the model card: all contributors', except those who asked not to be named, and the erased."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A member's devices: how they are listed and found, what is told to who is shut out, how many may be active.
+"""A member's devices: their list, the search by id, the standing that a new one needs, and how many may be active.
 
-What decides works inside the transactions of `coordinator.members.membership`.
+The functions that decide work inside the transactions of `coordinator.members.membership`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What somebody needs to know before taking part, for the page: where and how; and what an invite code is worth."""
+"""Facts for the page on joining: addresses of the notebook, the state of an invite code, an invitation's commands."""
 
 from __future__ import annotations
 

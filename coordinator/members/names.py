@@ -1,7 +1,7 @@
-"""Under which name the public sees a member: the member's own, one that the member or the operator chose, or none.
+"""Public names of members: the member's own, one that the member or the operator chose, or none.
 
-Who stays anonymous, and whose name the operator hides, is seen under a number. Nobody is ever seen under a name that is
-another's.
+A member who stays anonymous, or whose name the operator hides, is shown under a number. Nobody is ever shown under
+another's name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a checkpoint makes of a sentence: the likeliest tokens at its blanks, or after its end.
+"""A checkpoint's answers to a sentence: the likeliest tokens at its blanks, or after its end.
 
 The forward is the one that training uses. The model is built once and takes the weights of whichever checkpoint is
 asked for; the answering process (`coordinator/playground/answerer.py`) holds it while visitors ask.

@@ -1,4 +1,4 @@
-"""What the model card tells, from the run's database; and from a checkpoint alone, where there is no database."""
+"""Facts for the model card, from the run's database, or from a checkpoint alone where there is no database."""
 
 from __future__ import annotations
 

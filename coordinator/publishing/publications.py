@@ -1,4 +1,4 @@
-"""What was published where: the publisher writes it, `coordinator status` and the API read it."""
+"""Publications of checkpoints at each place: the publisher writes them, `coordinator status` and the API read them."""
 
 from __future__ import annotations
 

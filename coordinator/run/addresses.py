@@ -1,4 +1,4 @@
-"""Where the keeper's libp2p node listens and where peers reach it: over IPv4 and IPv6, by TCP and by QUIC."""
+"""Addresses at which the keeper's libp2p node listens and peers reach it: over IPv4 and IPv6, by TCP and by QUIC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordinator's processes log: lines for people, or one JSON object a line for programs.
+"""Logs of the coordinator's processes: lines for people, or one JSON object a line for programs.
 
 Either way no line has a volunteer's address, a token, an invite code, a key or a password in it, whoever wrote it: an
 exception's text may quote what came over the network. A line that repeats is told once and then counted.

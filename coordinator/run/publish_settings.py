@@ -1,4 +1,4 @@
-"""Where checkpoints are published: `publications` in settings.yaml, and the secrets that each place needs.
+"""`publications` in settings.yaml: the places that checkpoints are published to, and the secrets that each place needs.
 
 A secret lies in a file of its own (mode 0600, below the run's directory as a rule), so that neither the settings, nor
 a command's arguments, nor the environment of any process holds it; the publisher alone reads it.

@@ -1,6 +1,6 @@
-"""`sinks` in settings.yaml: where the run's curves are written, too.
+"""`sinks` in settings.yaml: further places that the run's curves are written to.
 
-They stand there and not in the run file, which every volunteer gets: where an operator keeps curves is nobody's
+Sinks stand there and not in the run file, which every volunteer gets: where an operator keeps curves is nobody's
 business, and no volunteer's machine ever writes to them.
 """
 

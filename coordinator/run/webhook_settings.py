@@ -1,4 +1,4 @@
-"""`webhooks` in settings.yaml: where milestones are told. Each secret lies in a file of its own, of mode 0600."""
+"""`webhooks` in settings.yaml: the chats that are told of milestones. Each secret has its own file, of mode 0600."""
 
 from __future__ import annotations
 

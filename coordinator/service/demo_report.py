@@ -1,4 +1,4 @@
-"""What the demo tells: a line for each global step when its reports are in, and a summary at the end."""
+"""The demo's report: a line for each global step when its reports are in, and a summary at the end."""
 
 from __future__ import annotations
 

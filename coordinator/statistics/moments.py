@@ -1,7 +1,7 @@
-"""The time machine's memory: for each global step who was there, which groups averaged, what failed, and the loss.
+"""Moments for the page's time machine: each global step's devices, averaging groups, lost samples and loss.
 
-It is all in the ledger and the sessions; here it is read for a stretch of steps at once, as compact as a page needs it,
-under the names that the public may know.
+All of it is in the ledger and the sessions; this module reads a stretch of steps at once, as compact as a page needs
+it, under the names that the public may know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the public needs to recompute the leaderboard: claims, what of them counts, and the receipts that decide it.
+"""Public data for recomputing the leaderboard: claims, their samples that count, and the receipts that decide it.
 
 The signed bytes are made again from what is stored. Members appear under the names that the dashboard shows.
 """

@@ -1,4 +1,4 @@
-"""What only one process of a run may do at a time, where several write side by side: PostgreSQL's advisory locks.
+"""Locks for work that only one process of a run may do at a time: PostgreSQL's advisory locks.
 
 On SQLite there is one writer anyway, so nothing is locked there. A lock is held until its transaction ends.
 """

@@ -1,8 +1,8 @@
-"""Telling all processes of a run that something in the database has changed: PostgreSQL's NOTIFY.
+"""Notification of all processes of a run that something in the database has changed: PostgreSQL's NOTIFY.
 
-It is delivered when the transaction commits, and says only where to look: whoever misses it finds the change at the
-next look, a second later at most, which is also all that SQLite has. What everybody writes all the time (what each
-device says of itself) is not told: it would wake all replicas for nothing.
+A notification is delivered when the transaction commits, and says only where to look: a process that misses it finds
+the change at its next look, a second later at most, as all processes do on SQLite. Frequent writes (each device's
+reports on itself) are not notified: they would wake all replicas for nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was refused and why, for the operator: the newest of it, so that a flood of refusals cannot fill the disk."""
+"""Refusals and their reasons, for the operator: only the newest, so that a flood of them cannot fill the disk."""
 
 from __future__ import annotations
 

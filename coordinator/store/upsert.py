@@ -1,4 +1,4 @@
-"""Adding to rows' numbers, or making the rows: one statement, so that writers side by side lose nothing."""
+"""Upserts that add to rows' numbers or insert the rows, in one statement, so that concurrent writers lose nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Work that many ask for at the same time, done together: whoever comes while a batch is under way is in the next one.
+"""Batches of requests that come at the same time: a request that comes while a batch is under way is in the next one.
 
-A transaction costs much the same for one report as for a hundred. Who comes alone is served at once; under load a batch
-begins when the one before has ended and as long a rest has passed as it took (a tenth of a second at most), which makes
-batches larger and leaves the processor to others. Each who asks is answered when the batch is done.
+A transaction costs much the same for one report as for a hundred. A single request is served at once; under load a
+batch begins when the one before has ended and as long a rest has passed as it took (a tenth of a second at most), which
+makes batches larger and leaves the processor to others. Each caller is answered when its batch is done.
 """
 
 from __future__ import annotations

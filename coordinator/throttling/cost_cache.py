@@ -1,6 +1,6 @@
-"""A value that is costly to work out, asked for again and again by several threads.
+"""A cache for a value that is costly to compute and asked for again and again by several threads.
 
-As long as it costs little it is always new. What takes long, such as sums over millions of reports, is worked out again
+A value that costs little is always new. One that takes long, such as sums over millions of reports, is computed again
 only when ten times as long has passed, so that it never takes more than a tenth of a core.
 """
 

@@ -1,7 +1,7 @@
-"""How far a sink is written, on disk: what is about to be written stands there before it is.
+"""The position of a sink on disk: the next points to write are recorded there before they are written.
 
-Whatever instant the process is killed at, the next one knows which points may have been written, and the sink, if it
-can be asked, how many were.
+If the process is killed, the next one knows which points may have been written, and the sink, if it can be asked, how
+many were.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is written of a run, in which order, and how far that is; pure but for the reading of the store.
+"""Points of a run for its sinks, their order, and the position of a sink among them; pure but for reading the store.
 
 Each global step and each evaluation is a point, written once. Points are numbered as they are written (rows), and the
 position after each is known beforehand; so a sink that says how many rows it holds says where to go on.

@@ -1,7 +1,7 @@
-"""The process of the sinks: beside service, keeper and validator, and in nobody's way.
+"""The process of the sinks, beside service, keeper and validator.
 
-It knows the run by the database alone. Each sink has a thread of its own, so that one which hangs holds up no other;
-the process ends without those that hang.
+The process knows the run by the database alone. Each sink has a thread of its own, so that one which hangs holds up no
+other; the process ends without those that hang.
 """
 
 from __future__ import annotations

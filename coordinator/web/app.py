@@ -1,4 +1,4 @@
-"""Puts the dashboard's server together; nothing happens at import."""
+"""The dashboard's application, composed of its parts; nothing happens at import."""
 
 from __future__ import annotations
 

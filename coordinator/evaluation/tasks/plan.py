@@ -1,4 +1,4 @@
-"""What the computing process is asked to do."""
+"""The plan for a process that computes: one task on one checkpoint."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a task said of a checkpoint: scores of each seed, their mean and spread, and who failed; as JSON to and fro.
+"""The result of a task on a checkpoint: scores of each seed, their mean and spread, and failed seeds; from and to JSON.
 
-A seed that failed to converge is told as such and is no part of the mean. What comes over the network is validated by
+A seed that failed to converge is told as such and is no part of the mean. Results from the network are validated by
 these models: numbers are finite, texts and lists bounded.
 """
 

@@ -1,4 +1,4 @@
-"""What an administrator may see and do over the web; each act is in the audit log. Pages and JSON API share it."""
+"""Administration over the web: views and acts of one administrator, for pages and JSON API; each act is audited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in to administer the run: who may, how often one may try, and whose request this is.
+"""Administrators' login over the web: a limit on tries, the login's cookie, and the checks of each request.
 
 A request that changes something must come from our own page (`Origin`) and bring the login's second token along.
 """

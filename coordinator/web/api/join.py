@@ -1,4 +1,4 @@
-"""The public API about taking part: how, what it uses, and what an invite code is worth to who has it."""
+"""The public API about joining: how to join, how much of a machine it uses, and whether an invite code still admits."""
 
 from __future__ import annotations
 

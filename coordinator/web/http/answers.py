@@ -1,6 +1,6 @@
 """Answers that many ask for: built once for each state of the run, compressed once, told apart by their ETag.
 
-So what a thousand viewers cost is sending, and what the run is costs once, however many look.
+So each viewer beyond the first costs only the sending.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One HTTP connection, bounded: what uvicorn leaves open to whoever is slow, silent or many is closed here.
+"""Bounds that uvicorn lacks on an HTTP connection: on slow or silent clients, and on the connections of one address.
 
-A request must have arrived whole within a time, however its bytes are dealt out; what is sent must be read; and one
-address holds only so many connections. A proxy that is trusted to say whom it speaks for may hold them all.
+A request must have arrived whole within a time, however its bytes are dealt out; the client must read the answer; and
+one address holds only so many connections. A proxy that is trusted to name its clients may hold them all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands beside the pages: the charts' library, the server-drawn curve, health and metrics."""
+"""Routes beside the pages: the charts' library, the server-drawn curve, health and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages as plain files, with no coordinator behind them: what their addresses become. Pure.
+"""The pages as plain files, with no coordinator behind them: the file for each of their addresses. Pure.
 
 An answer of the API is a file named by its address: `curve?points=600` is `curve,points=600.json`. The pages' scripts
 make the same names (`dashboards/web/api.js`).

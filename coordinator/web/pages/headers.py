@@ -1,4 +1,4 @@
-"""What a browser is told not to do with our answers: load, frame, guess or run anything that is not ours."""
+"""Security headers of all answers: a browser must not load, frame, guess or run anything that is not ours."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The newest snapshot: one background task replaces it, everybody else only reads it.
 
-It does so about once a second, and sooner where the database tells it that the keeper or a replica has news.
+The task does so about once a second, and sooner where the database tells it that the keeper or a replica has news.
 """
 
 from __future__ import annotations
