@@ -4,8 +4,8 @@ Vogels et al. 2019 (arXiv 1905.13727). Of a matrix M of each peer, peers average
 then M's coordinates in that image: rank * (rows + columns) values in place of rows * columns. The remainder of M is
 added to the peer's own gradient of the next step (error feedback).
 
-The same averages give the same bits on any machine: sums and products are rounded one by one, in an
-order that no processor chooses. `peer.averaging.power_sgd` averages with this.
+The same averages give the same bits on any machine: sums and products are rounded one by one, in an order that no
+processor chooses. `peer.averaging.power_sgd` averages with this.
 """
 
 from __future__ import annotations

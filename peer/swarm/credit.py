@@ -34,7 +34,7 @@ WEIGHT_MARGIN = 4.0  # times what the record says: so much may come between the 
 
 @dataclass(frozen=True)
 class Allowances:
-    """What is believed of each peer towards the step that is being filled."""
+    """Limits on the samples believed of each peer towards the step that is being filled."""
 
     target: int  # samples of the batch
     share: float = 1.0  # see `peer.verification.receipts.newcomer_share`
@@ -46,12 +46,12 @@ class Allowances:
     refused: frozenset[str] = frozenset()  # peer IDs: what they sent to the last round was not taken
 
     def of(self, peer_ids: Sequence[str]) -> float:
-        """Samples that these devices, of one member, may together be counted with."""
+        """Return the most samples that may count of these devices of one member together."""
         credit = sum(self.credits.get(peer_id, 0) for peer_id in peer_ids)
         return max(self.share * self.target, GROWTH * credit) * self.patience
 
     def samples(self, peer: KnownPeer) -> float:
-        """How many of one device's samples are counted, before its member's others are looked at."""
+        """Return how many of one device's samples count, before the limit on its member's devices together."""
         if peer.peer_id in self.refused:
             return 0
         claimed = max(0, peer.record.samples - self.missing.get(peer.peer_id, 0))
@@ -61,12 +61,12 @@ class Allowances:
         return min(claimed, most)
 
     def rate(self, peer: KnownPeer) -> float:
-        """How many of its samples per second are believed; all, as long as nobody knows how long a step takes."""
+        """Return a peer's believed rate in samples per second: its whole claim while a step's duration is unknown."""
         most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
         return min(peer.record.rate, most)
 
     def weight_caps(self, peers: Iterable[KnownPeer]) -> dict[str, float]:
-        """The most weight that each of these trainers is given in a round: twice what is believed of it.
+        """Return the most weight of each trainer in a round (peer ID -> samples): twice what is believed of it.
 
         A member's allowance is divided among its devices as they claim, and a device that claims little has its equal
         share all the same: its record may be an old one. So nothing is cut that was counted towards the batch.
@@ -82,7 +82,7 @@ class Allowances:
 
     @property
     def newcomers_cap(self) -> float:
-        """The same for a device of which nothing is known."""
+        """The most weight in a round of a device of which nothing is known."""
         return HEADROOM * self.of([])
 
     def counted(self, peers: Iterable[KnownPeer]) -> int:
@@ -102,14 +102,14 @@ def _by_member(peers: Iterable[KnownPeer]) -> dict[str, list[KnownPeer]]:
 
 
 class CreditBook:
-    """What each device has lately brought to a step, as the keeper sees it in the rounds that it reduces."""
+    """A record of the samples that devices have lately brought to steps, as the keeper sees them in its rounds."""
 
     def __init__(self) -> None:
         self._brought: dict[str, deque[int]] = {}
         self._lasted: deque[float] = deque(maxlen=REMEMBERED_STEPS)
 
     def take(self, weights: Mapping[str, float], seconds: float, allowed: Callable[[Sequence[str]], float]) -> None:
-        """A step was taken with these samples, after so many seconds; nobody's credit grows faster than `GROWTH`."""
+        """Record a step's samples (peer ID -> samples) and duration; nobody's credit grows faster than `GROWTH`."""
         self._lasted.append(seconds)
         for peer_id in self._brought.keys() | weights.keys():
             weight = weights.get(peer_id, 0.0)
@@ -119,18 +119,18 @@ class CreditBook:
 
     @property
     def usual_s(self) -> float:
-        """How long a step takes, in seconds; 0 before the first."""
+        """The median duration of the last steps in seconds; 0 before the first."""
         return median(self._lasted) if self._lasted else 0.0
 
     def credits_above(self, samples: float) -> dict[str, int]:
-        """Who has brought more than so many samples to one of the last steps, the largest first."""
+        """Return each device's most samples in one of the last steps, if above `samples`; the largest first."""
         most = {peer_id: max(steps) for peer_id, steps in self._brought.items()}
         named = sorted((peer_id for peer_id in most if most[peer_id] > samples), key=lambda peer_id: -most[peer_id])
         return {peer_id: most[peer_id] for peer_id in named[:MAX_CREDITS]}
 
 
 class FalseClaims:
-    """What the rounds of which this peer reduced a part have shown of claims."""
+    """False claims of samples, as shown by the rounds of which this peer reduced a part."""
 
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}  # peer ID -> claimed towards the step that is being filled, and not brought
@@ -145,12 +145,12 @@ class FalseClaims:
         return peer_id in self.doubted
 
     def step_began(self) -> None:
-        """Another step is being filled: what was missing from the one before is no matter any more."""
+        """Forget the samples missing from the step before: another step is being filled."""
         self.missing.clear()
         self._lost.clear()
 
     def parts_refused(self, peer_ids: Iterable[str]) -> None:
-        """These were banned from a round for what they sent."""
+        """Stop counting these peers, which were banned from a round for what they sent."""
         peer_ids = set(peer_ids)
         self._refusals.update(peer_ids)
         self.refused |= peer_ids
@@ -158,7 +158,7 @@ class FalseClaims:
     def round_ended(
         self, peers: Iterable[KnownPeer], weights: Mapping[str, float], allowances: Allowances, short: bool
     ) -> None:
-        """These trainers have brought so many samples; who is not in `weights` was lost, and may come once more."""
+        """Compare trainers' claims with the samples they brought; one that is not in `weights` may come once more."""
         for peer in peers:
             peer_id, brought = peer.peer_id, max(0.0, weights.get(peer.peer_id, 0.0))
             if short and not brought:
@@ -179,6 +179,6 @@ class FalseClaims:
 def is_inflated(named: float, cap: float, claimed: int, most_claimed: int) -> bool:
     """Whether the weight that a device named in a round is far from its record, and above what is believed of it.
 
-    `most_claimed` is where records end: who has more says no more.
+    `most_claimed` is the largest claim in a record: a device with more samples claims no more.
     """
     return named > cap and claimed < most_claimed and named > WEIGHT_MARGIN * max(1, claimed)

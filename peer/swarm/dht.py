@@ -47,7 +47,7 @@ class Node(DHT):
         super().__init__(*arguments, **options)
 
     async def _run_coroutine(self, coro: Any, future: Any) -> None:
-        """Hold the task: neither asyncio nor hivemind do, so one that waits for a stream alone would go as garbage."""
+        """Hold the task: neither asyncio nor hivemind do, so one that only waits for a stream would go as garbage."""
         task = asyncio.current_task()
         self._held.add(task)
         try:
@@ -56,10 +56,10 @@ class Node(DHT):
             self._held.discard(task)
 
     def run(self) -> None:
-        """What the forked process does.
+        """Run the forked process, with all imported objects left out of garbage collection.
 
-        It remembers requests for minutes, so in time Python searches all that it was forked with for circles of
-        objects. That would copy some fifty megabytes.
+        The process remembers requests for minutes, so in time Python would search all objects that it was forked with
+        for circles, and so copy some fifty megabytes.
         """
         freeze_imported()
         super().run()
@@ -73,7 +73,7 @@ def join_dht(
     relays: Sequence[str] = (),
     clock: Clock = time.time,
 ) -> tuple[DHT, bool]:
-    """A node at this place, and whether it takes part as a client; raises `SwarmError`.
+    """Start a node at this place; return it and whether it is a client. Raises `SwarmError` if it cannot join.
 
     One relay that is gone would hold up all others for minutes: then the node starts again with the keeper alone.
     """
@@ -100,7 +100,7 @@ def start_dht(
     clock: Clock = time.time,
     relays: Sequence[str] = (),
 ) -> DHT:
-    """Start the p2p daemon and the DHT's process, which this forks; raises `SwarmError`.
+    """Start the p2p daemon and the DHT's process, which this forks. Raises `SwarmError` if the swarm cannot be joined.
 
     `relays`: addresses of volunteers, beside the keeper, through which others reach a relayed peer.
     """
@@ -132,7 +132,7 @@ def start_dht(
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
-    """Whether a relay lets others reach this peer through it; waits for it as long as that may take."""
+    """Wait until a relay lets others reach this peer through it; return whether one does within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not any("p2p-circuit" in str(address) for address in dht.get_visible_maddrs(latest=True)):
         if time.monotonic() > deadline:
@@ -143,7 +143,7 @@ def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
 
 
 class NodeWatch:
-    """Looks once a second whether the processes of a peer's node live, and whether its p2p daemon answers.
+    """A watch over a peer's node: once a second, whether its processes live and its p2p daemon answers.
 
     Without one of them the peer would stay at its step for good and not know it, and hivemind's calls may never return.
     So `on_lost`, called once by a thread of its own, is to end the process at once.
@@ -169,7 +169,7 @@ class NodeWatch:
         self._thread.join()
 
     def look(self) -> SwarmError | None:
-        """What this peer's node has lost; None if it lives."""
+        """Return an error if a process of the node has died or its daemon is silent; None if the node lives."""
         for name, process in self._processes.items():
             if _has_died(process):
                 return SwarmError(
@@ -208,12 +208,12 @@ async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:
 
 
 async def call_daemon(_dht: DHT, node: DHTNode) -> None:
-    """Ask the node's p2p daemon for something that it knows."""
+    """Ask the node's p2p daemon for its peers, as a sign of life."""
     await node.protocol.p2p.list_peers()
 
 
 def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
-    """Whose addresses these are, each peer once."""
+    """Return the peer IDs in these addresses, each once."""
     return tuple(PeerID.from_base58(name) for name in dict.fromkeys(each.rpartition("/p2p/")[2] for each in addresses))
 
 

@@ -183,7 +183,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.grad_averager.bandwidth = self.line.rate
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Let the next group be looked for as long as that takes here; None: this one was not found."""
+        """Adapt the time for finding the next group to the wait for this one; None: no group was found."""
         if waited_s is None:
             self._window.failed()
         else:
@@ -210,9 +210,9 @@ class SwarmOptimizer(hivemind.Optimizer):
 
     @property
     def others_arrive(self) -> bool:
-        """Whether peers are still to take the step that this one has taken, and may: so long as a group may be sought.
+        """Whether to wait for peers that have yet to take the step that this one has taken; at most a matchmaking time.
 
-        For who begins with samples that were accumulated beside a round may fill the next batch before they are there.
+        A peer that begins with samples accumulated beside a round may fill the next batch before they are there.
         """
         patience_s = self._config.averaging.matchmaking_time_s
         return self.tracker.view.arriving > 0 and time.monotonic() - self._step_began_s < patience_s
@@ -221,14 +221,14 @@ class SwarmOptimizer(hivemind.Optimizer):
     def is_ahead(self) -> bool:
         """Whether this peer has its share, by its speed, of the batch after the one that is being averaged.
 
-        So that the next batch is no larger than the run wants it, however long the round takes.
+        Such a peer waits, so that the next batch is no larger than the run wants it, however long the round takes.
         """
         own, all_rates = float(self.tracker.performance_ema.samples_per_second), self.tracker.view.rate
         share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
         return bool(self.grad_averager.local_samples_accumulated >= share * self.target_batch_size)
 
     def average_when_due(self) -> AveragedGroup | None:
-        """Average, again and again if it fails; None if the batch is no longer full, or this peer is to leave.
+        """Average, and try again after each failure; None if the batch is no longer full, or this peer is to leave.
 
         Further samples would help nobody while it is full, so the next attempt comes at once.
         """
@@ -293,9 +293,10 @@ class SwarmOptimizer(hivemind.Optimizer):
             control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
-        """The round's result; gives up when the batch is no longer full, because a peer that filled it has gone.
+        """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full because a peer has gone.
 
-        Or when the round has failed here and not for the others, who have taken the step and will not average again.
+        So it does at the deadline, and if the round has failed here and not for the others, who have taken the step and
+        will not average again.
         """
         deadline = time.monotonic() + self.averaging_timeout
         failed_before = self.grad_averager.failed_rounds
@@ -317,9 +318,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.scheduled_grads = None
 
     def take_step(self) -> None:
-        """Apply the averaged gradient: one optimizer step, the next global step begins.
+        """Apply the averaged gradient in one optimizer step, and begin the next global step.
 
-        It begins with what was accumulated while this one was averaged in the background.
+        The next step begins with the samples that were accumulated while this one was averaged in the background.
         """
         with self._changing_state(), self.grad_averager.making_room():
             self._follow_steering()  # the beacon may have come since this step began
@@ -390,9 +391,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         return bool(loaded)
 
     def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
-        """Why a donor's state of this step and sketch is not to be taken; None if it may be.
+        """Return the reason not to take a donor's state of this step and sketch; None if it may be taken.
 
-        The keeper's word is the beacon itself. The keeper takes what most members confirm to be the swarm's state.
+        Peers compare the sketch with the beacon's. The keeper takes only a state that most members confirm.
         """
         course = self.tracker.course
         known = self._await_sketch(step) if self._role == "keeper" else course.sketch_at(step)
@@ -404,14 +405,14 @@ class SwarmOptimizer(hivemind.Optimizer):
         return None if known or self._role != "keeper" else "is not confirmed by most members"
 
     def _meet_all(self) -> None:
-        """Wait until everybody who looks for the keeper has found it; not for long: they look every few seconds."""
+        """Wait until all peers that look for the keeper have found it, for a few seconds at most."""
         deadline = time.monotonic() + MEETING_S + CONFIRMATION_WAIT_S
         while not self.tracker.course.has_met_all(time.monotonic()) and time.monotonic() < deadline:
             if self.interrupted.wait(RETRY_S):
                 return
 
     def _await_sketch(self, step: int) -> Sketch:
-        """What most members report of the state after `step`; waits a little for their records to get there."""
+        """Wait a little for most members' sketch of the state after `step`; return it, or an empty one."""
         deadline = time.monotonic() + CONFIRMATION_WAIT_S
         while not (known := self.tracker.course.sketch_at(step)) and time.monotonic() < deadline:
             if self.interrupted.wait(RETRY_S):

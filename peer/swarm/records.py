@@ -30,7 +30,7 @@ MAX_RATE = 1e7  # samples per second
 
 
 class Course(BaseModel):
-    """What only the keeper says in its record."""
+    """The part of a record that only the keeper fills in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -45,7 +45,7 @@ class Course(BaseModel):
 
 @dataclass(frozen=True)
 class Beacon:
-    """One beacon: the state after `step` has this sketch."""
+    """The keeper's statement that the state after `step` has this sketch."""
 
     step: int
     sketch: Sketch
@@ -55,7 +55,7 @@ class Beacon:
 
 
 class BeaconWatch:
-    """Takes each beacon that is seen, and says which one holds."""
+    """A watch for beacons: keeps the newest one seen, which holds as long as the keeper renews it."""
 
     def __init__(self, silent_after_s: float) -> None:
         self._silent_after_s = silent_after_s
@@ -63,7 +63,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """The beacon that holds at `now` (this peer's seconds), given the one that was just seen, if any."""
+        """Take in the beacon just seen, if any; return the one that holds at `now` (this peer's seconds), or None."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:
@@ -77,10 +77,10 @@ def _order(beacon: Beacon) -> tuple[int, int, float]:
 
 
 def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
-    """The swarm's step: what most members have reached, not behind the beacon and one step at most beyond it.
+    """Return the swarm's step: the one most members have reached, not behind the beacon and at most one step beyond.
 
-    `seen` is what lies in the DHT now, perhaps since the keeper has gone; beyond `held` alone, which is renewed, nobody
-    goes.
+    `seen` is the beacon in the DHT now, perhaps of a keeper that has gone. Only `held`, which is renewed, limits how
+    far the swarm goes.
     """
     step = agreed if seen is None else max(agreed, seen.step)
     return step if held is None else min(max(step, held.step), held.step + 1)
@@ -105,7 +105,7 @@ class PeerRecord(BaseModel):
 
 @dataclass(frozen=True)
 class KnownPeer:
-    """A validated record and whose it is, as its token says."""
+    """A validated record and its owner, as the record's token names it."""
 
     peer_id: str
     member: str
@@ -141,7 +141,7 @@ class NewestRecords:
         self._newest: dict[str, KnownPeer] = {}
 
     def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
-        """The newest record of each of these peers; `now` in the DHT's seconds."""
+        """Take in these records, and return the newest of each of these peers; `now` in the DHT's seconds."""
         newest: dict[str, KnownPeer] = {}
         for peer in peers:
             known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)

@@ -49,7 +49,7 @@ Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why
 
 
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
-    """Holds parameters and optimizer, gives them to members, and downloads them from trusted donors only."""
+    """The holder of parameters and optimizer: gives them to members, and downloads them from trusted donors only."""
 
     def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
         self.access, self._traffic = access, traffic
@@ -63,17 +63,17 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         super().__init__(*args, **kwargs)
 
     def run(self) -> None:
-        """What the forked process does."""
+        """Run the forked process, with all imported objects left out of garbage collection."""
         freeze_imported()
         super().run()
 
     @property
     def turned_away(self) -> int:
-        """How often somebody asked for the state and was told to come back."""
+        """The number of requests for the state that were told to come back."""
         return int(self._turned_away.value)
 
     def get_current_state(self) -> Any:
-        """A consistent copy of the state between two global steps (hivemind's shares the live tensors)."""
+        """Copy the state consistently, between two global steps (hivemind's method shares the live tensors)."""
         with self.state_lock, torch.no_grad():
             metadata, tensors, infos = super().get_current_state()
             return metadata | {"era": self.era}, [tensor.clone() for tensor in tensors], infos
@@ -94,10 +94,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     ) -> bool:
         """Take the first donor's state that is of `minimum_step` and `minimum_era` or later, fits, and passes `doubt`.
 
-        `adopt_era`: its era is then this peer's; the keeper, whose word on it counts, keeps its own. Nothing is
-        overwritten before; false if no donor had such a state.
+        `adopt_era`: this peer takes over the state's era; the keeper, which decides on eras, keeps its own. Nothing is
+        overwritten before the checks; returns false if no donor had such a state.
 
-        It takes as long as donors send at the least rate; raises `SwarmError` if the averager's process hangs.
+        The download goes on as long as donors send at the least rate. Raises `SwarmError` if the averager's process
+        hangs.
         """
         refused: list[str] = []
         while (found := self._download(refused)) is not None:
@@ -117,7 +118,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return False
 
     def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
-        """The state (donor, metadata, tensors) of the first donor that was not refused; None if there is none."""
+        """Download the state (donor, metadata, tensors) of a donor that was not refused; None if no donor has one."""
         future: MPFuture = MPFuture()
         self._outer_pipe.send(("_load_state_from_peers", [], {"future": future, "refused": tuple(refused)}))
         moves, moved_at = -1, self._clock()
@@ -139,7 +140,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
 
     def _misfit(self, step: object, minimum_step: int, donated: Sequence[torch.Tensor]) -> str | None:
-        """Why this peer cannot hold such a state, whoever gave it."""
+        """Return the reason why this peer cannot hold such a state; None if it can."""
         if not isinstance(step, int) or isinstance(step, bool) or not minimum_step <= step <= MAX_STEP:
             return f"is none of step {minimum_step} or later"
         own = [tensor.shape for tensor in self._state_tensors()]
@@ -161,7 +162,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give the state to a few at once, at the rate that this peer may send; who comes too many is told so."""
+        """Give the state to a few peers at once, at the rate that this peer may send; tell others that it is busy."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
@@ -182,8 +183,8 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
         """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state.
 
-        Trainers, whom the keeper asks, may be liars, and one that sends as slowly as it may takes days: so they are
-        asked in a drawn order, and a few for a short time first.
+        Trainers, which the keeper asks, may lie, and one that sends as slowly as is allowed takes days: so they are
+        asked in random order, and a few for a short time first.
         """
         try:
             donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
@@ -205,12 +206,12 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                 future.set_result(None)
 
     def _most_bytes(self) -> int:
-        """What a state may have, over the wire."""
+        """Return the most bytes that a state may have on the wire."""
         own_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
         return 4 * own_bytes + STATE_OVERHEAD_BYTES
 
     async def _download_from(self, donor: PeerID) -> tuple[Any, list[torch.Tensor]] | None:
-        """One donor's state, or None; never more bytes than this peer's own state has."""
+        """Download one donor's state, of `_most_bytes` at most; None if that fails or the donor is busy."""
         limit = self._most_bytes()
         metadata, received = None, 0
         parts: list[Any] = []
@@ -244,7 +245,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
 
 
 def _misplaced(era: object, minimum_era: int) -> str | None:
-    """Why a state of this era is none that counts."""
+    """Return the reason why a state of this era does not count; None if it does."""
     if not isinstance(era, int) or isinstance(era, bool) or not minimum_era <= era <= MAX_ERA:
         return f"is none of era {minimum_era} or later"
     return None
@@ -271,7 +272,7 @@ class Donations:
         self._under_way: list[Donation] = []
 
     def begin(self, member: str) -> Donation | None:
-        """A place for one of this member's devices; None: there is none now."""
+        """Begin a download for one of this member's devices; None if there is no place for it now."""
         now = self._clock()
         self._under_way = [each for each in self._under_way if now - each.moved_at < STALLED_S]
         of_member = sum(each.member == member for each in self._under_way)
@@ -282,10 +283,10 @@ class Donations:
         return donation
 
     def goes_on(self, donation: Donation) -> bool:
-        """Its next part is about to be sent: whether it still has its place."""
+        """Note that a download's next part is about to be sent; return whether the download still has its place."""
         donation.moved_at = self._clock()
         return any(each is donation for each in self._under_way)
 
     def end(self, donation: Donation) -> None:
-        """Give its place back, if it still had one."""
+        """Give a download's place back, if it still has one."""
         self._under_way = [each for each in self._under_way if each is not donation]

@@ -43,7 +43,7 @@ Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged,
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """How one attempt at a global step ended."""
+    """The outcome of one attempt at a global step."""
 
     step: int  # global steps completed afterwards
     samples: int  # this peer's samples that were averaged in
@@ -60,7 +60,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class SwarmProgress:
-    """Where the next global step stands."""
+    """The progress of this peer and of the swarm towards the next global step."""
 
     step: int
     own_samples: int
@@ -153,7 +153,7 @@ class Swarm:
         return list(self._optimizer.state_averager.main_parameters)
 
     def await_beacon(self, patience_s: float) -> Beacon | None:
-        """The keeper's word on where the swarm is; None if it has not been heard of by then."""
+        """Wait for the keeper's beacon; None if none has been seen within `patience_s`."""
         deadline = time.monotonic() + patience_s
         while (beacon := self._optimizer.tracker.course.beacon) is None and time.monotonic() < deadline:
             if self._optimizer.interrupted.wait(GROUP_POLL_S):
@@ -172,25 +172,25 @@ class Swarm:
 
     @property
     def heard_at(self) -> float:
-        """When this peer's own p2p daemon last answered (Unix seconds)."""
+        """The time at which this peer's own p2p daemon last answered (Unix seconds)."""
         return self._watch.heard_at
 
     def keeper_at(self, addresses: Sequence[str]) -> None:
-        """The keeper is reached there now: it is looked for there whenever this peer does not see it."""
+        """Set the keeper's addresses, where this peer looks for the keeper whenever it does not see it."""
         self._optimizer.tracker.keeper_at(addresses)
 
     def line_is_due(self) -> bool:
-        """Whether the line is to be measured (again) now; true once each time."""
+        """Return whether to measure the line (again) now; true once each time."""
         return self._optimizer.line.is_due()
 
     def line_measured(self, rate: float) -> None:
-        """The line has this rate (bytes per second), the slower direction of the two."""
+        """Take in a measurement of the line: the rate of its slower direction, in bytes per second."""
         self._optimizer.line.measured(rate)
         self._optimizer.declare_line()
 
     @property
     def is_held(self) -> bool:
-        """Whether the operator wants everybody to wait; a run that has ended is waited for no longer."""
+        """Whether the operator has paused the run; false once the run has ended."""
         return self._optimizer.tracker.course.steering.paused and not self.has_ended
 
     @property
@@ -199,7 +199,7 @@ class Swarm:
         return self._optimizer.tracker.course.steering.has_ended(self.step)
 
     def steer(self, steering: Steering) -> None:
-        """The keeper alone: let everybody do what the operator wants."""
+        """Send the operator's steering to all peers, by the beacon; only the keeper does."""
         self._optimizer.tracker.steer(steering)
 
     def add(self, samples: int) -> None:
@@ -234,7 +234,7 @@ class Swarm:
         return self._step(*self._average())
 
     def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Before leaving: what came of a round in the background, which must not be waited for any longer."""
+        """Interrupt a round in the background before leaving; return its outcome, None if it brought no step."""
         self.interrupt()
         if self._overlapping is None:
             return None
@@ -246,7 +246,7 @@ class Swarm:
         return self._optimizer.average_when_due(), time.perf_counter() - began
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the step of a round in the background; if it came to nothing, everything is as before it."""
+        """Take the step of a round in the background; None while it runs, or if it failed and changed nothing."""
         while self._optimizer.is_ahead and not (overlapping.done() or self._optimizer.interrupted.is_set()):
             futures.wait([overlapping], GROUP_POLL_S)
         if not overlapping.done():
@@ -287,7 +287,7 @@ class Swarm:
         return StepOutcome(self.step, 0, False, 0, None, seconds, lost_samples=lost, lost_reason=reason)
 
     def _why_lost(self) -> str:
-        """What brings this peer to take another's state, and so loses what it holds."""
+        """Return the reason why this peer takes another's state, and so loses its accumulated samples."""
         optimizer = self._optimizer
         if optimizer.tracker.is_undone:
             return LostCause.UNDONE.value
@@ -306,27 +306,27 @@ class Swarm:
 
     @property
     def turned_away(self) -> int:
-        """How often another peer asked this one for its state while it gave it to others."""
+        """The number of requests for this peer's state that came while it gave the state to others."""
         return int(self._optimizer.state_averager.turned_away)
 
     def restore(self, step: int, era: int | None = None) -> None:
         """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint).
 
-        A newer `era`, the keeper's word, has everybody return to this state who is further.
+        A newer `era`, which the keeper sets, makes all peers that are further return to this state.
         """
         self._optimizer.restore(step, era)
 
     @property
     def era(self) -> int:
-        """How often the run had returned to a checkpoint when this peer's state was taken."""
+        """The number of times that the run had returned to a checkpoint when this peer's state was taken."""
         return int(self._optimizer.state_averager.era)
 
     def frozen_state(self) -> Any:
-        """A context in which no global step changes the state."""
+        """Return a context in which no global step changes the state."""
         return self._optimizer.state_averager.state_lock
 
     def progress(self) -> SwarmProgress:
-        """Where the next global step stands."""
+        """Return the progress towards the next global step."""
         tracker = self._optimizer.tracker
         progress = tracker.global_progress
         return SwarmProgress(
@@ -341,12 +341,12 @@ class Swarm:
 
     @property
     def rounds(self) -> RoundTally:
-        """How this peer's rounds of averaging have ended."""
+        """The tally of this peer's rounds of averaging by their ends."""
         return self._optimizer.rounds.tally
 
     @property
     def census(self) -> Census:
-        """Who takes part: peers by role and reachability, this one included."""
+        """The numbers of peers that take part, by role and reachability, this one included."""
         return self._optimizer.tracker.view.census
 
     def interrupt(self) -> None:
@@ -354,7 +354,7 @@ class Swarm:
         self._optimizer.interrupted.set()
 
     def leave(self) -> None:
-        """Say goodbye and stop every process that `join` started."""
+        """Leave the swarm, and stop every process that `join` started."""
         self._watch.stop()
         self.interrupt()
         self._rounds.shutdown()
@@ -364,15 +364,15 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Witness:
-    """What one device signs of the rounds that it reduced in one run."""
+    """The signer of receipts for the rounds that one device reduced in one run."""
 
     key: DeviceKey
     run: str
 
     def receipt(self, era: int, step: int, weights: Mapping[str, float]) -> str:
-        """The signed receipt of the round that led to `step` (peer ID -> samples); empty where nothing was reduced.
+        """Sign a receipt of the round that led to `step` (peer ID -> samples); empty where nothing was reduced.
 
-        Its own samples are in it, too, which is no evidence: it makes the receipt the same as the others'.
+        The device's own samples are in it, too. That is no evidence, but makes the receipt the same as the others'.
         """
         samples = whole_samples(weights)
         return str(sign_receipt(self.key, Receipt(self.run, era, step, samples))) if samples else ""

@@ -98,13 +98,13 @@ class StepTracker(ProgressTracker):
         return get_dht_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
-        """The sketch of this peer's parameters after `step`; goes out with the reports of that step."""
+        """Set the sketch of this peer's state after `step`, which the reports of that step carry."""
         self._sketch = (step, sketch)
 
     def begin_step_after(self, step: int, era: int) -> None:
-        """This peer's state is the one after `step`; call while updates are paused.
+        """Begin the step that follows this peer's state, the one after `step`; call while updates are paused.
 
-        What was known of the swarm's progress is of an older era where this one is newer: it went further.
+        If `era` is newer, forget the swarm's known progress: it is of an older era, which went further.
         """
         if era > self.era:
             self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
@@ -113,11 +113,11 @@ class StepTracker(ProgressTracker):
 
     @property
     def sketch(self) -> Sketch:
-        """That of this peer's own state."""
+        """The sketch of this peer's own state."""
         return self._sketch[1]
 
     def carry_over(self, samples: int) -> None:
-        """This many samples are towards the step that just began, computed before it; call while updates are paused."""
+        """Count samples, computed before the step that just began, towards that step; call while updates are paused."""
         self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
         self.should_report_progress.set()
 
@@ -128,9 +128,9 @@ class StepTracker(ProgressTracker):
         return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 
     def round_ended(self, weights: Mapping[str, float], *, short: bool) -> None:
-        """A round towards the next step averaged these samples (peer ID -> samples), as far as this peer reduced it.
+        """Take in a round's samples towards the next step (peer ID -> samples), as far as this peer reduced it.
 
-        `short`: they were too few. If they were enough, the step follows, and the keeper credits who brought them.
+        `short`: they were too few. If they were enough, the step follows, and the keeper credits the senders.
         """
         if not weights:
             return
@@ -145,20 +145,20 @@ class StepTracker(ProgressTracker):
         return self._role != "keeper" and self.course.era > self.era
 
     def heed(self, findings: Iterable[Finding]) -> None:
-        """What the averager has found out about others in the rounds since, successful ones and failed ones."""
+        """Act on the averager's findings about other peers, from successful and failed rounds."""
         step, findings = self.local_progress.epoch, list(findings)
         refused = {found.peer_id: found.detail for found in findings if found.kind == "parts"}
         self.course.parts_refused(step, refused)
         self.course.suspect_all((found for found in findings if found.kind != "parts"), step)
 
     def steer(self, steering: Steering) -> None:
-        """What the operator wants: goes into the keeper's beacon, by which this peer goes itself, too."""
+        """Put the operator's steering into the keeper's beacon, which this peer follows itself, too."""
         if steering != self._steering:
             self._steering = steering
             self.should_report_progress.set()
 
     def begin_training(self) -> None:
-        """From now on the others wait for this peer when they average."""
+        """Have the others wait for this peer when they average, from now on."""
         self._training = True
 
     def publish(self, timeout_s: float = 10.0) -> bool:
@@ -190,7 +190,7 @@ class StepTracker(ProgressTracker):
         )
 
     def _course(self) -> Course:
-        """What makes the keeper's record the beacon; credits are named where they exceed what anybody may claim."""
+        """Return the part of the keeper's record that makes it the beacon; credits are those above anybody's claim."""
         allowances = self.course.allowances
         return Course(
             age_s=self.course.age_s(time.monotonic()),
@@ -218,14 +218,14 @@ class StepTracker(ProgressTracker):
             time.sleep(min(1.0, self.heartbeat_s))
 
     def _greet_lost_keeper(self) -> None:
-        """A keeper that was restarted knows nobody: let it know this peer, as at joining."""
+        """Greet a keeper that this peer misses, as at joining: after a restart the keeper knows no peer."""
         if self._keeper_ids and self.view.keepers == 0 and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
             self._greeted_at = get_dht_time()
             greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
             self.dht.run_coroutine(greeting, return_future=True)
 
     def keeper_at(self, addresses: Iterable[str]) -> None:
-        """The keeper is reached there now."""
+        """Set the addresses at which the keeper is reached now."""
         self._keeper_addresses = tuple(addresses)
         self._keeper_ids = peer_ids_of(self._keeper_addresses)
         self._greeted_at = float("-inf")
@@ -252,7 +252,7 @@ class StepTracker(ProgressTracker):
         )
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
-        """The records with this peer's own as it is now, not as it was last published."""
+        """Return the records with this peer's own as it is now, not as it was last published."""
         own_id = self.dht.peer_id.to_base58()
         others = [peer for peer in peers if peer.peer_id != own_id]
         if not self._training:

@@ -45,7 +45,7 @@ class SwarmView:
 
 
 def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, allowances: Allowances) -> SwarmView:
-    """What the records say of the swarm at `step`, believed as far as the allowances go."""
+    """Build the view of the swarm at `step` from the records, believed as far as the allowances go."""
     active = [peer for peer in peers if peer.record.training and peer.role in TRAINING_ROLES]
     trainers = training(active)
     current = [peer for peer in trainers if peer.record.step == step]
@@ -63,17 +63,17 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
 
 
 def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
-    """Those who train."""
+    """Return the peers that train."""
     return [peer for peer in peers if peer.record.training and peer.role == "trainer"]
 
 
 def claim_of(accumulated: int, target: int) -> int:
-    """What to claim of so many samples: while rounds fail, a fast device has more of them than others believe."""
+    """Cap the samples to report: while rounds fail, a fast device accumulates more than its peers will believe."""
     return min(accumulated, MOST_BATCHES * target)
 
 
 def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:
-    """The steps of each member's devices."""
+    """Group the devices' steps by member."""
     steps: dict[str, list[int]] = {}
     for peer in peers:
         steps.setdefault(peer.member, []).append(peer.record.step)
@@ -81,7 +81,7 @@ def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:
 
 
 def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
-    """The newest beacon among these records; only a keeper's is one."""
+    """Return the newest beacon among these records; only a keeper's record is one."""
     beacons = [
         Beacon(peer.record.step, peer.record.sketch, peer.record.time, peer.record.course, peer.record.era)
         for peer in peers
@@ -91,7 +91,7 @@ def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
 
 
 class SwarmCourse:
-    """Follows the records from moment to moment; what it remembers is what makes a claim unlikely."""
+    """The course of the swarm over time, with the memory that is needed to judge claims."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SwarmCourse:
         self.allowances = Allowances(target=1)
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
-        """The swarm as these records show it at `now` (seconds of this peer)."""
+        """Take in these records, and return the view of the swarm at `now` (seconds of this peer)."""
         beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
         if self.era != era:
@@ -140,27 +140,27 @@ class SwarmCourse:
 
     @property
     def beacon(self) -> Beacon | None:
-        """The newest one; None before the first."""
+        """The newest beacon; None before the first."""
         return self._watch.newest
 
     @property
     def era(self) -> int:
-        """The newest beacon's; 0 before the first."""
+        """The newest beacon's era; 0 before the first."""
         newest = self._watch.newest
         return 0 if newest is None else newest.era
 
     @property
     def steering(self) -> Steering:
-        """What the operator wants, as the newest beacon says."""
+        """The operator's steering, as the newest beacon says."""
         newest = self._watch.newest
         return Steering() if newest is None else newest.course.steering
 
     def sketch_at(self, step: int) -> Sketch:
-        """What the beacon, or without one most members, reported of the state after `step`; empty if unknown."""
+        """Return the sketch of the state after `step`, as the beacon or else most members say; empty if unknown."""
         return self._sketches.get(step, ())
 
     def round_ended(self, step: int, weights: Mapping[str, float], short: bool) -> None:
-        """Towards `step + 1` each of these brought so many samples; `short`: together fewer than they claimed."""
+        """Check claims against a round's samples towards `step + 1`; `short`: fewer in all than were claimed."""
         known = list(self._peers.values())  # the tracker's thread may look again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
         self._claims.round_ended(here, weights, self.allowances, short)
@@ -171,7 +171,7 @@ class SwarmCourse:
         self._look_for_inflated_weights(training(known), step, weights)
 
     def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
-        """Only those who train claim anything: who has just begun or left may have an old record."""
+        """Suspect trainers with a weight far above their claim; peers that do not train may have an old record."""
         caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
         for peer in trainers:
             named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
@@ -179,17 +179,17 @@ class SwarmCourse:
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
-        """Senders (peer ID -> why) were banned from a round towards `step + 1` for what they sent."""
+        """Suspect senders (peer ID -> why) that were banned from a round towards `step + 1`, and stop counting them."""
         self._claims.parts_refused(reasons)
         for peer_id, reason in reasons.items():
             self.suspect(peer_id, "parts", step, reason)
 
     def weight_caps(self) -> tuple[dict[str, float], float]:
-        """The most weight of each trainer in a round (peer ID -> samples), and that of anybody else."""
+        """Return the most weight of each trainer in a round (peer ID -> samples), and that of any other device."""
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
-        """Raise a suspicion against another peer, one that is known by its record."""
+        """Raise a suspicion against another peer, with its member and device where its record is known."""
         if peer_id == self._own_id:
             return
         peer = self._peers.get(peer_id)
@@ -202,11 +202,11 @@ class SwarmCourse:
             self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
-        """Whether everybody has had the time to be seen: until then, who came first would be most of the members."""
+        """Return whether all peers have had the time to be seen; before that, the first ones would be a majority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, now: float) -> float:
-        """How long ago the swarm's step began, as far as this peer knows."""
+        """Return the seconds since the swarm's step began, as far as this peer knows."""
         return max(0.0, now - self._step_began[1]) if self._step_began[0] >= 0 else 0.0
 
     def _allowances(self, trainers: list[KnownPeer], target: int, now: float) -> Allowances:
@@ -238,10 +238,10 @@ class SwarmCourse:
                 del self._sketches[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
-        """What cannot be, even where this peer sees the others late or a step takes long.
+        """Suspect peers whose claims are impossible, even if this peer sees them late or a step takes long.
 
-        A keeper that comes back with an older state holds everybody to its step until it has taken theirs: who has
-        been further itself knows that the others can have been.
+        A keeper that comes back with an older state holds everybody to its step until it has taken theirs: a peer that
+        has been further itself knows that the others can have been, too.
         """
         own = self._peers.get(self._own_id)
         reached = step if own is None else max(step, own.record.step)
