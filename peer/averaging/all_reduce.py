@@ -74,11 +74,11 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def missing_values(self) -> int:
-        """How many values did not come back averaged."""
+        """The number of values that did not come back averaged."""
         return int(self.tensor_part_container.failed_size)
 
     def should_delay_results(self, peer_id: PeerID) -> bool:
-        """Never: hivemind keeps back what is for a peer in client mode until its stream has ended."""
+        """Return false: hivemind would hold back results for a peer in client mode until its stream has ended."""
         del peer_id
         return False
 
@@ -90,7 +90,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def counted_by_peer(self) -> dict[str, float]:
-        """The same as far as it counted: a weight beyond what is believed of its sender was cut."""
+        """The weight of each sender as far as it counted, by peer ID: weights beyond what is believed were cut."""
         named = self.weights_by_peer
         counted = {self.sender_peer_ids[index].to_base58(): weight for index, weight in self._counted.items()}
         return {peer: counted[peer] for peer in named if peer in counted}
@@ -143,7 +143,7 @@ class ExactAllReduce(AllReduceRunner):
     def _averaged_part(
         self, reducer: PeerID, message: averaging_pb2.AveragingData
     ) -> tuple[torch.Tensor, averaging_pb2.AveragingData]:
-        """The average of one part, and the message that brought it; a reducer of what no part can be is named."""
+        """Return a message's average, and the message. Raises `AllreduceException` if it has no finite one."""
         if message.code != averaging_pb2.AVERAGED_PART:
             raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
         average = decode(message.tensor_part)
@@ -194,27 +194,27 @@ class ExactAllReduce(AllReduceRunner):
                 await self._ban_sender(self.sender_peer_ids[sender_index])
 
     async def _check_weight(self, sender_index: int, weight: float) -> None:
-        """Raise `RefusedPart` for a weight that no honest peer names; any at all, of one whose role allows none."""
+        """Raise `RefusedPart` if no honest peer names this weight, or if the sender's role allows none."""
         sender, before = self.sender_peer_ids[sender_index], self._weights.get(sender_index)
         if weight != 0 and not before and not await self._may_contribute(sender):
             raise RefusedPart(f"may not contribute, and sent parts with weight {weight:g}")
         require_weight(weight, before)
 
     def _check_part(self, part_index: int, part: torch.Tensor) -> None:
-        """Raise `RefusedPart` unless this part is due: others might be added, too, by broadcast."""
+        """Raise `RefusedPart` unless this part is due: one of another shape might be added, too, by broadcasting."""
         shapes = self.tensor_part_reducer.part_shapes
         if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
             raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
 
 
 def _own_reducer(hiveminds: TensorPartReducer, combine: Combine) -> PartReducer:
-    """Ours in place of the one that hivemind has made, which is not used and is to complain of nothing."""
+    """Replace hivemind's reducer, which is marked as finished, so that it does not complain of being unused."""
     hiveminds.finished.set()
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine)
 
 
 def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, int, int]:
-    """A sender's part, its weight, how it was written and in how many bytes; raises `RefusedPart`."""
+    """Read a sender's part, weight, compression and size in bytes. Raises `RefusedPart` if the part is not finite."""
     wire = message.tensor_part
     try:
         part = decode(wire)
@@ -228,7 +228,7 @@ def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
     """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite.
 
-    Then nothing is changed: the round is tried again, and must begin from this peer's own numbers.
+    In that case nothing is changed: the round is tried again, and must begin from this peer's own numbers.
     """
     averages = [average async for average in runner]
     if runner.missing_values:

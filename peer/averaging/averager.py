@@ -42,7 +42,7 @@ SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let
 
 @dataclass(frozen=True)
 class AveragedGroup:
-    """What one successful round averaged."""
+    """The group and the samples of one successful round of averaging."""
 
     size: int  # peers in the group
     samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
@@ -54,17 +54,17 @@ class AveragedGroup:
 
 
 async def given_up(step: StepControl) -> None:
-    """Wait until a step shows that it was given up; hivemind is told before that, looks once, and would go on."""
+    """Wait until a cancelled step is done; hivemind is told of it before, looks once, and would go on."""
     await StepControl.wait_for_cancel(step)
     while not step.done():  # noqa: ASYNC110 - another process sets it
         await asyncio.sleep(BEGIN_POLL_S)
 
 
 class BalancedRounds:
-    """Mixin before a hivemind averager: who reduces how much follows the lines that the group's peers declare.
+    """Mixin before a hivemind averager: the shares of the reduction follow the lines that the group's peers declare.
 
     hivemind's own solver needs a method that SciPy no longer has, and different solvers would give different shares.
-    How long a round may take follows the rounds before it.
+    A round's time limit follows the rounds before it.
     """
 
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
@@ -94,7 +94,7 @@ class BalancedRounds:
 
 
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
-    """Accumulates gradients in `.grad` (sums over samples) and averages them over the swarm, weighted by samples."""
+    """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def failed_rounds(self) -> int:
-        """How many rounds of averaging began and did not bring every value; hivemind tries again by itself."""
+        """The number of rounds that began and did not bring every value; hivemind tries again by itself."""
         return int(self._failed_rounds.value)
 
     @property
@@ -146,14 +146,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Set what was accumulated aside, to be averaged; from now on `.grad` is for the step after that."""
+        """Set the accumulated gradients aside, to be averaged; from now on `.grad` is for the step after that."""
         self._held = [gradient.clone() for gradient in self._grad_accumulators()]
         self._held_samples = int(self.local_samples_accumulated)
         self.reset_accumulated_grads_()
 
     @torch.no_grad()
     def take_back(self) -> None:
-        """The round came to nothing: all that was accumulated is for the same step again."""
+        """Add the gradients set aside to `.grad` again: their round failed, so all are for the same step."""
         for gradient, held in zip(self._grad_accumulators(), self._held, strict=True):
             gradient.add_(held)
         self.local_samples_accumulated += self._held_samples
@@ -168,7 +168,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
-        """Lend `.grad` to the averaged gradient for a step; afterwards it has what was accumulated beside the round."""
+        """Lend `.grad` to the averaged gradient for a step; then it has the gradients accumulated beside the round."""
         newer = [parameter.grad for parameter in self.parameters]
         for parameter, spare in zip(self.parameters, self._held, strict=False):  # none is held: the step uses all up
             parameter.grad = spare
@@ -188,12 +188,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
                 target.copy_(gradient).mul_(scale)
 
     def run(self) -> None:
-        """What the forked process does."""
+        """Run the forked process, with all imported objects left out of garbage collection."""
         freeze_imported()
         super().run()
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """Begin to look for a group, which is to begin when its window ends (`scheduled_time`, of the DHT)."""
+        """Begin to look for a group, for a round at `scheduled_time` (of the DHT), by default after the window."""
         return super().schedule_step(scheduled_time or get_dht_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
@@ -230,13 +230,13 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return averaging.result()
 
     def _note(self, finding: Finding) -> None:
-        """Another peer was caught: tell the process that can name it and, where this one saw it, the groups to come."""
+        """Send a finding to the process that can name the peer; accuse the peer to later groups if it is proved."""
         self.findings.tell(finding)
         if finding.kind not in UNPROVEN:
             self._accusations.accuse(finding.peer_id)
 
     def _declare(self) -> None:
-        """What the next group is told of this peer when it joins."""
+        """Set the declaration that this peer makes when it joins the next group."""
         if self._control is not None:
             self._declared = declaration(self._control.data_for_gather, self._accusations.current())
             self._control._data_for_gather = self._declared

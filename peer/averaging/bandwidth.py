@@ -26,7 +26,7 @@ SAME = 0.25  # a measurement that differs by less confirms the estimate
 
 @dataclass(frozen=True)
 class RoundTraffic:
-    """What one round moved over this peer's line, and how long that took."""
+    """The traffic of one round over this peer's line, and its duration."""
 
     sent_bytes: float
     received_bytes: float
@@ -52,7 +52,7 @@ def promised_time(own_bytes: float, own: int, shares: Sequence[int], rates: Sequ
 
 
 class LineEstimate:
-    """One peer's line, in bytes per second; None (as fast as is known) and 0.0 (reduces nothing) stay what they are."""
+    """An estimate of one peer's line, in bytes per second; None (no known limit) and 0.0 (reduces nothing) stay."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], rng: random.Random) -> None:
         self.rate = rate
@@ -63,7 +63,7 @@ class LineEstimate:
         self._due_at = clock() + LATEST_S
 
     def passed(self, traffic: RoundTraffic) -> None:
-        """A round has succeeded."""
+        """Take in the traffic of a successful round."""
         if not self.rate:
             return
         if traffic.rate is not None and traffic.rate > self.rate:
@@ -74,7 +74,7 @@ class LineEstimate:
             self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))
 
     def is_due(self) -> bool:
-        """Whether to measure the line now; true once, as an answer may never come."""
+        """Return whether to measure the line now; true once, as an answer may never come."""
         if not self.rate or self._clock() < self._due_at:
             return False
         self._measured_at = self._clock()
@@ -83,7 +83,7 @@ class LineEstimate:
         return True
 
     def measured(self, rate: float) -> None:
-        """The line has this rate now. As long as that is no news, doubts are followed ever more rarely."""
+        """Take in a measurement. As long as measurements confirm the estimate, doubts are followed ever more rarely."""
         if not self.rate or not 0 < rate <= MAX_BANDWIDTH:
             return
         confirmed = abs(rate - self.rate) < SAME * self.rate

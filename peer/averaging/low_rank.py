@@ -24,21 +24,21 @@ CACHED_VALUES = 2**16  # of float32: a product's rows that are added up without 
 
 @dataclass(frozen=True)
 class Factors:
-    """left.T @ right is the average of one matrix, on all peers; right is also where the next round begins."""
+    """The factors of one matrix's average, left.T @ right, on all peers; the next round begins with right."""
 
     index: int  # of the tensor, in the model's order
     left: torch.Tensor  # (rank, rows), orthonormal
     right: torch.Tensor  # (rank, columns)
 
     def directions(self) -> torch.Tensor:
-        """(rank, columns): orthonormal, those that mattered in the last round; random ones where there are none."""
+        """Return orthonormal directions (rank, columns): those of the last round, random ones where there are none."""
         found = orthonormal(self.right)
         none = found.abs().amax(dim=1, keepdim=True) == 0
         return orthonormal(torch.where(none, first_directions(self.index, found.shape), found))
 
 
 def first_directions(index: int, shape: torch.Size) -> torch.Tensor:
-    """Random numbers that are the same for all peers."""
+    """Draw random directions that are the same on all peers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(index))
 
 
@@ -51,14 +51,14 @@ def shrinks(shape: torch.Size, rank: int) -> bool:
 
 
 def values_sent(shapes: Iterable[torch.Size], rank: int) -> int:
-    """How many values a peer sends to have tensors of these shapes averaged."""
+    """Return the number of values that a peer sends to have tensors of these shapes averaged."""
     return sum(
         rank * (shape[0] + math.prod(shape[1:])) if shrinks(shape, rank) else math.prod(shape) for shape in shapes
     )
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
-    """Sums over the last dimension, halves added to each other: no processor's own order of adding."""
+    """Sum over the last dimension by adding halves to each other, in an order that no processor chooses."""
     while values.shape[-1] > 1:
         half, odd = divmod(values.shape[-1], 2)
         sums = values[..., :half] + values[..., half : 2 * half]
@@ -69,7 +69,7 @@ def total(values: torch.Tensor) -> torch.Tensor:
 
 
 def orthonormal(rows: torch.Tensor) -> torch.Tensor:
-    """Gram-Schmidt over rows (rank, length) in float64, given back in float32; a row that depends on others is zero."""
+    """Orthonormalize rows (rank, length) by Gram-Schmidt in float64; return float32, zeros for a dependent row."""
     basis = rows.double()
     sizes = total(basis * basis).tolist()
     for number, row in enumerate(basis):
@@ -85,7 +85,7 @@ def orthonormal(rows: torch.Tensor) -> torch.Tensor:
 
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """left.T @ right, for factors of shapes (rank, rows) and (rank, columns); a few rows at once, that fit a cache."""
+    """Multiply left.T @ right, of shapes (rank, rows) and (rank, columns), a few rows at once that fit a cache."""
     result = torch.empty(left.shape[1], right.shape[1])
     rows_at_once = max(1, CACHED_VALUES // right.shape[1])
     for first in range(0, len(result), rows_at_once):
@@ -97,7 +97,7 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 class LowRank:
-    """One peer's factors, in memory that it shares with the process that averages, and what the peer has lost."""
+    """One peer's factors, in memory that it shares with the process that averages, and its remainders."""
 
     def __init__(self, shapes: Sequence[torch.Size], rank: int) -> None:
         self.factors = [
@@ -110,9 +110,10 @@ class LowRank:
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Add to mean gradients over so many samples what was lost before; without samples it goes on waiting.
+        """Add the remainders to mean gradients over so many samples; without samples the remainders go on waiting.
 
-        It counts as a sum, as gradients do, so that nothing grows or shrinks when a peer's share of the batch changes.
+        A remainder counts as a sum, as gradients do, so that nothing grows or shrinks when a peer's share of the batch
+        changes.
         """
         self._averaged.value, self._samples = False, samples
         if samples:
@@ -121,12 +122,12 @@ class LowRank:
 
     @torch.no_grad()
     def images(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What is averaged first: of each matrix, the image of the directions, (rank, rows)."""
+        """Return the values that are averaged first: of each matrix, the image of the directions, (rank, rows)."""
         return [factors.directions() @ as_matrix(tensors[factors.index]).T for factors in self.factors]
 
     @torch.no_grad()
     def coordinates(self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What is averaged then: of each matrix, the coordinates (rank, columns); then copies of all other tensors."""
+        """Return the values that are averaged next: matrices' coordinates (rank, columns), copies of other tensors."""
         matrices = (as_matrix(tensors[factors.index]) for factors in self.factors)
         rest = [tensor.clone() for index, tensor in enumerate(tensors) if index not in self._shrunk]
         return [left @ matrix for left, matrix in zip(lefts, matrices, strict=True)] + rest
@@ -135,7 +136,7 @@ class LowRank:
     def take(
         self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Keep what a round has brought; matrices stay this peer's own numbers until `restore`.
+        """Keep the averages of a round; matrices stay this peer's own numbers until `restore`.
 
         Raises `OverflowError`, and changes nothing, if a value of a product could be infinite.
         """
@@ -152,10 +153,10 @@ class LowRank:
 
     @torch.no_grad()
     def restore(self, tensors: Sequence[torch.Tensor]) -> None:
-        """A step is taken: put the averages in place of this peer's numbers, and keep what they have lost of these.
+        """Put the averages in place of this peer's numbers, for a step, and keep the remainders of these numbers.
 
-        A peer that was alone has lost nothing. What a peer loses is what its own numbers have beside the common
-        directions, not their difference to the average: that would never be paid back if another peer left.
+        A peer that was alone has no remainders. A remainder is the part of the peer's own numbers beside the common
+        directions, not their difference from the average: that would never be paid back if another peer left.
         """
         if not self._averaged.value:
             self.forget()
@@ -168,12 +169,12 @@ class LowRank:
             matrix.copy_(product(factors.left, factors.right))
 
     def forget(self) -> None:
-        """What was lost belongs to a state that this peer no longer has."""
+        """Drop the remainders, which belong to a state that this peer no longer has."""
         self._lost = {}
 
 
 def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """A view with the tensor's first dimension as rows."""
+    """View a tensor as a matrix, with its first dimension as rows."""
     return tensor.view(len(tensor), -1)
 
 

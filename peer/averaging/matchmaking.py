@@ -36,7 +36,7 @@ LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer
 
 
 class Gathering:
-    """What a trainer wants of the group that its averager looks for; read by the averager's process while it looks."""
+    """A trainer's demands on the group that its averager looks for, read by the averager's process while it looks."""
 
     def __init__(self, window_s: float) -> None:
         self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
@@ -45,7 +45,7 @@ class Gathering:
 
     @property
     def required(self) -> int:
-        """A group is begun only with this many peers."""
+        """The least number of peers with which a group begins."""
         return int(self._required.value)
 
     @required.setter
@@ -54,7 +54,7 @@ class Gathering:
 
     @property
     def expected(self) -> int:
-        """A group of so many peers waits for nobody else; 0 where that is not known."""
+        """The number of peers with which a group waits for nobody else; 0 if it is not known."""
         return int(self._expected.value)
 
     @expected.setter
@@ -72,7 +72,7 @@ class Gathering:
 
     @property
     def window_s(self) -> float:
-        """How long a leader waits for those who do not come."""
+        """The seconds that a leader waits for peers that do not come."""
         return float(self._window_s.value)
 
     @window_s.setter
@@ -80,7 +80,7 @@ class Gathering:
         self._window_s.value = seconds
 
     async def steer(self, matchmaking: Matchmaking, step: StepControl) -> None:
-        """Until cancelled: let the search for this step's group follow what is wanted."""
+        """Let the search for this step's group follow the trainer's demands, until cancelled."""
         while True:
             self.apply(matchmaking)
             if step.triggered:  # before, whoever begins to train meanwhile can still come in
@@ -88,7 +88,7 @@ class Gathering:
             await asyncio.sleep(BEGIN_POLL_S)
 
     def apply(self, matchmaking: Matchmaking) -> None:
-        """What is wanted now holds for this search, from its next declaration on."""
+        """Apply the demands of this moment to this search, from its next declaration on."""
         window_s = self.window_s
         matchmaking.min_group_size = self.required
         matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
@@ -96,14 +96,14 @@ class Gathering:
 
 
 class Leaders:
-    """One averager's choice among those who declare themselves; asked in its own process only."""
+    """One averager's choice among the peers that declare themselves leaders; used in its own process only."""
 
     def __init__(self, directory: PeerDirectory, clock: Callable[[], float]) -> None:
         self._directory, self._clock = directory, clock
         self._avoided: dict[PeerID, float] = {}  # until when
 
     def choose_for(self, matchmaking: Matchmaking) -> None:
-        """From now on this search asks nobody else; call it once."""
+        """Have this search ask no leaders but those chosen here; call it once."""
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
 
@@ -127,7 +127,7 @@ class Leaders:
         keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
 
     async def among(self, peers: Collection[PeerID]) -> set[PeerID]:
-        """Which of these peers may lead a group that this averager is in."""
+        """Return those of these peers that may lead a group that this averager is in."""
         now = self._clock()
         admitted = await self._directory.admitted(peers, TRAINING_ROLES)
         return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
@@ -148,7 +148,7 @@ class Leaders:
 
 
 def required_group_size(averaging: int, attempts: int) -> int:
-    """How many peers a group needs: all who are at this step at first, after repeated failure more than half of them.
+    """Return the peers that a group needs: all at this step at first, after repeated failure more than half of them.
 
     More than half, so that two groups can never take the same step apart from each other.
     """
@@ -176,7 +176,7 @@ def hold_searches(matchmaking: Matchmaking) -> None:
 
 
 def request_timeout(window_s: float) -> float:
-    """How long to wait for a peer's answer while a group is looked for."""
+    """Return the seconds to wait for a peer's answer while a group is looked for."""
     return min(MOST_REQUEST_S, window_s / 2)
 
 

@@ -27,7 +27,7 @@ FIRST = b".images"  # after the group's id: what its peers average before the re
 
 
 class PowerSGDAverager(SwarmGradientAverager):
-    """Averages gradients as `SwarmGradientAverager`, matrices by factors of the given rank."""
+    """An averager of gradients like `SwarmGradientAverager` that averages matrices by factors of the given rank."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], *, rank: int, **kwargs: Any) -> None:
         parameters = tuple(parameters)
@@ -35,14 +35,14 @@ class PowerSGDAverager(SwarmGradientAverager):
         super().__init__(parameters, **kwargs)
 
     def load_accumulators_into_averager_(self) -> None:
-        """Put the mean gradient over the samples that are due, with what was lost before, into the averaged tensors."""
+        """Put the mean gradient over the samples that are due, with earlier remainders, into the averaged tensors."""
         super().load_accumulators_into_averager_()
         with self.get_tensors() as averaged:
             self._low_rank.load(averaged, self.due_samples)
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
-        """Have the averages in the averaged tensors, then lend `.grad` to them for a step."""
+        """Put the averages into the averaged tensors, then lend `.grad` to them for a step."""
         with self.get_tensors() as averaged:
             self._low_rank.restore(averaged)
         with super().making_room():
@@ -55,7 +55,7 @@ class PowerSGDAverager(SwarmGradientAverager):
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Let others send the parts of either half; who has sent any for a half that does not come is let go."""
+        """Let others send the parts of either half; senders for a half that does not come are released."""
         halves = (group_info.group_id + FIRST, group_info.group_id)
         self._running_groups[halves[0]] = asyncio.Future()
         with super()._register_allreduce_group(group_info):

@@ -25,7 +25,7 @@ SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distri
 
 
 class RoundDeadline:
-    """Follows the rounds: median plus a multiple of the spread, never above the run's limit; doubled by each failure.
+    """A deadline that follows past rounds: their median and spread, never above the run's limit; doubled by failures.
 
     The averager keeps one for its rounds, and the optimizer one for the gathering of groups before them.
 
@@ -39,7 +39,7 @@ class RoundDeadline:
 
     @property
     def seconds(self) -> float:
-        """What the next round may take."""
+        """The seconds that the next round may take."""
         if len(self._taken) < LEAST_KNOWN:
             return self._most_s
         median = statistics.median(self._taken)
@@ -48,12 +48,12 @@ class RoundDeadline:
         return min(self._most_s, expected * 2.0 ** min(self._failures, 32))
 
     def succeeded(self, seconds: float) -> None:
-        """A round has brought every value."""
+        """Remember the duration of a round that has brought every value."""
         self._taken.append(seconds)
         self._failures = 0
 
     def failed(self) -> None:
-        """A round has not; perhaps it had too little time."""
+        """Count a failed round; perhaps it had too little time."""
         self._failures += 1
 
 
@@ -66,7 +66,7 @@ def freeze_imported() -> None:
 
 
 def give_back() -> None:
-    """Free what only circles of objects hold, and return free pages to the system, where it is Linux with glibc."""
+    """Free circles of objects that nothing else holds, and return free pages to the system on Linux with glibc."""
     gc.collect()
     trim = _malloc_trim()
     if trim is not None:

@@ -41,16 +41,17 @@ TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator
 
 
 def believed(claim: object) -> float | None:
-    """What a peer claims its line to be (bytes per second), as far as it counts; None where that makes no sense."""
+    """Return a peer's claim for its line (bytes per second) as far as it counts; None if the claim makes no sense."""
     if isinstance(claim, int | float) and not isinstance(claim, bool) and 0 <= claim <= MAX_BANDWIDTH:
         return min(float(claim), FASTEST)
     return None
 
 
 def largest_share(reducers: int) -> float:
-    """The part of all values that a device may reduce which is not trusted, where so many reduce.
+    """Return the fraction of all values that an untrusted device may reduce at most, among so many reducers.
 
-    Twice an equal share, so that half of them could bear the whole and lines may differ; one or two have no bound.
+    It is at least twice an equal share, so that half of them could bear the whole and lines may differ; one or two have
+    no bound.
     """
     return min(1.0, max(LARGEST_SHARE, 2 / reducers))
 
@@ -58,11 +59,11 @@ def largest_share(reducers: int) -> float:
 def reduction_shares(
     values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool], trusted: Sequence[bool] = ()
 ) -> tuple[int, ...]:
-    """How many of `values` each peer reduces, so that the round ends as soon as it can.
+    """Divide `values` among the peers that reduce, so that the round ends as soon as it can.
 
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
-    known, which counts like the fastest that is known. `reduces`: which peers may; raises `ValueError` if none may.
-    `trusted`: whose share has no bound, the keeper's; empty if nobody's.
+    known, which counts like the fastest that is known. `reduces`: which peers may reduce. `trusted`: the peers whose
+    share has no bound (the keeper); empty for none. Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -77,7 +78,7 @@ def reduction_shares(
 
 
 def part_size(size_bytes: int, group_size: int) -> int:
-    """How many bytes travel at once, for tensors of `size_bytes` in a group of this size.
+    """Return the size in bytes of the parts that travel, for tensors of `size_bytes` in a group of this size.
 
     The last part of each reducer is averaged and returned when nothing else travels any more: so the parts are small
     beside what a reducer has, but not so small that handling them takes longer than sending them.
@@ -99,7 +100,7 @@ def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[fl
 def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
     """The fractions that minimize the longest time, none above its limit; they sum to 1.
 
-    What is above a limit falls to the others, who then need longer; so who was above its limit stays there.
+    The excess above a limit falls to the other peers, which then need longer; so a peer above its limit stays at it.
     """
     others = len(rates) - 2
     if others <= 0:  # two peers pass all their values whoever reduces
@@ -120,7 +121,7 @@ def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
 
 
 def _filled_up(rates: Sequence[float], others: int, rest: float) -> list[float]:
-    """How these lines share the fraction `rest`, by filling up the fastest first.
+    """Divide the fraction `rest` among these lines, by filling up the fastest first.
 
     With the k fastest reducing, all of them end at T = (others * rest + k) / (the sum of their rates); the k-th has a
     share if it could pass its own values in less than T.
@@ -135,7 +136,7 @@ def _filled_up(rates: Sequence[float], others: int, rest: float) -> list[float]:
 
 
 def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers in these proportions that sum to `values`; what rounding leaves goes to the largest fraction."""
+    """Divide `values` into whole numbers in these proportions; the rest of rounding goes to the largest fraction."""
     shares = [int(values * fraction) for fraction in fractions]
     shares[max(range(len(fractions)), key=lambda index: fractions[index])] += values - sum(shares)
     return tuple(shares)
@@ -143,7 +144,7 @@ def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Declared:
-    """What one peer declared when it joined the group."""
+    """One peer's declaration when it joined the group."""
 
     rate: float | None  # bytes per second of its line
     takes_connections: bool
@@ -152,7 +153,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class GroupLines:
-    """What follows from the declarations and the tokens, for each peer of the group in its order."""
+    """The lines and roles of a group's peers, in its order, as they follow from declarations and tokens."""
 
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # which may
@@ -164,7 +165,7 @@ NOBODY = GroupLines((), (), (), ())
 
 
 def declaration(declared: bytes, accused: Sequence[str]) -> bytes:
-    """What a peer says when it joins a group: hivemind's words, with the accusations."""
+    """Encode a peer's declaration when it joins a group: hivemind's fields, with the accusations."""
     rate, mode, _ = MSGPackSerializer.loads(declared)
     said: bytes = MSGPackSerializer.dumps([rate, mode, MSGPackSerializer.dumps(list(accused))])
     return said
@@ -173,7 +174,7 @@ def declaration(declared: bytes, accused: Sequence[str]) -> bytes:
 def group_lines(
     group_info: GroupInfo, own: PeerID, declared: bytes, tokens: Sequence[AccessToken | None]
 ) -> GroupLines:
-    """Raises `ValueError` where a peer says nothing, or `own` is said to say something else than it `declared`."""
+    """Read a group's declarations. Raises `ValueError` if one cannot be read, or `own`'s is not the one `declared`."""
     if group_info.gathered[group_info.peer_ids.index(own)] != declared:
         raise ValueError("the group's leader changed what this peer had said of itself")
     peers = [_read(MSGPackSerializer.loads(gathered)) for gathered in group_info.gathered]
