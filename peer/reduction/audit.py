@@ -40,7 +40,7 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class Returned:
-    """What a reducer said that the average of a part is."""
+    """A reducer's average of a part, as it was returned."""
 
     average: torch.Tensor
     weight: float  # behind it
@@ -49,18 +49,18 @@ class Returned:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One part of one reducer, both counted from 0, in the group's order and in the reducer's."""
+    """The place of a part: its reducer's number in the group's order, and its own in the reducer's, both from 0."""
 
     reducer: int
     part: int
 
 
 class Evidence:
-    """What a peer keeps of one all-reduce until its reducers have been looked after; filled while the round runs.
+    """Evidence of one all-reduce that a peer keeps until its reducers are audited; filled while the round runs.
 
-    Of its own: the bytes that it sent, of each part; a reducer's own parts too, which never travelled. Of what the
-    reducers returned: a digest of each one's averages, and one part's average, drawn in secret before the first answer
-    came, so that no reducer can know which of its answers will be checked.
+    Of its own numbers the peer keeps the bytes of each part that it sent, and the parts that it reduces itself, which
+    never travel. Of the reducers' answers it keeps a digest of each one's averages, and one part's average, drawn in
+    secret before the first answer comes, so that no reducer can know which of its answers will be checked.
     """
 
     def __init__(self, *, parts: Sequence[int], own: int, weight: float, rng: random.Random) -> None:
@@ -75,11 +75,11 @@ class Evidence:
 
     @property
     def digests(self) -> list[bytes]:
-        """Of each reducer's averages; empty for who reduced nothing."""
+        """A digest of each reducer's averages; empty for a peer that reduced nothing."""
         return [found.digest() if count else b"" for found, count in zip(self._hashes, self._parts, strict=True)]
 
     def sent(self, drawn: Drawn) -> runtime_pb2.Tensor | None:
-        """This peer's input of a part; None if there is no such part, or it has no weight and so no input."""
+        """Return this peer's input of a part; None if there is no such part, or no weight and so no input."""
         if drawn.reducer < len(self._sent) and drawn.part < len(self._sent[drawn.reducer]):
             return self._sent[drawn.reducer][drawn.part]
         return None
@@ -87,26 +87,26 @@ class Evidence:
     async def keep_sent(
         self, reducer: int, messages: AsyncIterator[averaging_pb2.AveragingData]
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """These messages, all parts for one reducer; what has no weight need not be kept."""
+        """Pass on these messages, all parts for one reducer, and keep the parts if this peer has a weight."""
         async for message in messages:
             if self.weight:
                 self._sent[reducer].append(message.tensor_part)
             yield message
 
     def keep_own(self, part: torch.Tensor) -> None:
-        """The next part that this peer reduces itself, as it added it."""
+        """Keep the next part that this peer reduces itself, as it added it."""
         if self.weight:
             self._sent[self._own].append(encode(part, runtime_pb2.CompressionType.NONE))
 
     def keep_returned(self, drawn: Drawn, wire: runtime_pb2.Tensor, average: torch.Tensor, weight: float = 0.0) -> None:
-        """The next part that a reducer returned; its parts must come in order."""
+        """Add the next part that a reducer returned to its digest, and keep the drawn one; parts must come in order."""
         self._hashes[drawn.reducer].update(wire.buffer)
         if drawn == self.drawn:
             self.returned = Returned(average, weight, wire.compression)
 
 
 def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
-    """One of all the parts that others reduce, each as likely; None if there is none."""
+    """Draw one of all the parts that others reduce, each as likely; None if there is none."""
     others = [0 if index == own else count for index, count in enumerate(parts)]
     if not any(others):
         return None
@@ -119,7 +119,7 @@ def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
 
 
 class Audit:
-    """What one peer hears after a round, and what follows from it."""
+    """One peer's audit of a round: the statements and inputs that others send after it, and the findings from them."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Audit:
     ) -> None:
         """`weights`: what each sender, by peer ID, had named to this peer itself, if it reduced anything.
 
-        Averages that are no means, but depend on the rounds before, are only compared, not made again.
+        Averages that are no means, but depend on the rounds before, are only compared, not computed again.
         """
         self._are_means = are_means
         self.peers, self.own = tuple(peers), own
@@ -177,13 +177,13 @@ class Audit:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all have said and shown what they can."""
+        """Whether all others have sent their statements and inputs."""
         others = len(self.peers) - 1
         return len(self._digests) == others and (self.evidence.drawn is None or not self.missing)
 
     @property
     def missing(self) -> list[PeerID]:
-        """Who has not yet shown what it had sent, or not even said how much that weighs."""
+        """The peers that have not yet shown their input, or not even stated its weight."""
         return [
             peer
             for index, peer in enumerate(self.peers)
@@ -191,7 +191,7 @@ class Audit:
         ]
 
     def findings(self) -> list[Finding]:
-        """What no honest peer does, by what was heard until now."""
+        """Return the findings from all that was heard until now."""
         found = [
             _note(self.peers[index], "gave this peer other averages than most others")
             for index in equivocating(self._index(self.own), self.evidence.digests, self._digests)
@@ -206,14 +206,14 @@ class Audit:
 
 
 def _note(peer: PeerID, detail: str) -> Finding:
-    """A finding by what others say and show, which proves nothing (`peer.reporting.suspicions.UNPROVEN`)."""
+    """Make a finding from others' words and inputs, which prove nothing (`peer.reporting.suspicions.UNPROVEN`)."""
     return Finding(peer.to_base58(), "reduction", detail)
 
 
 def equivocating(own: int, digests: Sequence[bytes], heard: Mapping[int, Sequence[bytes]]) -> list[int]:
-    """Which reducers gave this peer other averages than most of the others, whose word for it is believed.
+    """Return the reducers that gave this peer other averages than most others, by the others' own words.
 
-    A single liar cannot make it so in a group of four or more, and who was given what most got has nothing to find.
+    A single liar cannot bring that about in a group of four or more. A peer with the averages of most finds nothing.
     """
     found = []
     for reducer, digest in enumerate(digests):
@@ -225,7 +225,7 @@ def equivocating(own: int, digests: Sequence[bytes], heard: Mapping[int, Sequenc
 
 
 def falsified(returned: Returned, given: Sequence[Contribution]) -> str | None:
-    """What is wrong with what a reducer returned, if these are all inputs; None if nothing, or nobody can tell."""
+    """Return the fault of a reducer's average, if these are all inputs; None if it has none, or nobody can tell."""
     given = [contribution for contribution in given if contribution.weight > 0]
     weight = sum(contribution.weight for contribution in given)
     if not given or not weight:
@@ -243,7 +243,7 @@ def falsified(returned: Returned, given: Sequence[Contribution]) -> str | None:
 
 
 def _may_be_honest(returned: Returned, given: Sequence[Contribution]) -> bool:
-    """Whether caps on weights and limits on norms may have made this of the inputs, and its code have rounded it so."""
+    """Return whether caps on weights, limits on norms and rounding may have made this average of the inputs."""
     inputs = torch.stack([contribution.part.flatten() for contribution in given]).double()  # (senders, values)
     average = returned.average.flatten().double()
     most = [contribution.weight / returned.weight for contribution in given]
@@ -254,11 +254,10 @@ def _may_be_honest(returned: Returned, given: Sequence[Contribution]) -> bool:
 
 
 def _is_near_a_mean(average: torch.Tensor, inputs: torch.Tensor, most: torch.Tensor, lost: float) -> bool:
-    """Whether some mean of the inputs, with at most so much of each, lies within `lost` of the average.
+    """Return whether some mean of the inputs, with at most so much of each, lies within `lost` of the average.
 
-    Moves weight from the input that leads away to the one that leads nearest, until one lies so near, or none can. How
-    much of each is in the average may be impossible to tell where inputs are alike; how near the nearest mean lies is
-    not.
+    Weight moves from the input that leads away to the one that leads nearest, until a mean lies so near, or none can.
+    The weights in the average may be impossible to tell where inputs are alike, but not the nearest mean's distance.
     """
     products, pulls = (inputs @ inputs.T).numpy(), (inputs @ average).numpy()
     own, room = float(average @ average), most.numpy()
@@ -280,9 +279,9 @@ def _is_near_a_mean(average: torch.Tensor, inputs: torch.Tensor, most: torch.Ten
 
 
 def _any_is_large(given: Sequence[Contribution]) -> bool:
-    """Whether a reducer may have made any of these smaller.
+    """Return whether a reducer may have scaled any of these inputs down.
 
-    It measures by the senders' median, of two by the other or by its own gradient, or by something larger.
+    A reducer measures by the senders' median, of two by the other or by its own gradient, or by something larger.
     """
     total = sum(contribution.weight for contribution in given)
     norms = [float(contribution.part.norm()) for contribution in given]

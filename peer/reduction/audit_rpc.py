@@ -36,7 +36,7 @@ class AuditedRound:
         self.complete = asyncio.Event()  # all that the audit needs is here
 
     async def audit(self, patience_s: float) -> Audit | None:
-        """What is heard of it, once this peer has its averages; None if it came to nothing."""
+        """Wait until this peer has the round's averages, and return its audit; None if the round failed or is late."""
         await asyncio.wait([self.ended], timeout=patience_s)
         return self.ended.result() if self.ended.done() and not self.ended.cancelled() else None
 
@@ -51,17 +51,17 @@ class Auditing:
         self._running: list[asyncio.Task[None]] = []
 
     def expect(self, group_id: bytes) -> None:
-        """A round begins."""
+        """Prepare to hear of a round that begins."""
         self._rounds[group_id] = AuditedRound()
 
     def give_up(self, group_id: bytes) -> None:
-        """The round came to nothing."""
+        """Drop a round that failed."""
         self._rounds.pop(group_id).ended.cancel()
 
     def begin(
         self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
     ) -> None:
-        """The round has succeeded: talk about it with these, in the background; the oldest talk ends, if it must."""
+        """Audit a successful round with these second reducers in the background; end the oldest of too many audits."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:
@@ -69,7 +69,7 @@ class Auditing:
         self._running.append(asyncio.create_task(self._run(group_id, audit, second_reducers, stub)))
 
     async def hear(self, request: Statement, remote: PeerID) -> Question:
-        """Another's statement; the answer says what it is to show."""
+        """Take another peer's statement; the answer names the input that it is to show."""
         await self._received(request.ByteSize())
         heard = self._rounds.get(request.group_id)
         audit = None if heard is None else await heard.audit(self._patience_s)
@@ -80,7 +80,7 @@ class Auditing:
         return Question() if drawn is None else Question(wanted=True, reducer=drawn.reducer, part=drawn.part)
 
     async def see(self, request: Input, remote: PeerID) -> None:
-        """What another had sent, as it says."""
+        """Take the input that another peer shows."""
         await self._received(request.ByteSize())
         seen = self._rounds.get(request.group_id)
         audit = None if seen is None else await seen.audit(self._patience_s)
@@ -111,7 +111,7 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
-        """Tell one second reducer what this peer got, and show it what it asks for."""
+        """Send this peer's statement to one second reducer, and show it the input that it asks for."""
         evidence = audit.evidence
         statement = Statement(group_id=group_id, weight=evidence.weight, digests=evidence.digests)
         await self._sent(statement.ByteSize())
@@ -135,14 +135,14 @@ class AuditedRounds:
     auditing: Auditing
 
     async def rpc_compare_averages(self: Any, request: Statement, context: P2PContext) -> Question:
-        """A peer of a group says which averages it got."""
+        """Take the statement of a peer of a group on the averages that it got."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             return Question()
         question: Question = await self.auditing.hear(request, context.remote_id)
         return question
 
     async def rpc_show_input(self: Any, request: Input, context: P2PContext) -> Received:
-        """A peer of a group shows what it had sent to one of its reducers."""
+        """Take the input that a peer of a group had sent to one of its reducers."""
         if await self.directory.admits(context.remote_id, TRAINING_ROLES):
             await self.auditing.see(request, context.remote_id)
         return Received()

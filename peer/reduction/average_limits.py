@@ -23,18 +23,18 @@ JUMP = 1000.0  # times the largest norm of these rounds
 
 
 class AverageScreen:
-    """Remembers the L2 norm of each tensor's averages in the last rounds, of each half of a round by itself."""
+    """A memory of the L2 norms of each tensor's averages in the last rounds, each half of a round by itself."""
 
     def __init__(self) -> None:
         self._norms: dict[bytes, deque[tuple[float, ...]]] = {}
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
-        """A round has brought these averages."""
+        """Remember the norms of a round's averages."""
         norms = self._norms.setdefault(half, deque(maxlen=REMEMBERED_ROUNDS))
         norms.append(tuple(norm_of(average) for average in averages))
 
     def limits(self, half: bytes, tensors: int) -> list[float]:
-        """The largest norm that any part of each tensor's average may have."""
+        """Return the largest norm that any part of each tensor's average may have."""
         rounds = self._norms.get(half, ())
         if len(rounds) < LEAST_ROUNDS:
             return [math.inf] * tensors

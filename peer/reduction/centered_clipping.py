@@ -20,7 +20,7 @@ from peer.reduction.combine import Contribution, weighted_mean
 
 
 def weighted_median(contributions: Sequence[Contribution]) -> torch.Tensor:
-    """Value by value: half of the weight is on either side."""
+    """Compute the median by weight, value by value: half of the weight is on either side."""
     ordered, order = torch.stack([given.part for given in contributions]).sort(dim=0)
     weights = torch.tensor([given.weight for given in contributions], dtype=torch.float64)
     below = weights[order].cumsum(dim=0)
@@ -31,10 +31,11 @@ def weighted_median(contributions: Sequence[Contribution]) -> torch.Tensor:
 def centered_clipping(
     contributions: Sequence[Contribution], centre: torch.Tensor | None, usual: float, radius: float, iterations: int
 ) -> torch.Tensor:
-    """The clipped average of one part.
+    """Average one part, with each sender's difference from the centre clipped.
 
     `centre` is the part's last accepted average and `usual` the norm that its averages have. Without either, the
-    centre is the senders' median, value by value, and the usual norm what half of them keep to.
+    centre is the senders' median, value by value, and the usual norm the median of their distances from it, each times
+    the root of the sender's share.
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

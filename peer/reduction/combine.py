@@ -19,7 +19,7 @@ from hivemind.averaging.partition import AllreduceException, BannedException, Te
 
 
 class RefusedPart(AllreduceException):
-    """A sender has sent what no honest peer sends; it says what, after the sender's name."""
+    """The error for a part that no honest peer sends; its message continues the sender's name."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class ReducedPart:
-    """What all senders are answered with."""
+    """The answer to all senders of a part."""
 
     average: torch.Tensor
     weight: float  # of all who are in it
@@ -45,7 +45,7 @@ Combine = Callable[
 
 
 def weighted_mean(part_index: int, contributions: Sequence[Contribution]) -> torch.Tensor:
-    """The mean by weight; not a number where all weights are zero."""
+    """Compute the mean by weight; not a number where all weights are zero."""
     del part_index
     total = torch.zeros_like(contributions[0].part)
     for given in contributions:
@@ -77,11 +77,11 @@ class PartReducer(TensorPartReducer):
     async def accumulate_part(
         self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
     ) -> ReducedPart:
-        """Hold one sender's part until all others' are here, then return what they come to.
+        """Hold one sender's part until all others' are here, then return their average.
 
         Raises `BannedException` for a sender that is out, `AllreduceException` if the round has ended, and
         `RefusedPart` for a part that is not due: a sender's next part is looked at when its last is answered, so that
-        none is ever ahead but who sends in two streams at once.
+        only a sender with two streams at once can be ahead.
         """
         if sender_index in self._banned:
             raise BannedException(f"sender {sender_index} was banned")
@@ -96,7 +96,7 @@ class PartReducer(TensorPartReducer):
         return await asyncio.shield(reduced)  # who stops waiting for it does not take it from the others
 
     def on_sender_failed(self, sender_index: int) -> None:
-        """Wait for this sender no longer; what it has brought of the current part does not count either."""
+        """Stop waiting for this sender; its contribution to the current part does not count either."""
         self._banned.add(sender_index)
         self._held.pop(sender_index, None)
         self.check_current_part_finished()

@@ -30,12 +30,12 @@ LEVELS = 127  # on each side of zero
 
 
 class BlockwiseCompression(CompressionBase):
-    """One byte a value: the block's largest magnitude becomes 127, everything else its share of it, rounded."""
+    """A code of one byte a value: a block's largest magnitude becomes 127, others their share of it, rounded."""
 
     compression_type = runtime_pb2.CompressionType.BLOCKWISE_8BIT
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Encode values of any shape; one that is not finite spoils its block, and so is noticed by who decodes it."""
+        """Encode values of any shape; one that is not finite spoils its block, which the decoder notices."""
         del info, allow_inplace
         values = tensor.detach().to("cpu", torch.float32).flatten()
         blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
@@ -50,7 +50,7 @@ class BlockwiseCompression(CompressionBase):
         )
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """The values; raises `ValueError` where the bytes are not as many as the shape needs."""
+        """Decode the values. Raises `ValueError` if the bytes are not as many as the shape needs."""
         count = math.prod(serialized_tensor.size)
         blocks = -(-count // BLOCK)
         if len(serialized_tensor.buffer) != blocks * SCALE_BYTES + count:
@@ -63,7 +63,7 @@ class BlockwiseCompression(CompressionBase):
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
-        """Bytes on the wire for each byte of the tensor."""
+        """Return the bytes on the wire for each byte of the tensor."""
         return (1 + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
 
 
@@ -79,7 +79,7 @@ VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwis
 
 
 def compression_of(name: Compression) -> CompressionBase:
-    """What a run file's `averaging.compression` stands for."""
+    """Return the code that a run file's `averaging.compression` names."""
     known: dict[Compression, CompressionBase] = {
         "none": NoCompression(),
         "float16": Float16Compression(),
@@ -89,14 +89,14 @@ def compression_of(name: Compression) -> CompressionBase:
 
 
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
-    """A tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
+    """Encode a tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
     if compression_type == BLOCKWISE.compression_type:
         return BLOCKWISE.compress(tensor, CompressionInfo.from_tensor(tensor))
     return serialize_torch_tensor(tensor, compression_type)
 
 
 def most_rounding(values: torch.Tensor, compression_type: int) -> float:
-    """The L2 norm of what writing may have changed at most in these values, which were read from such a code."""
+    """Return the L2 norm of the largest rounding error in these values, which were decoded from such a code."""
     sizes = values.flatten().double().abs()
     if compression_type == BLOCKWISE.compression_type:
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
@@ -109,10 +109,10 @@ def most_rounding(values: torch.Tensor, compression_type: int) -> float:
 
 
 def decode(message: runtime_pb2.Tensor) -> torch.Tensor:
-    """The tensor in a message from another peer; raises `ValueError` if it is not exactly what it claims to be.
+    """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
 
-    Only the codes and dtypes that peers use: hivemind would take any of NumPy's, some of which are a thousand times
-    larger in memory than on the wire, and would let the sender tie the tensor to an autograd graph.
+    Only the codes and dtypes that peers use are taken: hivemind would take any of NumPy's, some of which are a thousand
+    times larger in memory than on the wire, and would let the sender tie the tensor to an autograd graph.
     """
     if message.compression not in _READERS or message.dtype not in _DTYPE_BYTES or len(message.size) > MAX_DIMENSIONS:
         raise ValueError(f"a tensor in code {message.compression} of dtype {message.dtype:.40} is not taken")

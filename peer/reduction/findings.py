@@ -26,7 +26,7 @@ FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  #
 
 @dataclass(frozen=True)
 class Finding:
-    """What one peer was caught at in a round."""
+    """The finding of one peer's misbehaviour in a round."""
 
     peer_id: str
     kind: FindingKind
@@ -34,14 +34,14 @@ class Finding:
 
 
 class Findings:
-    """From one averager to the process that it was forked from."""
+    """A queue of findings from one averager to the process that it was forked from."""
 
     def __init__(self) -> None:
         self._waiting = mp.Value("i", 0)
         self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
 
     def tell(self, finding: Finding) -> None:
-        """Say it; never waits."""
+        """Send a finding without waiting; too many are dropped."""
         with self._waiting.get_lock():
             if self._waiting.value >= MOST_WAITING:
                 return
@@ -49,7 +49,7 @@ class Findings:
         self._pipe.put(Finding(finding.peer_id[:MAX_ID_CHARS], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
 
     def take(self) -> list[Finding]:
-        """All that was said since."""
+        """Return the findings that were sent since the last call."""
         taken = []
         while not self._pipe.empty():
             taken.append(self._pipe.get())
@@ -59,26 +59,26 @@ class Findings:
 
 
 class Accusations:
-    """The reducers that this peer has caught lately at what no honest one does."""
+    """The reducers that this peer has lately caught at misbehaviour."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._caught_at: dict[str, float] = {}
 
     def accuse(self, peer_id: str) -> None:
-        """It was caught now."""
+        """Note that a reducer was caught now."""
         self._caught_at.pop(peer_id, None)
         self._caught_at[peer_id] = self._clock()
 
     def current(self) -> list[str]:
-        """Peer IDs, those caught last if there are many."""
+        """Return the accused peer IDs, those caught last if there are many."""
         now = self._clock()
         self._caught_at = {peer: at for peer, at in self._caught_at.items() if now - at < ACCUSED_S}
         return list(self._caught_at)[-MOST_ACCUSED:]
 
 
 def read_accused(declared: Any) -> frozenset[str]:
-    """Whom another peer accuses, whatever it has really sent."""
+    """Read the peer IDs that another peer accuses; none if its declaration is malformed."""
     if not isinstance(declared, list | tuple) or len(declared) > MOST_ACCUSED:
         return frozenset()
     return frozenset(peer for peer in declared if isinstance(peer, str) and len(peer) <= MAX_ID_CHARS)
@@ -87,9 +87,9 @@ def read_accused(declared: Any) -> frozenset[str]:
 def outvoted(
     peers: Sequence[str], members: Sequence[str], accused: Sequence[Collection[str]], trusted: Sequence[bool]
 ) -> list[bool]:
-    """Whether most of the group's other members accuse each of its peers; never of one that is trusted.
+    """Return for each peer whether most of the group's other members accuse it; never for one that is trusted.
 
-    `members`: whose device each peer is; a member has one voice, and none about its own devices. `accused`: by each.
+    `members`: the member of each peer, who has one vote, and none on its own devices. `accused`: by each peer.
     """
     out = []
     for peer, member, is_trusted in zip(peers, members, trusted, strict=True):

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Past:
-    """What the rounds before tell of the tensors that are averaged."""
+    """The memory of earlier rounds: the norms of the averages, and the last averages."""
 
     history: NormHistory = field(default_factory=NormHistory)
     averages: list[torch.Tensor] = field(default_factory=list)  # the last ones, where they are needed
@@ -48,18 +48,18 @@ class ReductionGuard:
 
     @property
     def makes_means(self) -> bool:
-        """Whether averages are means of the senders' parts, so that whoever knows these can make them again."""
+        """Whether averages are means of the senders' parts, so that a peer that knows the parts can compute them."""
         return self._averaging.aggregation == "mean"
 
     def begin(self, group_id: bytes, half: bytes) -> RoundGuard:
-        """For a round, or a half of one, of this group."""
+        """Return the guard for a round, or a half of one, of this group."""
         if group_id != self._group:
             self._group, self._refused = group_id, set()
         past = self._past.setdefault(half, Past())
         return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused)
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
-        """The round has brought these averages."""
+        """Remember the averages of a round."""
         past = self._past.setdefault(half, Past())
         past.history.add([norm_of(average) for average in averages])
         if self._averaging.aggregation == "centered_clipping":
@@ -67,7 +67,7 @@ class ReductionGuard:
 
 
 class RoundGuard:
-    """What one reducer checks in one round."""
+    """The checks of one reducer in one round."""
 
     def __init__(
         self, caps: CapsOfRound, findings: Findings, averaging: Averaging, past: Past, refused: set[str]
@@ -84,7 +84,7 @@ class RoundGuard:
         parts: Sequence[tuple[torch.Tensor, CompressionInfo]],
         weight: float,
     ) -> None:
-        """Before the first part: who sends, this peer's own numbers and their weight, and the parts that it reduces."""
+        """Set senders, this peer's own numbers and weight, and its parts to reduce; call before the first part."""
         self._senders, self._parts = senders, parts
         self._places = [PartPlace(info.key, len(part) / max(1, tensors[info.key].numel())) for part, info in parts]
         limits = self._past.history.limits()
@@ -92,16 +92,16 @@ class RoundGuard:
         self._yardsticks = Yardsticks([tensor.numel() for tensor in tensors], own, limits)
 
     def counted(self, sender: int, weight: float) -> float:
-        """The weight with which a sender's parts count that names this one."""
+        """Return the weight with which a sender's parts count, if it names this one."""
         return min(weight, self._caps.of(self._senders[sender]))
 
     def refuse(self, sender: int, reason: str) -> None:
-        """A sender is banned for what it has sent."""
+        """Record that a sender is banned for what it has sent, and tell the trainer's process."""
         self.refused.add(self._senders[sender])
         self._findings.tell(Finding(self._senders[sender], "parts", reason))
 
     def combine(self, part_index: int, contributions: Sequence[Contribution]) -> torch.Tensor:
-        """The average of one part."""
+        """Average one part, after scaling down contributions that are too large."""
         weighing = [given for given in contributions if given.weight > 0]
         if not weighing:
             return weighted_mean(part_index, contributions)
@@ -151,11 +151,11 @@ class RoundGuard:
         return last.view(-1)[begin : begin + len(part)]
 
     def ended(self) -> None:
-        """Say in the log whose parts were made smaller."""
+        """Log whose parts were scaled down."""
         for sender, count in self._smaller.items():
             logger.info("%d parts of %s were larger than could be, and made smaller", count, self._senders[sender])
 
 
 def norm_of(tensor: torch.Tensor) -> float:
-    """The L2 norm, in float64: squares of float32 may be infinite."""
+    """Compute the L2 norm in float64: squares of float32 may be infinite."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))

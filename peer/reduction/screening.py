@@ -36,7 +36,7 @@ LEAST_SENDERS = 3  # that make a median
 
 @dataclass(frozen=True)
 class PartPlace:
-    """Where a part belongs."""
+    """The place of a part: its tensor, and its share of the tensor."""
 
     tensor: int  # in the order of the averaged tensors
     share: float  # of the tensor's values
@@ -44,7 +44,7 @@ class PartPlace:
 
 @dataclass(frozen=True)
 class Yardsticks:
-    """What one reducer measures by in a round: norms of whole tensors, in their order."""
+    """The norms that one reducer measures by in a round: of whole tensors, in their order."""
 
     sizes: Sequence[int]  # values
     own: Sequence[float]  # of this peer's own gradient; zero without samples
@@ -56,7 +56,7 @@ class Yardsticks:
         return self.usual is not None
 
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
-        """The largest contribution of one sender to this part; infinite as long as nothing is known.
+        """Return the largest norm of one sender's contribution to this part; infinite as long as nothing is known.
 
         `norms` are those of the parts of all senders with a weight.
         """
@@ -71,14 +71,14 @@ class Yardsticks:
         return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
     def _like_others(self, size: int) -> float:
-        """Of a tensor that was zero so far: as large, value for value, as any other."""
+        """Return the limit for a tensor that was zero so far: as large, value for value, as for any other."""
         norms = self.own if any(self.own) else self.usual or ()
         densest = max((norm / math.sqrt(values) for norm, values in zip(norms, self.sizes, strict=False)), default=0.0)
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf
 
 
 def scale_to(limit: float, contribution: float, is_known: bool) -> float:
-    """What a contribution of this norm is multiplied by: 1 within the limit, and 0 where it is grossly above.
+    """Return the factor for a contribution of this norm: 1 within the limit, and 0 where it is grossly above.
 
     Unless earlier rounds have made the limit `is_known`, nothing counts as gross: of a small tensor (the two values of
     the sentence-order head, when one batch is balanced) honest gradients of one round may differ a hundredfold.
@@ -103,26 +103,26 @@ class NormHistory:
         self._rounds: deque[tuple[float, ...]] = deque(maxlen=REMEMBERED_ROUNDS)
 
     def add(self, norms: Sequence[float]) -> None:
-        """A round has brought averages of these norms, in the tensors' order."""
+        """Add the norms of a round's averages, in the tensors' order."""
         self._rounds.append(tuple(norms))
 
     def medians(self) -> list[float] | None:
-        """The usual norm of each tensor's average; None before there is a history."""
+        """Return the usual norm of each tensor's average; None before there is a history."""
         return (
             None if len(self._rounds) < LEAST_ROUNDS else [median(norms) for norms in zip(*self._rounds, strict=True)]
         )
 
     def limits(self) -> list[float] | None:
-        """`usual_limit` of each tensor; None before there is a history."""
+        """Return the `usual_limit` of each tensor; None before there is a history."""
         if len(self._rounds) < LEAST_ROUNDS:
             return None
         return [usual_limit(norms) for norms in zip(*self._rounds, strict=True)]
 
 
 def usual_limit(norms: Sequence[float]) -> float:
-    """The largest norm that is not unusual after these: the median and some spreads, on a logarithmic scale.
+    """Return the largest norm that is usual after these: the median and some spreads, on a logarithmic scale.
 
-    0 where most of them are zero.
+    The limit is 0 where most of the norms are zero.
     """
     logs = [math.log(norm) for norm in norms if norm > 0]
     if 2 * len(logs) <= len(norms):

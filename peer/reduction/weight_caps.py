@@ -18,18 +18,18 @@ MOST_DEVICES = 4096  # in the table; all others are newcomers
 
 @dataclass(frozen=True)
 class CapsOfRound:
-    """What held when a round began."""
+    """The caps that held when a round began."""
 
     by_hash: Mapping[int, float]
     newcomers: float
 
     def of(self, peer_id: str) -> float:
-        """The most weight (samples) that this device has."""
+        """Return the most weight (samples) of this device."""
         return self.by_hash.get(_hash_of(peer_id), self.newcomers)
 
 
 class WeightCaps:
-    """The table; without caps as long as nobody has said any."""
+    """The table of caps between the two processes; without caps until some are published."""
 
     def __init__(self) -> None:
         self._lock = mp.Lock()
@@ -39,7 +39,7 @@ class WeightCaps:
         self._newcomers = mp.RawValue(ctypes.c_double, math.inf)
 
     def publish(self, caps: Mapping[str, float], newcomers: float) -> None:
-        """From now on these hold: peer ID -> samples, and for everybody else `newcomers`."""
+        """Replace the caps: peer ID -> samples, and `newcomers` for every other device."""
         known = [(_hash_of(peer_id), cap) for peer_id, cap in caps.items()][:MOST_DEVICES]
         with self._lock:
             for index, (peer_hash, cap) in enumerate(known):
@@ -47,7 +47,7 @@ class WeightCaps:
             self._count.value, self._newcomers.value = len(known), newcomers
 
     def read(self) -> CapsOfRound:
-        """What holds now."""
+        """Return the caps that hold now."""
         with self._lock:
             count = self._count.value
             by_hash = dict(zip(self._hashes[:count], self._caps[:count], strict=True))
