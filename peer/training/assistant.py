@@ -20,7 +20,7 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 class Swarm(Protocol):
-    """What the loop needs of `peer.swarm.swarm.Swarm`."""
+    """The part of `peer.swarm.swarm.Swarm` that the loop needs."""
 
     def begin_training(self) -> None: ...
 

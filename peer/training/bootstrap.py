@@ -35,7 +35,7 @@ ASK_EVERY = 5  # retries: what a whole laboratory asks of the coordinator from o
 
 
 class StateTaking:
-    """One worker's; `hear` is called from the thread that listens to the agent."""
+    """The taking of one worker's first state; `hear` is called from the thread that listens to the agent."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class StateTaking:
         self._fetched: queue.Queue[CheckpointFetched] = queue.Queue()
 
     def hear(self, fetched: CheckpointFetched) -> None:
-        """The agent's answer."""
+        """Take the agent's answer to a request for a checkpoint."""
         self._fetched.put(fetched)
 
     def run(self) -> bool:
-        """Until this peer holds the swarm's state; false if told to stop before."""
+        """Try until this peer holds the swarm's state; return false if told to stop before."""
         attempts = 0
         while not self._stop.is_set():
             if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.download_state():
@@ -73,7 +73,7 @@ class StateTaking:
         return "the keeper, which gives it to joining peers, has not been found in the swarm yet."
 
     def _look_for_keeper(self) -> None:
-        """Have the agent ask for its addresses again where it has been missed for long."""
+        """Have the agent ask for the keeper's addresses again if the keeper has been missed for long."""
         now = self._clock()
         if self._swarm.sees_keeper:
             self._missed_since = now
@@ -103,7 +103,7 @@ class StateTaking:
         return None
 
     def _take(self, step: int, directory: Path) -> bool:
-        """Take the state up if it is the one that the keeper's beacon describes."""
+        """Take a checkpoint's state if it is the one that the keeper's beacon describes; return whether it was."""
         beacon = self._swarm.await_beacon(BEACON_WAIT_S)
         if beacon is None or beacon.step != step or not beacon.sketch:
             logger.info("the checkpoint of step %d is not the swarm's state of now", step)
@@ -121,6 +121,6 @@ class StateTaking:
 
 
 def most_state_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """What the files of this run's state can have at most."""
+    """Return the most bytes that the files of this run's state can have."""
     tensors = [*model.state_dict().values(), *optimizer_tensors(optimizer)]
     return int(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) + (1 << 20)

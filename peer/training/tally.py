@@ -38,7 +38,7 @@ class Tally:
         self._results.clear()
 
     def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
-        """The report of a global step just taken; `now` and `data_wait_s` as at the beginning."""
+        """Make the report of a global step just taken; `now` and `data_wait_s` as at the beginning."""
         results = self._results if outcome.samples > 0 else []
         elapsed_s = now - self.began_at
         self.lose(outcome.lost_samples, outcome.lost_reason)
@@ -63,7 +63,7 @@ class Tally:
         )
 
     def progress(self, swarm: SwarmProgress) -> Progress:
-        """Where this peer and the swarm stand in the middle of a global step."""
+        """Return the progress of this peer and the swarm in the middle of a global step."""
         return Progress(
             step=swarm.step,
             own_samples=swarm.own_samples,
@@ -77,6 +77,6 @@ class Tally:
 
 
 def weighted_mean(values: list[tuple[float, int]]) -> float | None:
-    """The mean of values weighted by samples; None without any sample."""
+    """Compute the mean of values weighted by samples; None without any sample."""
     samples = sum(weight for _, weight in values)
     return sum(value * weight for value, weight in values) / samples if samples else None

@@ -30,7 +30,7 @@ class Batches(Protocol):
 
 
 class Swarm(Protocol):
-    """What the loop needs of `peer.swarm.swarm.Swarm`."""
+    """The part of `peer.swarm.swarm.Swarm` that the loop needs."""
 
     def begin_training(self) -> None: ...
 
@@ -51,7 +51,7 @@ def train(
     should_stop: Callable[[], bool],
     clock: Callable[[], float],
 ) -> None:
-    """Train until `should_stop` or the end of the data; what the swarm has not taken by then is lost, and told."""
+    """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost."""
     waiting_samples = 0  # accumulated, and neither averaged in nor lost yet
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
@@ -93,7 +93,7 @@ def train(
 
 
 class HeldBatches:
-    """The same microbatches, none of them while `is_held`; whoever is told to stop gets the next at once."""
+    """A stream of microbatches that pauses while `is_held`; a loop that is told to stop gets the next one at once."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class HeldBatches:
 
     @property
     def wait_s(self) -> float:
-        """How long the text kept its reader waiting; a pause is not the text's doing."""
+        """The seconds that the stream kept its reader waiting, without pauses of the run."""
         return self._batches.wait_s
 
     def __iter__(self) -> Iterator[Batch]:

@@ -79,7 +79,7 @@ TRAFFIC_EVERY_S = 2.0
 
 
 def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Main function of the spawned process; whatever goes wrong becomes one `Failed` message."""
+    """Run the spawned process; any error that ends it becomes one `Failed` message."""
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
@@ -96,7 +96,7 @@ def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
 
 
 class Worker:
-    """One stay in the swarm."""
+    """The worker during one stay in the swarm."""
 
     def __init__(self, plan: WorkerPlan, send: Callable[[WorkerMessage], None]) -> None:
         self._plan = plan
@@ -161,7 +161,7 @@ class Worker:
         assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
 
     def _is_over(self, swarm: Swarm) -> bool:
-        """Whether to leave: told to, or because the run has ended."""
+        """Return whether to leave, because the worker was told to or the run has ended."""
         return self._stop.is_set() or swarm.has_ended
 
     def _tell_info(self, text: str) -> None:
@@ -170,7 +170,7 @@ class Worker:
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
     ) -> Callable[[Swarm, str], None]:
-        """What trains once the swarm is joined; whatever makes training impossible is found out before."""
+        """Return the function that trains once the swarm is joined; whatever makes training impossible fails before."""
         plan = self._plan
         own = own_model(config, model)
         start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
@@ -200,7 +200,7 @@ class Worker:
         vocabulary: int,
         special: SpecialIds,
     ) -> None:
-        """Compile the layers if that pays, before anybody waits for this peer."""
+        """Compile the layers if that pays, before any other peer waits for this one."""
         plan = self._plan
         stay = Stay(config.schedule.total_steps - step, plan.max_hours)
         compile_if_it_pays(
@@ -217,7 +217,7 @@ class Worker:
     def _enter_phase(
         self, config: RunConfig, fitting: Callable[[RunConfig], int], stage: Callable[[Batch], Batch], step: int
     ) -> BatchStream:
-        """Say what begins, and open its batches."""
+        """Tell the agent of the phase that begins, and open its batches."""
         if config.phases:
             self._tell(PhaseEntered(phase_at(config, step)))
         plan, now = self._plan, config.at_step(step)
@@ -245,7 +245,7 @@ class Worker:
             require_rate(option, rate, round(size_bytes), averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
-        """Now and then, as long as the process lives, in a thread of its own."""
+        """Tell the agent of traffic and of a doubtful line, every two seconds, in a thread of its own."""
         with suppress(OSError):  # the agent is gone
             while True:
                 self._tell(self._transferred())
@@ -258,12 +258,12 @@ class Worker:
         return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes, awaits_state)
 
     def _tell(self, event: WorkerMessage) -> None:
-        """Send from any thread: a pipe takes one message at a time."""
+        """Send an event from any thread: a pipe takes one message at a time."""
         with self._sending:
             self._send(event)
 
     def _listen(self, pipe: Connection) -> None:
-        """Until the agent says `Stop`; an agent that is gone means the same."""
+        """Handle the agent's messages until it says `Stop`; an agent that is gone means the same."""
         try:
             while not isinstance(message := pipe.recv(), Stop):
                 if isinstance(message, LineMeasured) and self._swarm is not None:
