@@ -45,12 +45,12 @@ class Endpoint:
 
     @property
     def maddr(self) -> str:
-        """As libp2p writes it."""
+        """The endpoint as a libp2p multiaddress."""
         suffix = "/quic-v1" if self.transport == "udp" else ""
         return f"/ip{self.version}/{self.host}/{self.transport}/{self.port}{suffix}"
 
     def bind(self) -> socket.socket:
-        """A socket there, which takes the port; raises `OSError`. TCP sockets listen at once."""
+        """Open a socket there, which takes the port; TCP sockets listen at once. Raises `OSError` if that fails."""
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         kind = socket.SOCK_STREAM if self.transport == "tcp" else socket.SOCK_DGRAM
         bound = socket.socket(family, kind)
@@ -95,7 +95,7 @@ def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 def ways_from(host: str, port: int) -> tuple[Endpoint, ...]:
-    """All ways at one address; at all of this machine's addresses, IPv6 too, for 0.0.0.0 and ::."""
+    """Return all transports at one address; at all of this machine's addresses, IPv6 too, for 0.0.0.0 and ::."""
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
     transports: tuple[Transport, ...] = ("tcp", "udp")
@@ -108,19 +108,19 @@ def ways_from(host: str, port: int) -> tuple[Endpoint, ...]:
 
 
 def bindable(endpoints: Collection[Endpoint]) -> tuple[Endpoint, ...]:
-    """Those of them that this machine lets us listen on now."""
+    """Return the endpoints that this machine lets us listen on now."""
     return tuple(endpoint for endpoint in endpoints if _can_bind(endpoint))
 
 
 def everywhere() -> tuple[Endpoint, ...]:
-    """Every way that this machine has, at any port."""
+    """Return every IP version and transport that this machine has, at any port."""
     return bindable(ways_from(ANYWHERE[4], 0))
 
 
 def bind_alike(endpoints: Sequence[Endpoint]) -> tuple[tuple[Endpoint, socket.socket], ...]:
-    """Bind them; those with port 0 all get one number, which is free in as many ways as can be had.
+    """Bind endpoints; those with port 0 all get one number, which is free for as many of them as can be had.
 
-    What cannot be bound is left out.
+    Endpoints that cannot be bound are left out.
     """
     best: tuple[tuple[Endpoint, socket.socket], ...] = ()
     for _ in range(_TRIES):
@@ -153,19 +153,19 @@ def _can_bind(endpoint: Endpoint) -> bool:
 
 
 async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Those whose TCP port accepts a connection now."""
+    """Return the addresses whose TCP port accepts a connection now."""
     tried = maddrs[:MAX_DIALLED]
     answers = await asyncio.gather(*map(_answers, tried))
     return tuple(maddr for maddr, answers_now in zip(tried, answers, strict=True) if answers_now)
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """The addresses that answer by TCP; if none does, all: QUIC, or a later try, may succeed."""
+    """Return the addresses that answer by TCP; if none does, all: QUIC, or a later try, may succeed."""
     return await answering(maddrs) or tuple(maddrs)
 
 
 def are_keepers(maddrs: Sequence[str]) -> bool:
-    """Whether these can be a keeper's addresses: what the p2p daemon is told is looked at before."""
+    """Return whether these can be a keeper's addresses, before the p2p daemon is told of them."""
     return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 

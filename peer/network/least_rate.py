@@ -18,7 +18,7 @@ PATIENCE_S = 120.0  # with a sender that gives nothing; one that gives too littl
 async def at_least_rate(
     parts: AsyncIterable[Part], size_of: Callable[[Part], int], clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Part]:
-    """These parts, as long as they come at the least rate; raises `asyncio.TimeoutError` if they do not.
+    """Pass on parts as long as they come at the least rate. Raises `asyncio.TimeoutError` if they do not.
 
     Patience shrinks while the sender is waited for, and each byte gives back its share of it, up to the whole. The
     time that the receiver itself takes, to keep to its own limits, is not counted. Silence must be ended below: this

@@ -17,7 +17,7 @@ UNMEASURED = 1.25e6  # bytes per second (10 Mbit/s): of a line that could not be
 
 @dataclass(frozen=True)
 class Place:
-    """What the worker needs to know to join the swarm."""
+    """A peer's place in the network, as the worker needs it to join the swarm."""
 
     reach: Reach = "direct"
     host_maddrs: tuple[str, ...] = ANY_PORT  # where it listens
@@ -27,11 +27,11 @@ class Place:
 
     @property
     def declared_bandwidth(self) -> float | None:
-        """What groups are told: a relayed peer reduces nothing, as each byte would cross the relay's line twice."""
+        """The rate declared to groups; 0 for a relayed peer, as each byte would cross the relay's line twice."""
         return 0.0 if self.reach == "relayed" or not self.reduces else self.bandwidth
 
     def by_tcp_if_possible(self) -> Place:
-        """The same without listening by QUIC, unless others reach it by that alone over an IP version."""
+        """Return the place without listening by QUIC, unless others reach it only so over an IP version."""
         announced = [read_endpoint(maddr) for maddr in self.announce_maddrs or ()]
         needed = {endpoint.version for endpoint in announced if endpoint is not None and endpoint.transport == "udp"}
         ways = {maddr: read_endpoint(maddr) for maddr in self.host_maddrs}
@@ -39,14 +39,14 @@ class Place:
         return replace(self, host_maddrs=tuple(kept) or self.host_maddrs)
 
     def within(self, *rates: float | None) -> Place:
-        """The place of a peer that may use so many bytes per second of its line; None: all."""
+        """Return the place of a peer that may use so many bytes per second of its line; None: all."""
         limits = [rate for rate in (self.bandwidth, *rates) if rate is not None]
         return replace(self, bandwidth=min(limits, default=None))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How the coordinator sees this machine over one IP version."""
+    """This machine over one IP version, as the coordinator sees it."""
 
     address: IPAddress
     dialled: frozenset[Endpoint] | None = None  # where its connections arrived; None: that was not tried
@@ -55,11 +55,11 @@ class Seen:
 def place_of(
     *, seen: Sequence[Seen], own: Collection[IPAddress], listen: tuple[str, ...], common: Version, bandwidth: float
 ) -> Place:
-    """What follows from how the coordinator sees this machine; only what it could dial is announced.
+    """Decide on the place from how the coordinator sees this machine; only endpoints that it could dial are announced.
 
-    QUIC only where TCP does not arrive (`peer.network.endpoints`). Where nothing was tried, an address of this
-    machine's own counts as reachable. `common`: the IP version that everybody in the run has; who cannot be reached
-    over that by TCP reduces nothing, lest rounds fail for others.
+    QUIC is announced only where TCP does not arrive (`peer.network.endpoints`). Where nothing was tried, an address of
+    this machine's own counts as reachable. `common`: the IP version that everybody in the run has; a peer that cannot be
+    reached over it by TCP reduces nothing, lest rounds fail for others.
     """
     tried = [look for look in seen if look.dialled is not None]
     if not tried and any(look.address in own for look in seen):
@@ -81,7 +81,7 @@ def _in_order(endpoints: Collection[Endpoint]) -> list[Endpoint]:
 
 
 def describe(place: Place) -> str:
-    """One sentence for the volunteer."""
+    """Describe a place in one sentence for the volunteer."""
     rate = describe_rate(place.bandwidth or 0)
     if place.reach == "direct":
         return f"Others can reach this machine{_by(place)}; its line has {rate}."
@@ -91,12 +91,12 @@ def describe(place: Place) -> str:
 
 
 def _by(place: Place) -> str:
-    """By which ways, where these are known."""
+    """Name the transports and IP versions, where these are known."""
     ways = [read_endpoint(maddr) for maddr in place.announce_maddrs or ()]
     names = [f"{TRANSPORTS[way.transport]} over IPv{way.version}" for way in ways if way is not None]
     return f" by {' and '.join(names)}" if names else ""
 
 
 def describe_rate(rate: float) -> str:
-    """Bytes per second as people name the rate of a line."""
+    """Write bytes per second as people name the rate of a line."""
     return f"{rate * 8 / 1e6:,.1f} Mbit/s"

@@ -33,7 +33,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """As a person, or `datasets`, writes it."""
+        """The address as a person, or `datasets`, writes it."""
         return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
@@ -47,7 +47,7 @@ class Address:
 
     @property
     def compression(self) -> str:
-        """`.gz`, `.zst` or nothing."""
+        """The ending of a compressed file, `.gz` or `.zst`, or nothing."""
         name = self.path.partition("?")[0] if self.is_web else self.path
         return next((ending for ending in COMPRESSIONS if ending and name.endswith(ending)), "")
 
@@ -66,7 +66,7 @@ def find_files(source: Source) -> list[Address]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """What fsspec is told: the run file's options, never this machine's own login; of the web, the public part only."""
+    """Return fsspec's options: the run file's, never this machine's own login; for the web, the public part only."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:
@@ -83,7 +83,7 @@ def storage_options(source: Source) -> dict[str, Any]:
 
 
 def _without_login(source: Source) -> dict[str, Any]:
-    """Object storage is read anonymously unless the run file brings a key: a volunteer's own buckets are private."""
+    """Return options to read object storage anonymously, unless the run file brings a key: own buckets are private."""
     schemes = {path.partition("://")[0] for path in source.paths}
     if schemes & {"gs", "gcs"}:
         return {"token": "anon"}

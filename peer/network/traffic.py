@@ -1,8 +1,8 @@
 """Traffic of a peer: counted, and held below the volunteer's rates.
 
 Gradients, states, files of the run and text of remote sources are counted, each with the headers that it travels under.
-What DHT and session need, some ten kilobytes a second, is not. A rate on what is received works by taking it off the
-stream late, so that the sender is held up by the transport's own flow control.
+The traffic of DHT and session, some ten kilobytes a second, is not. A rate for received bytes works by taking them off
+the stream late, so that the sender is held up by the transport's own flow control.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES_PER_S_OF_MBIT = 125_000
 
 
 class Throttle:
-    """Bytes in one direction, for this process and all that it forks afterwards."""
+    """A count and limit of bytes in one direction, for this process and all that it forks afterwards."""
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
@@ -32,11 +32,11 @@ class Throttle:
 
     @property
     def total_bytes(self) -> int:
-        """All that has passed, with its headers."""
+        """The bytes that have passed, with their headers."""
         return int(self._total_bytes.value)
 
     def seconds_for(self, size_bytes: int) -> float:
-        """How long so many bytes take because of the rate."""
+        """Return the seconds that so many bytes take because of the rate."""
         return 0.0 if self._bytes_per_s is None else size_bytes * HEADERS / self._bytes_per_s
 
     def reserve(self, size_bytes: int) -> float:
@@ -53,23 +53,23 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Both directions."""
+    """The throttles of both directions."""
 
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
 
     def passed(self) -> tuple[float, float]:
-        """Bytes sent and received so far, without their headers."""
+        """Return the bytes sent and received so far, without their headers."""
         return self.up.total_bytes / HEADERS, self.down.total_bytes / HEADERS
 
     async def sending(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """These messages, each when it may be sent."""
+        """Pass on messages, each when it may be sent."""
         async for message in messages:
             await asyncio.sleep(self.up.reserve(message.ByteSize()))
             yield message
 
     async def receiving(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """These messages, so slowly that no more come."""
+        """Pass on messages so slowly that no more than the rate are received."""
         async for message in messages:
             await asyncio.sleep(self.down.reserve(message.ByteSize()))
             yield message
@@ -79,7 +79,7 @@ def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, ti
     """Raise `ConfigError` for a rate at which this peer's rounds of averaging would fail, for everybody.
 
     In a large group each peer sends its gradient once to the others, and as much again of averages; it receives as
-    much.
+    much as it sends.
     """
     least = 2 * gradient_bytes * HEADERS / timeout_s
     if bytes_per_s is not None and bytes_per_s < least:
