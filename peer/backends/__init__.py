@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MicrobatchResult:
-    """What came of one microbatch; the losses are means over its samples."""
+    """The result of one microbatch; the losses are means over its samples."""
 
     samples: int
     loss: float  # the objective's total
@@ -26,28 +26,28 @@ class MicrobatchResult:
 
 
 class Backend(Protocol):
-    """Sums gradients of microbatches, and hands them to the swarm by the parameters' `.grad`."""
+    """An engine that sums gradients of microbatches, and hands them to the swarm by the parameters' `.grad`."""
 
     @property
     def description(self) -> str:
-        """What computes, in a few words for people."""
+        """The devices that compute, in a few words for people."""
         ...
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """How many samples to compute at once: what fits, at most `limit`; `usual` where more would be no faster.
+        """Return how many samples to compute at once: what fits, at most `limit`; `usual` where more is no faster.
 
         `make_batch` gives a batch of so many samples to try.
         """
         ...
 
     def stage(self, batch: Batch) -> Batch:
-        """The batch as the device takes it fastest; called in the thread that makes batches, beside `accumulate`."""
+        """Put a batch where the device takes it fastest; called in the thread of the batches, beside `accumulate`."""
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the gradient of (mean loss * samples), so that the sum is over samples; all of it or nothing.
 
-        Raises `MemoryLimitError` when not even one sample fits.
+        Raises `MemoryLimitError` if not even one sample fits.
         """
         ...
 

@@ -22,9 +22,9 @@ StartBackend = Callable[[int], Backend]  # how many threads compute -> the backe
 
 
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
-    """What starts the backend for a device that `peer.backends.hardware.find_device` has named.
+    """Return the function that starts the backend for a device named by `peer.backends.hardware.find_device`.
 
-    Raises `ConfigError` where JAX is wanted and is not installed, or does not know the run's family of models.
+    Raises `ConfigError` if JAX is wanted and is not installed, or does not know the run's family of models.
     """
     if device not in JAX_DEVICES:
         return partial(_start_torch, torch_devices(device), precision, config, model)
@@ -38,7 +38,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
 def _start_torch(
     devices: Sequence[torch.device], wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
 ) -> Backend:
-    """The CPU computes with the swarm's own parameters; accelerators get replicas of them, in one precision for all."""
+    """Start on the CPU with the swarm's own parameters, on accelerators with replicas, in one precision for all."""
     torch.set_num_threads(threads)
     precision = pick_precision(wanted, devices)
     if devices == (torch.device("cpu"),):
@@ -47,7 +47,7 @@ def _start_torch(
 
 
 def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
-    """JAX begins to run threads of its own as soon as it is asked for devices, hence not a moment earlier."""
+    """Start JAX, and not earlier: it runs threads of its own as soon as it is asked for devices."""
     import jax  # an extra: only who asked for it has it
 
     from peer.backends.jax_backend import JaxBackend

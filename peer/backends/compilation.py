@@ -32,7 +32,7 @@ CACHE_FOLDER = "compiled"
 
 
 class Outcome(IntEnum):
-    """What is remembered of a trial."""
+    """The outcome of a trial, as it is remembered."""
 
     SLOWER = 0
     FASTER = 1
@@ -50,9 +50,9 @@ def compile_if_it_pays(
     tell: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
-    """Try it as `mode` says and keep it if it is faster (`on`: if it works); `tell` hears one sentence.
+    """Try compilation as `mode` says and keep it if it is faster (`on`: if it works); `tell` hears one sentence.
 
-    `name` is of the device, the model and the microbatch.
+    `name` names the device, the model and the microbatch.
     """
     if not isinstance(backend, TorchBackend | ReplicaBackend):  # JAX compiles anyway
         return

@@ -57,7 +57,7 @@ def working_device(name: str) -> tuple[str, str]:
 
 
 def _faults_of(device: str) -> dict[str, str]:
-    """Each of the devices with its fault; "" for one that works."""
+    """Try each of the devices; return its fault by its name, "" for one that works."""
     if device in JAX_DEVICES:
         require_jax(device)
         return {device: _fault(partial(_jax_gradients, device))}
@@ -65,7 +65,7 @@ def _faults_of(device: str) -> dict[str, str]:
 
 
 def _fault(compute: Callable[[], list[float]]) -> str:
-    """The first line of what goes wrong."""
+    """Compute, and return the first line of an error; "" if the result is right."""
     try:
         sums = compute()
     except Exception as error:  # noqa: BLE001 - drivers and builds raise all kinds
@@ -74,14 +74,14 @@ def _fault(compute: Callable[[], list[float]]) -> str:
 
 
 def _torch_gradients(device: torch.device) -> list[float]:
-    """The sum of the gradient of all that is in the square of a matrix of ones."""
+    """Sum the gradient of the sum of the square of a matrix of ones."""
     ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
     (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
     return [float(gradient.sum())]  # waits for the device
 
 
 def _jax_gradients(device: str) -> list[float]:
-    """The same of each of JAX's devices."""
+    """Compute the sum of `_torch_gradients` on each of JAX's devices."""
     import jax  # an extra: only who asked for it has it
 
     gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))

@@ -17,12 +17,12 @@ from peer.runtime.software import how_to_add
 
 
 def count_gpus() -> int:
-    """How many GPUs PyTorch can use; asks the driver's management library, which leaves the process fit to fork."""
+    """Count the GPUs that PyTorch can use, by the driver's management library, which leaves the process fit to fork."""
     return torch.cuda.device_count()
 
 
 def has_tpu(devices: Path = Path("/dev")) -> bool:
-    """Whether this is a TPU host whose runtime is installed; told by its files, because to ask JAX starts threads."""
+    """Return whether this is a TPU host with its runtime, told by its files, because asking JAX starts threads."""
     cores = any(any(devices.glob(pattern)) for pattern in TPU_CORES)
     return cores and importlib.util.find_spec("libtpu") is not None
 
@@ -33,7 +33,7 @@ def has_mps() -> bool:
 
 
 def require_jax(device: str) -> None:
-    """Raise `ConfigError` where the extra that has JAX is not installed."""
+    """Raise `ConfigError` if the extra that has JAX is not installed."""
     if importlib.util.find_spec("jax") is None:
         raise ConfigError(f"`--device {device}` needs JAX: {how_to_add('tpu')}, and start again.")
 
@@ -50,7 +50,7 @@ def torch_devices(device: str) -> tuple[torch.device, ...]:
 
 
 def pick_threads(wanted: int | None) -> int:
-    """How many threads compute: as many as wanted, else one per physical core that this process may use."""
+    """Return the number of threads that compute: as wanted, else one per physical core that this process may use."""
     if wanted is not None:
         if wanted < 1:
             raise ConfigError(f"`--threads` ({wanted}) must be at least 1.")
@@ -60,7 +60,7 @@ def pick_threads(wanted: int | None) -> int:
 
 
 def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision:
-    """What was asked for; else bfloat16 where all GPUs have it, float16 on older ones, float32 on everything else."""
+    """Return the wanted precision; for `auto` bfloat16 if all GPUs have it, else float16, and float32 without GPUs."""
     if wanted != "auto":
         return wanted
     if any(device.type != "cuda" for device in devices):  # nobody has measured half precision on Apple's
@@ -69,7 +69,7 @@ def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision
 
 
 def describe_device(device: torch.device, threads: int) -> str:
-    """One line for people: `cpu (2 threads)` or `cuda:0 (Tesla T4, 15 GiB)`; this touches the accelerator."""
+    """Describe a device in one line: `cpu (2 threads)` or `cuda:0 (Tesla T4, 15 GiB)`; this touches the accelerator."""
     if device.type == "mps":
         return "mps (Apple GPU)"
     if device.type != "cuda":
@@ -78,7 +78,7 @@ def describe_device(device: torch.device, threads: int) -> str:
 
 
 def describe_devices(devices: Sequence[torch.device], threads: int) -> str:
-    """The same for several: `2 × cuda (Tesla T4, 15 GiB)`, each kind with its number."""
+    """Describe several devices in one line: `2 × cuda (Tesla T4, 15 GiB)`, each kind with its number."""
     if len(devices) == 1:
         return describe_device(devices[0], threads)
     kinds = Counter(

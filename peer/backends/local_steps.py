@@ -63,15 +63,15 @@ class LocalSteps:
 
     @property
     def description(self) -> str:
-        """What computes, in a few words for people."""
+        """The devices that compute, in a few words for people."""
         return self._backend.description
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """As the backend says."""
+        """Return the size that the inner backend says."""
         return self._backend.microbatch_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
-        """As the backend takes it fastest."""
+        """Put a batch where the inner backend takes it fastest."""
         return self._backend.stage(batch)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
@@ -88,7 +88,7 @@ class LocalSteps:
     def collect(self) -> None:
         """Have (common - own parameters) * samples in the common parameters' `.grad`: as a sum of gradients would be.
 
-        What is in no local step yet is given one first. A round that is tried again finds the same numbers.
+        Pending samples get a local step first. A round that is tried again finds the same numbers.
         """
         if self._pending:
             self._take_step()

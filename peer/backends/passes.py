@@ -37,14 +37,14 @@ PROBED_SHARE = 0.9  # of an accelerator's memory: the rest is for what training 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the means of a whole microbatch are over, of which a device may compute only a part."""
+    """The counts that a whole microbatch's means are over, of which a device may compute only a part."""
 
     samples: int
     labels: int
 
     @classmethod
     def of(cls, batch: Batch) -> Counts:
-        """Those of a batch."""
+        """Count a batch's samples and labels."""
         return cls(batch.samples, len(batch.labels))
 
 
@@ -202,7 +202,7 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
 
 
 def result_of(batch: Batch, shares: list[Computed]) -> MicrobatchResult:
-    """What came of a microbatch that was computed in these shares."""
+    """Add up the result of a microbatch that was computed in these shares."""
     orders = [share.sop_loss for share in shares if share.sop_loss is not None]
     return MicrobatchResult(
         samples=batch.samples,

@@ -72,7 +72,7 @@ class ReplicaBackend:
         return devices if self._precision == "fp32" else f"{devices}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """What fits on the device that has least room, for each of them; `usual` for each that is no GPU."""
+        """Return the number of replicas times what fits on the smallest; a device that is no GPU takes `usual`."""
         replicas = len(self._replicas)
         most = max(1, limit // replicas)
         calls = [partial(replica.fitting_size, min(usual, most), most, make_batch) for replica in self._replicas]
@@ -109,7 +109,7 @@ class ReplicaBackend:
             replica.compute(part, Counts.of(batch))
 
     def _divide(self, batch: Batch) -> list[tuple[_Replica, Batch]]:
-        """Who computes which part; few samples keep only some of the replicas busy."""
+        """Divide a batch among the replicas; few samples keep only some of them busy."""
         return list(zip(self._replicas, parts_of(batch, -(-batch.samples // len(self._replicas))), strict=False))
 
     def collect(self) -> None:
@@ -188,7 +188,7 @@ class _Replica:
         torch._foreach_zero_(self._sums)
 
     def wait(self) -> None:
-        """Until the device has done all that it was told."""
+        """Wait until the device has done all that it was told."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         elif self._device.type == "mps":

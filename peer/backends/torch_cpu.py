@@ -63,7 +63,7 @@ class TorchBackend:
         return result_of(batch, [computed])
 
     def collect(self) -> None:
-        """Nothing to do: `.grad` is where everything was added."""
+        """Do nothing: `.grad` is where everything was added."""
 
     def synchronize(self) -> None:
-        """Nothing to do: the swarm changes these very parameters and gradients."""
+        """Do nothing: the swarm changes these very parameters and gradients."""
