@@ -1,10 +1,11 @@
 """The checkpoint that a coordinator offers to joining peers: whether it is worth fetching, and its download.
 
-It comes over HTTP(S) in ranges, so that a lost line costs nothing, and is verified by its digests. The offer comes over
-the control plane, whose certificate is pinned; so the digests in it are to be trusted wherever the files come from.
+The checkpoint comes over HTTP(S) in ranges, so that a lost line costs nothing, and is verified by its digests. The
+offer comes over the control plane, whose certificate is pinned, so its digests can be trusted wherever the files come
+from.
 
-The offer decides where this machine connects to. So that nobody looks into the volunteer's own network, that is the
-join link's own host, or an address of the public web; and redirects are not followed.
+The offer decides where this machine connects to. So that nobody looks into the volunteer's own network, the host must
+be the join link's own, or an address of the public web; and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class OfferedFile:
 
 @dataclass(frozen=True)
 class CheckpointOffer:
-    """Where the swarm's state after `step` lies, whole."""
+    """An offer of the whole state of the swarm after `step`."""
 
     address: str
     step: int
@@ -55,19 +56,20 @@ class CheckpointOffer:
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
+        """The size of all files together."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def host(self) -> str:
-        """Who is asked for the files."""
+        """The host that is asked for the files."""
         return urlsplit(self.address).hostname or ""
 
 
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
-    """The offer, if its state is the swarm's of now: an older one would have to be replaced whole by a donor's.
+    """Read the offer, if its state is the swarm's current one: a donor would have to replace an older one whole.
 
-    Raises `RequestError` for what no coordinator has reason to offer; `most_bytes`: what this run's state can have.
+    Raises `RequestError` for an offer that no coordinator has reason to make. `most_bytes`: the most bytes that this
+    run's state can have.
     """
     if not reply.address or reply.step != reply.swarm_step:
         return None
@@ -91,8 +93,8 @@ async def download_checkpoint(
 ) -> None:
     """Bring the offer's files into the directory `into`, where a part of them may be already.
 
-    Raises `StorageError` (the disk is full, or what arrived is damaged) and `UnreachableError`; what has arrived by
-    then is kept for the next time.
+    Raises `StorageError` if the disk is full or a file arrived damaged, and `UnreachableError` if the download fails;
+    the part that has arrived by then is kept for the next time.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts
@@ -128,7 +130,7 @@ async def _fetch(
 
 
 async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, part: Path, throttle: Throttle) -> None:
-    """Append what is missing; an answer that is all of it, because the file has become another, begins anew."""
+    """Append the missing bytes of a file; a whole answer, because the file has become another, begins it anew."""
     there = await asyncio.to_thread(_size_of, part)
     if there >= file.size_bytes:  # whole, or no part of this file
         return
@@ -154,12 +156,12 @@ def _size_of(path: Path) -> int:
 
 
 def part_of(target: Path, file: OfferedFile) -> Path:
-    """Where a file grows: by its digest, so that parts of different checkpoints never mix."""
+    """Return the path of a file's part, named by its digest, so that parts of different checkpoints never mix."""
     return target.with_name(f".{file.sha256.hex()}.part")
 
 
 def _make_room(offer: CheckpointOffer, into: Path) -> None:
-    """Remove what is of other checkpoints; raises `StorageError` where this one has no room."""
+    """Remove the files of other checkpoints. Raises `StorageError` if this one has no room."""
     try:
         into.mkdir(parents=True, exist_ok=True)
         mine = {name for file in offer.files for name in (file.name, part_of(into / file.name, file).name)}

@@ -86,7 +86,7 @@ class ControlClient:
 
     @property
     def addresses(self) -> int:
-        """How many the link has."""
+        """The number of addresses in the link."""
         return len(self._links)
 
     def turn_to_next_address(self) -> None:
@@ -104,16 +104,16 @@ class ControlClient:
         return self._stubs[self.link]
 
     async def greet(self) -> control_pb2.ChallengeReply:
-        """A fresh nonce, with the coordinator's version, run and clock."""
+        """Fetch a fresh nonce, with the coordinator's version, run and clock."""
         request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """What the run needs of a machine, where its swarm is, and where this machine seems to be; needs no account."""
+        """Fetch the run's needs, its swarm's addresses, and this machine's address as seen there; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
-        """The keeper's libp2p multiaddresses, as far as the coordinator knows; needs no account."""
+        """Fetch the keeper's libp2p multiaddresses, as far as the coordinator knows; needs no account."""
         return tuple((await self.describe()).swarm_addresses)
 
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
@@ -125,7 +125,7 @@ class ControlClient:
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:
-        """The raw stream of a line's measurement (grpc.aio's StreamStreamCall); needs no account."""
+        """Open the raw stream of a line's measurement (grpc.aio's StreamStreamCall); needs no account."""
         return self._stub.Probe(timeout=timeout_s)
 
     async def join(

@@ -20,7 +20,7 @@ MAX_ADDRESS_CHARS = 2000
 
 @dataclass(frozen=True)
 class LoginProvider:
-    """With whom one can log in."""
+    """A provider to log in with."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class LoginProvider:
 
 @dataclass(frozen=True)
 class LoginPrompt:
-    """Where to log in, and the code that must be shown or entered there."""
+    """The addresses to log in at, and the code that must be shown or entered there."""
 
     title: str
     user_code: str
@@ -38,7 +38,7 @@ class LoginPrompt:
 
     @property
     def text(self) -> str:
-        """For a terminal."""
+        """The prompt for a terminal."""
         minutes = max(1, round(self.expires_in_s / 60))
         return (
             f"To take part, log in with {self.title}: open {self.complete_address}\n"
@@ -48,7 +48,7 @@ class LoginPrompt:
 
     @property
     def html(self) -> str:
-        """For a notebook: a link."""
+        """The prompt for a notebook, with a link."""
         return (
             f'<div>To take part, <a href="{escape(self.complete_address)}" target="_blank" rel="noopener noreferrer">'
             f"log in with {escape(self.title)}</a>, and make sure that the code there is "
@@ -57,13 +57,13 @@ class LoginPrompt:
 
 
 def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider, ...]:
-    """The providers that a coordinator names."""
+    """Read the providers that a coordinator names."""
     named = list(greeting.login_providers)[:MAX_PROVIDERS]
     return tuple(LoginProvider(_text("provider", each.name), _text("title", each.title)) for each in named)
 
 
 def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:
-    """The coordinator's prompt; raises `RequestError` for what should not be shown to a person."""
+    """Read the coordinator's prompt. Raises `RequestError` for texts that should not be shown to a person."""
     return LoginPrompt(
         title=_text("title", prompt.title),
         user_code=_text("user_code", prompt.user_code),
@@ -86,18 +86,18 @@ def _address(name: str, text: str) -> str:
 
 
 def show_as_text(prompt: LoginPrompt) -> None:
-    """Plain lines."""
+    """Show the prompt as plain lines."""
     sys.stdout.write(f"{prompt.text}\n")
     sys.stdout.flush()
 
 
 def show_as_json(prompt: LoginPrompt) -> None:
-    """One JSON object, as all events are in that format."""
+    """Show the prompt as one JSON object, as all events are in that format."""
     sys.stdout.write(json.dumps({"event": "LoginPrompt"} | asdict(prompt)) + "\n")
     sys.stdout.flush()
 
 
 def show_in_notebook(prompt: LoginPrompt) -> None:
-    """The panel's place until there is one: see `peer.agent.notebook`."""
+    """Show the prompt in the panel's place, until there is a panel (`peer.agent.notebook`)."""
     sys.stdout.write(json.dumps({"panel": {"text/html": prompt.html, "text/plain": prompt.text}}) + "\n")
     sys.stdout.flush()

@@ -1,7 +1,7 @@
 """Reachability: whether others can open connections to this machine, and how fast its line is; found before it joins.
 
 The coordinator dials the address that it sees, by TCP and in a datagram, at the ports where this peer is going to
-listen. It says a word that it has named over the session before, so that no stranger who knocks is taken for it. The
+listen. It says a word that it has named in its answer before, so that no stranger who knocks is taken for it. The
 line between this machine and the coordinator is measured both ways.
 """
 
@@ -35,7 +35,7 @@ MAX_OTHER_HOSTS = 2  # of the coordinator, tried over the other IP version
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to try, in seconds."""
+    """Time limits of the tries, in seconds."""
 
     probe_s: float = 1.0  # in each direction
     dial_back_s: float = 6.0  # the coordinator tries for five
@@ -45,9 +45,9 @@ class Patience:
 async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
 ) -> Place:
-    """Where this machine stands; what cannot be found out (an older coordinator, too many who ask) is assumed.
+    """Find this machine's place; facts that cannot be found out (an older coordinator, too many callers) are assumed.
 
-    `listen`: libp2p addresses, as the person gave them; none: every way that this machine has.
+    `listen`: libp2p addresses, as the person gave them; none: every IP version and transport that this machine has.
     """
     asked, listen = bool(listen), listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
@@ -64,14 +64,14 @@ async def find_place(
 
 
 def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
-    """The address to listen on, at the port where it was tried: a firewall may let just that one through."""
+    """Return the address to listen on, at the port that was tried: a firewall may let just that one through."""
     if wanted is None or wanted.port:
         return maddr
     return next((tried.maddr for tried in ears.endpoints if replace(tried, port=0) == wanted), maddr)
 
 
 async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
-    """How the coordinator sees this machine over each IP version, and which version everybody in the run has."""
+    """Find how the coordinator sees this machine over each IP version, and which version everybody in the run has."""
     try:
         description = await client.describe()
         observed = ipaddress.ip_address(description.observed_address)
@@ -89,7 +89,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """How the same coordinator sees this machine when it is connected to at another of its addresses."""
+    """Find how the same coordinator sees this machine over a connection to another of the coordinator's addresses."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:
@@ -100,7 +100,7 @@ async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Pat
 
 
 async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int) -> list[str]:
-    """Where else the coordinator may answer: what its name says, and where its keeper is announced."""
+    """Return other hosts where the coordinator may answer: those of its name, and those that its keeper announces."""
     family = socket.AF_INET6 if version == 4 else socket.AF_INET
     found: list[str] = []
     with suppress(OSError):
@@ -112,7 +112,7 @@ async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int)
 
 
 async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
-    """By which ways the coordinator can dial this machine; None where that could not be tried."""
+    """Return the endpoints at which the coordinator can dial this machine; None if that could not be tried."""
     if not any(endpoint.version == version for endpoint in ears.endpoints):
         return None  # the ports are taken, and the p2p daemon will say so
     try:
@@ -122,7 +122,7 @@ async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_
 
 
 async def measured_bandwidth(client: ControlClient, patience: Patience = Patience()) -> float | None:
-    """Bytes per second of the line's slower direction; None where the coordinator does not measure it (now)."""
+    """Measure the line's slower direction in bytes per second; None if the coordinator does not measure it (now)."""
     call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * patience.probe_s)
     try:
         speed = await measure_line(call, patience.probe_s, time.monotonic)
@@ -143,18 +143,18 @@ def own_addresses() -> frozenset[IPAddress]:
 
 @dataclass(frozen=True)
 class Ears:
-    """Where is being listened, and what is heard."""
+    """The endpoints that listen, and the words that they hear."""
 
     endpoints: tuple[Endpoint, ...]  # with their ports
     words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
 
     def hear(self, endpoint: Endpoint, word: bytes) -> None:
-        """Keep it; what finds no room is lost, as all of it is from strangers then."""
+        """Keep a word; one that finds no room is lost, as all words are strangers' then."""
         if not self.words.full():
             self.words.put_nowait((endpoint, word))
 
     def first(self, version: Version, transport: str) -> Endpoint | None:
-        """The endpoint that the coordinator is asked to dial this way."""
+        """Return the endpoint that the coordinator is asked to dial, of this IP version and transport."""
         alike = (place for place in self.endpoints if (place.version, place.transport) == (version, transport))
         return next((place for place in alike if place.port >= LOWEST_DIALLED_PORT), None)
 
@@ -178,7 +178,7 @@ async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
 
 
 async def dialled_ways(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint]:
-    """By which of these endpoints the coordinator's word arrives; strangers may knock meanwhile."""
+    """Return the endpoints at which the coordinator's word arrives; strangers may knock meanwhile."""
     by_tcp, by_udp = ears.first(version, "tcp"), ears.first(version, "udp")
     wanted = {place for place in (by_tcp, by_udp) if place is not None}
     if not wanted:
@@ -200,7 +200,7 @@ async def dialled_ways(client: ControlClient, ears: Ears, version: Version, time
 
 @dataclass(frozen=True)
 class _Knocks:
-    """Hears what is said on connections to one endpoint."""
+    """A listener for words on connections to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
@@ -217,20 +217,20 @@ class _Knocks:
 
 @dataclass(frozen=True)
 class _Datagrams(asyncio.DatagramProtocol):
-    """Hears the datagrams that come to one endpoint."""
+    """A listener for datagrams to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
 
     def datagram_received(self, data: bytes, _addr: object) -> None:
-        """Keep it, if it is as long as a word."""
+        """Keep a datagram that is as long as a word."""
         if len(data) == WORD_BYTES:
             self.ears.hear(self.endpoint, data)
 
 
 @dataclass(frozen=True)
 class LineSpeed:
-    """Bytes per second between this machine and the coordinator."""
+    """The rates between this machine and the coordinator, in bytes per second."""
 
     up: float
     down: float
@@ -260,5 +260,5 @@ async def measure_line(call: Any, limit_s: float, stopwatch: Callable[[], float]
 
 
 def rate(size_bytes: int, seconds: float) -> float:
-    """Bytes per second, also where a clock is too coarse for a line so fast."""
+    """Divide bytes by seconds, also where a clock is too coarse for a line so fast."""
     return size_bytes / max(seconds, 1e-3)

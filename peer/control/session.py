@@ -33,25 +33,25 @@ RENEW_AT = 2 / 3  # of a token's lifetime
 
 
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
-    """How long to wait before the next try: drawn from a window that doubles, so that peers do not all come at once."""
+    """Draw the wait before the next try from a window that doubles, so that peers do not all come at once."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """How often the coordinator was not there after so many failures in succession; 0: it may be at the next address.
+    """Count full rounds of failures over all addresses; 0 within a round: the next address may answer.
 
-    Only after it was tried at each of its addresses is there a reason to wait longer.
+    Only after the coordinator was tried at each of its addresses is there a reason to wait longer.
     """
     return 0 if failures % addresses else failures // addresses
 
 
 def renewal_due_at(issued_at: float, expires_at: float) -> float:
-    """When (Unix seconds) a token is to be renewed."""
+    """Return the time (Unix seconds) at which a token is to be renewed."""
     return issued_at + RENEW_AT * (expires_at - issued_at)
 
 
 class Session:
-    """Keeps one device connected and its token fresh."""
+    """One device's session, which stays connected and keeps the token fresh."""
 
     def __init__(
         self,

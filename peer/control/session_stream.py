@@ -28,7 +28,7 @@ PresenceSource = Callable[[], control_pb2.Presence | None]
 
 
 def paced(told_s: float, own_s: float) -> float:
-    """How often to say where this peer stands, in seconds: as told, but neither oftener than by itself nor never."""
+    """Return the seconds between two words of presence: as told, but neither less than this peer's own nor for ever."""
     return min(max(told_s, own_s), MOST_PRESENCE_S) if math.isfinite(told_s) else own_s
 
 
@@ -49,7 +49,7 @@ class SessionTiming:
 
 @dataclass(frozen=True)
 class SessionHandlers:
-    """What the agent does with what comes down; called on the event loop, so they must not block."""
+    """The agent's handlers for messages from the coordinator; called on the event loop, so they must not block."""
 
     on_token: Callable[[str], None]  # a renewed access token (JWT): store it
     on_revocations: Callable[[str], None]  # the signed list (JWT): store it
@@ -65,7 +65,7 @@ class SessionHandlers:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Who opens the session, and how the device describes itself."""
+    """The identity of the device that opens the session, and its description of itself."""
 
     run: str
     key: DeviceKey
@@ -75,7 +75,7 @@ class Greeting:
 
 
 class SessionStream:
-    """Speaks one session over an open gRPC stream."""
+    """One session over an open gRPC stream."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class SessionStream:
             raise UnreachableError("The coordinator did not open the session in time.") from error
 
     async def converse(self, stop: asyncio.Event) -> None:
-        """Talk and listen until the line ends or `stop` is set; raises why the coordinator ended it, if it said so."""
+        """Talk and listen until the line ends or `stop` is set; raises the coordinator's reason to end it, if any."""
         listening = asyncio.create_task(self._listen())
         talking = asyncio.create_task(self._talk(stop))
         try:
@@ -212,7 +212,7 @@ class SessionStream:
             await self._write(_message_of(entry))
 
     async def _send_suspicions(self) -> None:
-        """What a worker noticed of others; an older coordinator would end the session over it."""
+        """Send a worker's suspicions of others; an older coordinator gets none, as it would end the session."""
         for found in self._handlers.take_suspicions() if self._suspicions_are_heard else ():
             wire = control_pb2.Suspicion(peer_id=found.peer_id, kind=found.kind, step=found.step, detail=found.detail)
             await self._write(control_pb2.PeerMessage(suspicion=wire))
