@@ -60,7 +60,7 @@ def pick_threads(wanted: int | None) -> int:
 
 
 def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision:
-    """Return the wanted precision; for `auto` bfloat16 if all GPUs have it, else float16, and float32 without GPUs."""
+    """Return the wanted precision; for `auto` bfloat16 if all GPUs have it, else float16; float32 elsewhere."""
     if wanted != "auto":
         return wanted
     if any(device.type != "cuda" for device in devices):  # nobody has measured half precision on Apple's

@@ -58,8 +58,8 @@ def place_of(
     """Decide on the place from how the coordinator sees this machine; only endpoints that it could dial are announced.
 
     QUIC is announced only where TCP does not arrive (`peer.network.endpoints`). Where nothing was tried, an address of
-    this machine's own counts as reachable. `common`: the IP version that everybody in the run has; a peer that cannot be
-    reached over it by TCP reduces nothing, lest rounds fail for others.
+    this machine's own counts as reachable. `common`: the IP version that everybody in the run has; a peer that cannot
+    be reached over it by TCP reduces nothing, lest rounds fail for others.
     """
     tried = [look for look in seen if look.dialled is not None]
     if not tried and any(look.address in own for look in seen):
