@@ -84,7 +84,7 @@ class Cloud:
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """As `MANYHANDS_METADATA` says, else as the firmware does; raises `ConfigError`."""
+        """Find the cloud by `MANYHANDS_METADATA`, else by the firmware. Raises `ConfigError` if that is malformed."""
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":
@@ -97,7 +97,7 @@ class Cloud:
         return cls(name, Metadata(address))
 
     def takes_back(self) -> str:
-        """Why this machine must leave now; "" while it need not."""
+        """Return the reason why this machine must leave now; "" while it need not."""
         if not self.name:
             return ""
         title, asks = CLOUDS[self.name]
@@ -105,7 +105,7 @@ class Cloud:
 
 
 def name_of_cloud(dmi: Path = DMI) -> str:
-    """Which cloud the firmware names, "" if none of those that are known here."""
+    """Return the cloud that the firmware names, "" if it is none of those known here."""
 
     def says(name: str) -> str:
         try:

@@ -32,7 +32,7 @@ NOT_KNOWN = Energy()
 
 
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
-    """Each package's counter and the value at which it begins anew, in joules; what may not be read is left out."""
+    """Read each package's counter and the value at which it begins anew, in joules; unreadable ones are left out."""
     found = {}
     for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's are called so, too
         if zone.name.count(":") == 1:  # else it is a part of a package
@@ -45,7 +45,7 @@ def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
 
 
 def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> float | None:
-    """What the GPUs that may be used draw together; None without one that tells."""
+    """Read the watts that the visible GPUs draw together; None without one that tells."""
     arguments = [command, "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     if visible:
         arguments.append(f"--id={visible}")
@@ -58,7 +58,7 @@ def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> f
 
 
 class EnergyMeter:
-    """Adds up what was used between its readings."""
+    """A meter that adds up the energy used between its readings."""
 
     def __init__(
         self,

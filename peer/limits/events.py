@@ -14,11 +14,11 @@ class GuestEvent(ABC):
     @property
     @abstractmethod
     def line(self) -> str | None:
-        """For plain output; None for what is only on the panel."""
+        """The line for plain output; None for an event that is only on the panel."""
 
     @abstractmethod
     def on_panel(self) -> dict[str, Any]:
-        """Fields of `peer.agent.terminal.PanelState`, and their new values."""
+        """Return fields of `peer.agent.terminal.PanelState`, and their new values."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Paused(GuestEvent):
 
 @dataclass(frozen=True)
 class Resumed(GuestEvent):
-    """They allow it again: a worker starts."""
+    """The limits allow training again: a worker starts."""
 
     @property
     def line(self) -> str:
@@ -63,7 +63,7 @@ class Leaving(GuestEvent):
 
 @dataclass(frozen=True)
 class Used(GuestEvent):
-    """What this stay has used; energy is None where the machine does not tell."""
+    """The traffic and energy of this stay so far; energy is None where the machine does not tell."""
 
     sent_bytes: int
     received_bytes: int

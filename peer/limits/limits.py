@@ -104,7 +104,7 @@ class TimeWindow:
 
 
 def next_start(windows: Sequence[TimeWindow], now: datetime) -> time:
-    """When the next of these windows begins, outside of all of which `now` lies."""
+    """Return the time at which the next of these windows begins; `now` lies outside of all of them."""
     later = [window.start for window in windows if window.start > now.time()]
     return min(later or [window.start for window in windows])
 

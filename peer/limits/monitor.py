@@ -116,7 +116,7 @@ class Machine:
         )
 
     def _read_disk(self) -> int:
-        """What this device's files take, once the cache has given way to the others."""
+        """Return the bytes of this device's files, after cleaning the cache if above the limit; 0 without a limit."""
         limit = self._limits.disk_bytes
         if limit is None:
             return 0

@@ -12,7 +12,7 @@ from peer.limits.limits import Limits, next_start
 
 
 class Action(Enum):
-    """What the agent does with its worker."""
+    """The action that the agent takes on its worker."""
 
     GO = "go"
     PAUSE = "pause"  # the worker leaves the swarm in order; the session with the coordinator stays
@@ -22,14 +22,14 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and why, as the end of a sentence; no reason is needed to go on."""
+    """An action and its reason, as the end of a sentence; no reason is needed to go on."""
 
     action: Action
     reason: str = ""
 
 
 def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
-    """What to do at `now`, which is aware and in the machine's local time."""
+    """Decide on the action at `now`, which is aware and in the machine's local time."""
     for reason in _to_leave(limits, readings):
         return Decision(Action.LEAVE, reason)
     for reason in _to_pause(now, limits, readings):
@@ -68,7 +68,7 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
 class Readings:
     """The machine at one moment, as far as a volunteer's limits ask for it.
 
-    None is "the system does not tell"; it never stops anything.
+    None means that the system does not tell; it never stops anything.
     """
 
     elapsed_s: float = 0.0  # of this stay
@@ -84,7 +84,7 @@ class Readings:
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
-    """What `--polite` would look at and the system does not tell."""
+    """Return the questions of `--polite` that the system does not answer."""
     questions = {
         "whether it runs on battery": readings.on_battery,
         "whether its network is metered": readings.metered,

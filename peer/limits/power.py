@@ -47,7 +47,7 @@ def _word(supply: Path, name: str) -> str:
 
 
 def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
-    """The value, as `busctl` writes it without its type; None where there is no such service, or no system bus."""
+    """Read the value, as `busctl` writes it without its type; None without such a service, or without a system bus."""
     arguments = [command, "--system", "get-property", service, path, interface, name]
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
@@ -58,35 +58,35 @@ def read_property(service: str, path: str, interface: str, name: str, command: s
 
 
 def is_metered(read: Property = read_property) -> bool | None:
-    """Of the connection that leads to the internet; a guess (a phone's hotspot, say) counts as knowledge."""
+    """Return whether the connection to the internet is metered; a guess (a phone's hotspot) counts as knowledge."""
     answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
     return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
 
 
 class Activity:
-    """Whether somebody uses the machine: a person at its keyboard, or other programs its processors."""
+    """A watch for use of the machine: by a person at its keyboard, or by other programs on its processors."""
 
     def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
         self._cpu_times, self._read = cpu_times, read
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """By a person or by programs; None if nobody tells of persons and the programs are quiet."""
+        """Return whether a person or programs use the machine; None if persons are unknown and programs are quiet."""
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
 
 def person_present(read: Property = read_property) -> bool | None:
-    """What systemd's login manager knows of all sessions; None without it. Nobody logged in is nobody there.
+    """Return whether a session is active, by systemd's login manager; None without it. No login means no person.
 
-    It calls a terminal idle after five minutes without a key, a desktop when that says so.
+    The manager calls a terminal idle after five minutes without a key, a desktop when that says so.
     """
     idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
     return {"true": False, "false": True}.get(idle or "")
 
 
 class OtherPrograms:
-    """Whether other programs have kept the processors busy within the last `QUIET_S`."""
+    """A watch for other programs that have kept the processors busy within the last `QUIET_S`."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
@@ -94,7 +94,7 @@ class OtherPrograms:
         self._busy_at = float("-inf")
 
     def busy(self, times: CpuTimes) -> bool:
-        """Take in what was read now; false before `WINDOW_S` have been seen."""
+        """Take in the times read now; return whether others are busy, false before `WINDOW_S` have been seen."""
         while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
             self._seen.popleft()
         self._seen.append(times)
@@ -114,7 +114,7 @@ class CpuTimes:
 
 
 def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
-    """Of the machine, and of this process and its descendants."""
+    """Read the processor times of the machine, and of this process and its descendants."""
     times = psutil.cpu_times()
     busy_s = times.user + times.system + getattr(times, "nice", 0.0)
     own = {}
@@ -126,6 +126,6 @@ def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
 
 
 def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
-    """The share of all cores that others used in between; a process that has just begun counts from its beginning."""
+    """Return the share of all cores that others used in between; a new process counts from its start."""
     own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
     return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)

@@ -1,7 +1,7 @@
 """Use of the machine by one stay, over all of its workers: traffic, energy, main memory, and disk.
 
 When this device's files take too much of the disk, the cache is thrown away first. Main memory is that of a process
-group, each shared page counted once; processes that the system killed for want of it are counted, too.
+group, each shared page counted once; processes that the system killed for lack of memory are counted, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING = Transferred(0, 0)
 
 
 class Account:
-    """Adds up what the agent itself fetches, what its workers say, and what the machine used while one of them ran."""
+    """A sum of the agent's own downloads, of its workers' traffic, and of the machine's energy while a worker ran."""
 
     def __init__(self, limits: Limits) -> None:
         self.fetching = Throttle(limits.download_rate)  # for the run's files, before the first worker starts
@@ -43,21 +43,21 @@ class Account:
         self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # as read last; what of it counts
 
     def worker_started(self, group: int) -> None:
-        """From now on the machine works for the run."""
+        """Count the machine's energy for the run from now on."""
         self._group = group
 
     def take(self, transferred: Transferred) -> None:
-        """What the worker that runs has sent and received since it started."""
+        """Set the bytes that the running worker has sent and received since it started."""
         self._running = transferred
 
     def worker_ended(self) -> None:
-        """The next one counts from zero."""
+        """Add the worker's traffic to the sum: the next one counts from zero."""
         ended, last = self._ended, self._running
         self._ended = Transferred(ended.sent_bytes + last.sent_bytes, ended.received_bytes + last.received_bytes)
         self._running, self._group = NOTHING, None
 
     def on(self, readings: Readings) -> Readings:
-        """The machine's readings with what is this stay's; it looks at the worker's memory if that is limited."""
+        """Complete the machine's readings by this stay's use, with the worker's memory if that is limited."""
         self._count(readings.energy)
         watched = self._group if self._limits.memory_bytes is not None else None
         return replace(
@@ -78,7 +78,7 @@ class Account:
 
 
 def _added(counted: float | None, before: float | None, now: float | None, working: bool) -> float | None:
-    """What counts after the meter went from `before` to `now`; None as long as the meter says nothing."""
+    """Return the energy that counts after the meter went from `before` to `now`; None while the meter is silent."""
     if now is None:
         return counted
     used = now - before if working and before is not None else 0.0
@@ -86,7 +86,7 @@ def _added(counted: float | None, before: float | None, now: float | None, worki
 
 
 def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """What of the readings is shown."""
+    """Return the part of the readings that people are shown."""
     energy = readings.energy
     return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
 
@@ -98,7 +98,7 @@ def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
 
 
 def disk_use(folder: Path) -> int:
-    """Bytes that the files below a folder take."""
+    """Return the bytes that the files below a folder take."""
     return sum(size for _, _, size in _files(folder))
 
 
@@ -119,7 +119,7 @@ def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
-    """When each was used last (Unix seconds), where it is, and its bytes; links are neither followed nor counted."""
+    """Yield each file's last use (Unix seconds), path and bytes; links are neither followed nor counted."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118 - there may be many of them
@@ -141,7 +141,7 @@ def require_memory(limit_bytes: int | None, parameters: int) -> None:
 
 
 def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
-    """How many processes this system has killed for memory since it started, containers' among them; None: unknown."""
+    """Read the number of processes, also in containers, that this system has killed for memory; None if unknown."""
     with suppress(OSError, ValueError):
         for line in statistics.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -151,7 +151,7 @@ def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
 
 
 def group_memory(group: int) -> int:
-    """Bytes, of all processes of the group; those that have just ended use none."""
+    """Return the bytes of memory of all processes of a group; those that have just ended use none."""
     return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
 
 
@@ -162,7 +162,7 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """The proportional share, for hivemind's forks share most of their pages; where that is not told, all of them."""
+    """Read a process's proportional share, as hivemind's forks share most pages; where it is unknown, all its pages."""
     with suppress(psutil.NoSuchProcess):
         try:
             memory = process.memory_full_info()
