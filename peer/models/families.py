@@ -67,7 +67,7 @@ class Family:
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
-    """What most families call by the same names."""
+    """Return the settings that most families call by the same names."""
     return {
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_hidden_layers,
@@ -118,13 +118,13 @@ def _electra(model: Model, special: SpecialIds) -> Settings:
 
 
 def _deberta(model: Model, special: SpecialIds) -> Settings:
-    """As in the base model that its authors published; transformers' defaults are a BERT."""
+    """Return the settings of the authors' base model; transformers' defaults are a BERT."""
     own = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
     return _sizes(model, special) | own | model.options
 
 
 def _deberta_v2(model: Model, special: SpecialIds) -> Settings:
-    """As in the authors' DeBERTa-v3 base."""
+    """Return the settings of the authors' DeBERTa-v3 base."""
     own = {"position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
     return _deberta(model, special) | own | model.options
 

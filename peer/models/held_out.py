@@ -37,7 +37,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sums:
-    """What one or more microbatches gave."""
+    """The sums of losses and hits over one or more microbatches."""
 
     samples: int = 0
     tokens: int = 0
@@ -51,7 +51,7 @@ class Sums:
         return Sums(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     def means(self) -> Evaluation:
-        """The sums divided by what they are over."""
+        """Divide the sums by their counts."""
         tokens = max(1, self.tokens)
         return Evaluation(
             samples=self.samples,
@@ -66,7 +66,7 @@ class Sums:
 def evaluate(
     model: PreTrainedModel, samples: Batch, should_stop: Callable[[], bool] = lambda: False
 ) -> Evaluation | None:
-    """The model's means over all samples, dropout off; None if it was told to stop before the end."""
+    """Compute the model's means over all samples, dropout off; None if told to stop before the end."""
     sums = Sums()
     with evaluating(model):
         for batch in parts_of(samples, max(1, TOKENS_AT_ONCE // samples.input_ids.shape[1])):
@@ -77,7 +77,7 @@ def evaluate(
 
 
 def summed(model: PreTrainedModel, batch: Batch) -> Sums:
-    """One microbatch's sums; the gradient's graph is the caller's to switch off."""
+    """Compute one microbatch's sums; the caller switches off the gradient's graph."""
     family = family_of(model)
     firsts = 0 if batch.sop_labels is None else batch.samples
     wanted, labels = label_rows(batch, firsts)
@@ -94,15 +94,15 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-    """Of logits (n, classes) and labels (n,): the summed cross entropy, and how often the largest is the label's."""
+    """Sum the cross entropy of logits (n, classes) and labels (n,), and the times that the label's is the largest."""
     loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return float(loss), int((logits.argmax(-1) == labels).sum())
 
 
 def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
-    """Nats for each predicted token, with the frequencies of the samples' own tokens (special ones aside), plus one.
+    """Return nats for each predicted token, by frequencies of the samples' own tokens (special ones aside), plus one.
 
-    These know the text that they are tried on, so an honest unigram is a little worse.
+    These frequencies know the text that they are tried on, so an honest unigram is a little worse.
     """
     counts = torch.bincount(samples.input_ids.flatten(), minlength=vocab_size).double()
     counts += torch.bincount(samples.labels, minlength=vocab_size)

@@ -53,7 +53,7 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
 
 
 def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
-    """Where hidden states are wanted, (firsts + m + padding,): at [CLS], then at all labels' places; and the labels.
+    """Return the rows of hidden states to compute, (firsts + m + padding,), [CLS] then labels' places; and the labels.
 
     The number of rows is padded to a multiple of `ROWS`, as each batch has another number of labels and oneDNN compiles
     and keeps code for each new shape.
@@ -65,7 +65,7 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
 
 
 def logits_at_once(model: PreTrainedModel) -> int:
-    """For how many rows the logits of the whole vocabulary may be held at once."""
+    """Return the number of rows whose logits of the whole vocabulary may be held at once."""
     vocabulary: int = model.config.vocab_size
     return max(1, MAX_LOGITS // vocabulary // ROWS) * ROWS
 

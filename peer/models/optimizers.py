@@ -103,7 +103,7 @@ class Lamb(torch.optim.Optimizer):
                 self._update_group(group, parameters, scale)
 
     def _clip_factor(self) -> float:
-        """What to multiply all gradients by so that their global norm is at most `max_grad_norm`; NaN if not finite."""
+        """Return the factor that brings the gradients' global norm to `max_grad_norm` at most; NaN if not finite."""
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = gradient_norm(grads)
         if not math.isfinite(norm):
@@ -224,7 +224,7 @@ def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[Paramete
 
 
 def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Lamb | OuterNesterov:
-    """What takes the swarm's global steps over `parameter_groups`: LAMB, or the outer one where peers step locally."""
+    """Build the optimizer of the swarm's global steps: LAMB, or the outer optimizer where peers take local steps."""
     averaging = config.averaging
     if averaging.local_steps > 1:
         return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)
@@ -232,7 +232,7 @@ def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Lamb
 
 
 def build_inner_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> torch.optim.Optimizer:
-    """What takes a peer's local steps: the run's `optimizer`; who uses it sets the learning rate and clips."""
+    """Build the run's `optimizer` for a peer's local steps; the caller sets the learning rate and clips."""
     recipe = config.optimizer
     if recipe.name == "adamw":
         return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon)  # type: ignore[arg-type]
