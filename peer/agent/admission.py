@@ -47,7 +47,7 @@ def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
 
 
 async def unless(event: asyncio.Event, action: Coroutine[Any, Any, Result]) -> Result | None:
-    """What the action returns or raises; None if the event is set first, which cancels it."""
+    """Run an action, and return or raise what it does; None if the event is set first, which cancels the action."""
     acting, waiting = asyncio.ensure_future(action), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({acting, waiting}, return_when=asyncio.FIRST_COMPLETED)

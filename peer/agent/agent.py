@@ -183,7 +183,7 @@ class Agent:
     async def _plan(
         self, client: ControlClient, reply: control_pb2.JoinReply, keeper: KeeperSearch
     ) -> WorkerPlan | None:
-        """What a worker needs, once the keeper can be reached; None if told to stop before."""
+        """Plan for a worker, once the keeper can be reached; None if told to stop before."""
         options = self._options
         if not keeper.known.is_set():
             self._show(Notice("info", WAITING_FOR_KEEPER))
@@ -216,7 +216,7 @@ class Agent:
         )
 
     async def _take_part(self, client: ControlClient, reply: control_pb2.JoinReply) -> None:
-        """Training and session side by side; when either ends, the other ends in order."""
+        """Run training and session side by side; when either ends, the other ends in order."""
         session = Session(
             client,
             self._credentials,
@@ -257,7 +257,7 @@ class Agent:
             await self._workers.run(plan, line, self._checkpoints(client), keeper)
 
     def _checkpoints(self, client: ControlClient) -> CheckpointWatch:
-        """Where the workers' checkpoints come from, within what the volunteer allows of the disk."""
+        """Make the source of the workers' checkpoints, within the volunteer's limit for the disk."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
             lambda: client.newest_checkpoint(self._credentials.token_jwt),
@@ -270,7 +270,7 @@ class Agent:
         )
 
     async def _measure_line(self, client: ControlClient) -> float | None:
-        """As at joining: what the volunteer allows of it, in bytes per second."""
+        """Measure the line as at joining, cut to the volunteer's limits; in bytes per second."""
         limits, measured = self._options.limits, await measured_bandwidth(client)
         return None if measured is None else Place(bandwidth=measured).within(*limits.rates).bandwidth
 
@@ -286,7 +286,7 @@ class Agent:
             self._show(Notice("info", f"`--polite`: this system does not tell {', nor '.join(unknown)}."))
 
     def _on_decision(self, decision: Decision) -> None:
-        """Tell what the limits come to; pausing and leaving in order are the workers' part."""
+        """Show the limits' decision; pausing and leaving in order are the workers' part."""
         if decision.action is Action.LEAVE:
             self._show(Leaving(decision.reason))
             self._stop.ask(decision.reason)

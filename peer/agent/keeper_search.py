@@ -14,7 +14,7 @@ from peer.network.endpoints import are_keepers, best_ways
 
 
 class KeeperSearch:
-    """One stay's. `ask`: the coordinator's newest addresses; `tell`: the workers, by which of them it is reached."""
+    """The search of one stay. `ask` gets the coordinator's newest addresses; `tell` sends workers those that answer."""
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[tuple[str, ...]], None]) -> None:
         self._ask, self._tell = ask, tell
@@ -23,21 +23,21 @@ class KeeperSearch:
         self._telling: asyncio.Task[None] | None = None
 
     def hear(self, addresses: Sequence[str]) -> None:
-        """The keeper is reached there: if that is news, the workers hear it."""
+        """Take in the keeper's addresses, and tell the workers if they are news."""
         if self._take(addresses):
             self._begin(self._tell_ways())
 
     def seek(self) -> None:
-        """Ask for its addresses again, and try them again: a worker does not find it."""
+        """Ask for the keeper's addresses again, and try them: a worker does not find the keeper."""
         self._begin(self._ask_again())
 
     def stop(self) -> None:
-        """Nobody looks for it any more."""
+        """Stop looking for the keeper."""
         if self._telling is not None:
             self._telling.cancel()
 
     def _take(self, addresses: Sequence[str]) -> bool:
-        """Keep them if they can be a keeper's; whether that is news."""
+        """Keep addresses if they can be a keeper's; return whether they are news."""
         if not addresses or tuple(addresses) == self.addresses or not are_keepers(addresses):
             return False
         self.addresses = tuple(addresses)

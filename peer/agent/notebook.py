@@ -51,11 +51,11 @@ class LossCurve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What to draw."""
+        """The points to draw."""
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """The curve up to `step`; what was known of that step and of later ones (which were undone) goes."""
+        """Return the curve up to `step`, without earlier points of that step and of later ones, which were undone."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:
@@ -82,7 +82,7 @@ class Told:
 
 @dataclass(frozen=True)
 class NotebookState:
-    """All that the notebook's panel shows."""
+    """The facts that the notebook's panel shows."""
 
     panel: PanelState
     curve: LossCurve = field(default_factory=LossCurve)
@@ -90,7 +90,7 @@ class NotebookState:
 
 
 def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> NotebookState:
-    """The state after an event at `now` (Unix seconds)."""
+    """Return the state after an event at `now` (Unix seconds)."""
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
@@ -107,12 +107,12 @@ def _worth_telling(event: DisplayEvent) -> str | None:
 
 
 def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
-    """What is said again takes the place of what was said before."""
+    """Add a line to those told; a repeated line takes the place of the earlier one."""
     return (*(old for old in told if old.text != new.text), new)[-MAX_NOTICES:]
 
 
 def figures(state: PanelState) -> Iterator[tuple[str, str]]:
-    """What is large on the panel: a name and a value each."""
+    """Yield the large figures of the panel, a name and a value each."""
     assisting = state.activity == "assisting"
     if not assisting:
         yield "loss here", "–" if state.loss is None else f"{state.loss:.3f}"
@@ -128,7 +128,7 @@ def figures(state: PanelState) -> Iterator[tuple[str, str]]:
 
 
 def facts(state: PanelState) -> Iterator[str]:
-    """What is small on the panel, a sentence each."""
+    """Yield the small facts of the panel, a sentence each."""
     if state.phase is not None:
         yield f"Phase {state.phase.line}."
     if run_pace(state):

@@ -19,7 +19,7 @@ from peer.runtime.devices import CompileMode, Wanted
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What the person asked for."""
+    """The options that the person gave."""
 
     link: JoinLink
     state_dir: Path

@@ -58,7 +58,7 @@ class OwnPresence:
 
 
 def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...]:
-    """Where this peer relays for others: nowhere, if it cannot be reached or its volunteer limits its traffic."""
+    """Return the addresses at which this peer relays: none if it cannot be reached or its traffic is limited."""
     limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
     if place.reach != "direct" or any(limit is not None for limit in limited):
         return ()
@@ -66,5 +66,5 @@ def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...
 
 
 async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
-    """Of the relays that the coordinator names, those of the right form whose port accepts a connection now."""
+    """Return the coordinator's relays that have the right form and whose port accepts a connection now."""
     return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])

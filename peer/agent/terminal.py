@@ -40,7 +40,7 @@ class Connected:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the coordinator has counted for this member."""
+    """The coordinator's counts for this member."""
 
     own_samples: int
     rank: int
@@ -54,7 +54,7 @@ DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent
 
 @dataclass(frozen=True)
 class PanelState:
-    """All that the panel shows."""
+    """The facts that the panel shows."""
 
     run: str
     member: str
@@ -175,7 +175,7 @@ def megabytes(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: seconds, minutes, hours or days."""
+    """Write a time for people: seconds, minutes, hours or days."""
     for unit, size in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -183,7 +183,7 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """How full the global batch is, and when it will be."""
+    """Say how full the global batch is, and in what time it will be full."""
     speed = state.standing.samples_per_second if state.standing else 0.0
     left = max(0, state.target_batch_size - state.swarm_samples)
     eta = f", about {duration(left / speed)} left" if speed else ""
@@ -191,7 +191,7 @@ def batch_filling(state: PanelState) -> str:
 
 
 def run_pace(state: PanelState) -> str:
-    """How fast the whole run is, and how long it still takes; empty before the coordinator has said it."""
+    """Say the whole run's speed and remaining time; empty before the coordinator has told them."""
     standing = state.standing
     if standing is None or not standing.samples_per_second:
         return ""
@@ -199,12 +199,12 @@ def run_pace(state: PanelState) -> str:
 
 
 def batch_line(state: PanelState) -> str:
-    """The same as a sentence; empty before anything is known of the swarm."""
+    """Say in a line how full the global batch is; empty before anything is known of the swarm."""
     return f"Towards global step {state.step + 1:,}: {batch_filling(state)}" if state.target_batch_size else ""
 
 
 class Display(Protocol):
-    """Shows events until closed."""
+    """A display that shows events until it is closed."""
 
     def show(self, event: DisplayEvent) -> None:
         """Take in one event."""
@@ -214,7 +214,7 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """Plain or JSON lines; progress only now and then."""
+    """A display in plain or JSON lines; progress only now and then."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
@@ -234,14 +234,14 @@ class LineDisplay:
             print(line, file=self._stream, flush=True)
 
     def _is_news(self, event: DisplayEvent) -> bool:
-        """That the coordinator answers for the first time is none."""
+        """Return whether an event is news; the coordinator's first answer is none."""
         if not isinstance(event, Connected):
             return True
         before, self._connection = self._connection, event
         return event != before
 
     def close(self) -> None:
-        """Nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
 
 class PanelDisplay:

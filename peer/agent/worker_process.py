@@ -34,10 +34,10 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 
 
 class Watchdog:
-    """How long a worker may still be silent before it is taken to hang.
+    """A watchdog for a worker: how long it may still be silent before it is taken to hang.
 
-    That bytes come and go is a sign of life until it is ready, and whenever it waits for another's state: otherwise its
-    averagers answer others by themselves. Nor is a doubt about the line, which the thread has that counts the bytes.
+    Traffic is a sign of life until the worker is ready, and while it waits for another's state; otherwise it is none,
+    as its averagers answer others by themselves. Nor is a doubt about the line, from the thread that counts the bytes.
     A worker that waits for its agent's download of a checkpoint lives as long as it says anything.
     """
 
@@ -47,11 +47,11 @@ class Watchdog:
 
     @property
     def left_s(self) -> float:
-        """Seconds, not below 0."""
+        """The seconds left, not below 0."""
         return max(0.0, self._heard_at + self._patience_s - self._clock())
 
     def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
-        """Take it for a sign of life, if it is one."""
+        """Take a message for a sign of life, if it is one."""
         self._ready = self._ready or isinstance(message, Ready)
         if isinstance(message, Transferred):
             alive = awaits_agent or ((message.awaits_state or not self._ready) and message != self._bytes)

@@ -55,14 +55,14 @@ EXPLAINED_AT = 3  # tries in a row that do not reach the swarm
 
 
 class StopRequest:
-    """That the stay is to end, and why."""
+    """A request to end the stay, with its reason."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.reason = ""
 
     def ask(self, reason: str) -> None:
-        """End it; the last reason holds."""
+        """Ask for the stay's end; the last reason holds."""
         self.reason = reason
         self.asked.set()
 
@@ -161,21 +161,21 @@ class Workers:
         return False, failure
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """The error to tell; the reason is looked for once in a row of tries, for that takes a while."""
+        """Return the error to tell; its reason is looked for once in a row of tries, for that takes a while."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error
         return await unless(self._stop.asked, self._explain(error)) or error
 
     async def _rest(self, seconds: float) -> None:
-        """Until they are over, the stay is to end, or the keeper is reached elsewhere than it was."""
+        """Wait for so many seconds, or until the stay is to end or the keeper is reached elsewhere than before."""
         self._keeper_moved.clear()
         await unless_stopped(self._stop.asked, pause(self._keeper_moved, seconds))
 
     async def _run_one(
         self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch
     ) -> Failed | None:
-        """One worker from start to end; None if it ended in order."""
+        """Run one worker from start to end; return its failure, None if it ended in order."""
         kills = kills_for_memory()
         worker.start()
         self._account.worker_started(worker.pid)
@@ -278,7 +278,7 @@ class Underway:
         self._step, self._samples, self._ended = 1, 0, False
 
     def hear(self, message: WorkerMessage) -> None:
-        """Follow what it says."""
+        """Follow the worker's messages."""
         match message:
             case Ready():
                 self._step, self._samples = message.step + 1, 0
@@ -290,7 +290,7 @@ class Underway:
                 self._ended = True
 
     def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """What its end has lost; None where that is nothing, or it has told it."""
+        """Return the samples lost by the worker's end; None if there are none, or the worker has told of them."""
         if self._ended or not self._samples:
             return None
         cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
