@@ -16,10 +16,10 @@ from peer.runtime.devices import CompileMode, Wanted
 
 
 class LostCause(str, Enum):
-    """Why samples that were computed are in no global step: a closed list, so that all devices' losses can be added up.
+    """A cause for which computed samples are in no global step, of a closed list, so that losses can be added up.
 
-    Used by whoever loses them (`peer.training.trainer`, `peer.swarm.swarm`, the agent) and by the coordinator, which
-    adds two of its own. The values travel and are stored: they are never renamed.
+    Used where samples are lost (`peer.training.trainer`, `peer.swarm.swarm`, the agent) and by the coordinator, which
+    adds two causes of its own. The values travel and are stored: they are never renamed.
     """
 
     NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not a number
@@ -46,7 +46,7 @@ class Lost:
 
 
 def known_causes(lost: Mapping[str, int]) -> dict[str, int]:
-    """The same samples under causes of the list only; what is not on it is `other`."""
+    """Return lost samples under causes of the list only; a cause that is not on it becomes `other`."""
     found: dict[str, int] = {}
     for cause, samples in sorted(lost.items()):
         name = cause if cause in _KNOWN else LostCause.OTHER.value
@@ -67,14 +67,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class PhaseEntered:
-    """What is in force from now on, in a run that has phases."""
+    """The phase in force from now on, in a run that has phases."""
 
     phase: PhaseFacts
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where this peer and, as it sees it, the swarm stand; sent about once a second, never stored."""
+    """The progress of this peer and, as it sees it, of the swarm; sent about once a second, never stored."""
 
     step: int  # global steps completed
     own_samples: int  # accumulated by this peer towards the next global step
@@ -88,7 +88,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What this peer did for one global step; kept by the agent until the coordinator has acknowledged it."""
+    """This peer's work for one global step; kept by the agent until the coordinator has acknowledged it."""
 
     step: int  # the number of the completed global step, from 1
     samples: int  # samples of this peer that the step really averaged in
@@ -136,7 +136,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Transferred:
-    """What this worker has sent and received so far; sent every few seconds, never shown by itself."""
+    """This worker's traffic so far; sent every few seconds, never shown by itself."""
 
     sent_bytes: int
     received_bytes: int
@@ -170,14 +170,14 @@ class LineInDoubt:
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """Agent to worker: what came of it; bytes per second of the slower direction, within the volunteer's limits."""
+    """Agent to worker: the line's rate in bytes per second, of the slower direction, within the volunteer's limits."""
 
     rate: float
 
 
 @dataclass(frozen=True)
 class KeeperAt:
-    """Agent to worker: where the keeper is reached now."""
+    """Agent to worker: the addresses at which the keeper is reached now."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
@@ -191,7 +191,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What is to be tried before the run is joined; passed as the argument of the spawned process."""
+    """The plan for a trial of devices before the run is joined; passed as the argument of the spawned process."""
 
     device: str  # as `--device`
     log: str  # a file

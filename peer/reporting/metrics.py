@@ -25,22 +25,22 @@ class RoundTally:
 
     @property
     def succeeded(self) -> int:
-        """Rounds that led to a step."""
+        """The number of rounds that led to a step."""
         return sum(self.by_duration)
 
     def with_failure(self) -> RoundTally:
-        """One more that failed."""
+        """Return the tally with one more failed round."""
         return RoundTally(self.failed + 1, self.by_duration, self.seconds)
 
     def with_success(self, seconds: float) -> RoundTally:
-        """One more that succeeded."""
+        """Return the tally with one more successful round."""
         place = bisect_left(BOUNDS_S, seconds)
         counts = (*self.by_duration[:place], self.by_duration[place] + 1, *self.by_duration[place + 1 :])
         return RoundTally(self.failed, counts, self.seconds + seconds)
 
 
 class RoundCounts:
-    """Counts rounds, one at a time; read from any thread."""
+    """A counter of rounds, one at a time; read from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -49,11 +49,11 @@ class RoundCounts:
         self._tally = RoundTally()
 
     def begin(self) -> None:
-        """A round begins: this peer looks for its group."""
+        """Begin a round: this peer looks for its group."""
         self._began_at = self._clock()
 
     def end(self, succeeded: bool) -> None:
-        """What was begun has ended; nothing, where no round was begun."""
+        """Count the end of the round that was begun; nothing if none was."""
         began_at, self._began_at = self._began_at, None
         if began_at is None:
             return
@@ -63,11 +63,11 @@ class RoundCounts:
 
     @property
     def tally(self) -> RoundTally:
-        """As it stands."""
+        """The tally so far."""
         with self._lock:
             return self._tally
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
-    """How many peers there are of each role (known from their tokens) and reachability."""
+    """Count the peers of each role (known from their tokens) and reachability."""
     return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

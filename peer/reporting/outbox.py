@@ -1,7 +1,7 @@
 """Reports, and samples lost beside them, that the coordinator has not acknowledged yet, on disk.
 
 The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
-and an agent that is killed; the number (`seq`) it gets lets the coordinator count it once however often it is sent.
+and an agent that is killed; by its number (`seq`) the coordinator counts it once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Outbox:
     def put(self, report: StepReport, era: int, completed_at: float) -> int:
         """Keep a report and return its number; the oldest goes where there is no room left.
 
-        Reports of this step and of later ones that wait are of a past that the device has left since, if their era is
-        the same: it has taken an earlier state, and does these steps again.
+        Waiting reports of this step and of later ones, if of the same era, are of a past that the device has left: it
+        has taken an earlier state, and does these steps again.
         """
         with self._transaction() as database:
             left = "SELECT seq FROM reports WHERE era = ? AND json_extract(body, '$.step') >= ?"
@@ -77,7 +77,7 @@ class Outbox:
         return seq
 
     def put_lost(self, lost: Lost, at: float) -> int:
-        """Keep what no report can tell of, and return its number."""
+        """Keep losses that no report can tell of, and return their number."""
         with self._transaction():
             return self._add(0, at, {LOST: asdict(lost)})
 
@@ -90,7 +90,7 @@ class Outbox:
         return not given_up
 
     def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
-        """Put what these reports' samples are, now that no step has them, in the place of the reports."""
+        """Replace these reports by the loss of their samples, which no step has."""
         if not rows:
             return
         numbers = [seq for (seq,) in rows]
@@ -115,7 +115,7 @@ class Outbox:
         return seq
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
-        """The oldest unacknowledged reports with a number above `after`."""
+        """Return the oldest unacknowledged reports with a number above `after`."""
         with self._reporting():
             rows = self._database.execute(
                 "SELECT seq, era, completed_at, body, COALESCE(receipt, '') "
@@ -135,12 +135,12 @@ class Outbox:
 
     @property
     def dropped(self) -> int:
-        """Reports that were lost for want of room, over the outbox's whole life."""
+        """The number of reports lost for lack of room, over the outbox's whole life."""
         with self._reporting():
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file; what is pending stays in it."""
+        """Close the file; pending reports stay in it."""
         self._database.close()
 
     def _number_from(self, first: int) -> None:

@@ -39,7 +39,7 @@ UNPROVEN: frozenset[SuspicionKind] = frozenset({"reduction"})
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What one peer, known by the token that it showed, was caught at."""
+    """A suspicion against one peer, known by the token that it showed."""
 
     peer_id: str
     member: str
@@ -53,29 +53,29 @@ class Suspicion:
 
 
 def weight_of(kind: str) -> str:
-    """The word before a suspicion of this kind in the log."""
+    """Return the word before a suspicion of this kind in the log."""
     return "unproven" if kind in UNPROVEN else "suspicious"
 
 
 class WaitingSuspicions:
-    """Those that the coordinator has not been told of yet; the oldest go when it is away for long."""
+    """The suspicions to tell the coordinator; the oldest are dropped when it is away for long."""
 
     def __init__(self) -> None:
         self._waiting: deque[Suspicion] = deque(maxlen=MAX_WAITING)
 
     def put(self, suspicion: Suspicion) -> None:
-        """Keep it until there is a session."""
+        """Keep a suspicion until there is a session."""
         self._waiting.append(suspicion)
 
     def take(self) -> list[Suspicion]:
-        """All that wait, which then no longer do."""
+        """Return all waiting suspicions, and forget them."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
 
 
 class Suspicions:
-    """Logs each suspicion and passes it on, the same one now and then only; from any thread."""
+    """The place that logs suspicions and passes them on, the same one now and then only; from any thread."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
@@ -83,7 +83,7 @@ class Suspicions:
         self._silent_until: dict[tuple[str, str], float] = {}
 
     def raise_against(self, suspicion: Suspicion) -> None:
-        """Say it, unless it was said a short while ago."""
+        """Log a suspicion and pass it on, unless that was done a short while ago."""
         key, now = (suspicion.peer_id, suspicion.kind), self._clock()
         with self._lock:
             if now < self._silent_until.get(key, float("-inf")):

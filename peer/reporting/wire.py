@@ -92,7 +92,7 @@ def lost_from_wire(message: control_pb2.Lost) -> Lost:
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
-    """What a peer says that tells one reason only, as older ones do, stands under that."""
+    """Read the losses by cause; those of an older peer, which tells one reason only, stand under that reason."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
     found = _bounded_causes(by_cause)
     if sum(found.values()) != message.lost_samples:

@@ -48,7 +48,7 @@ def say_facts(facts: Mapping[str, object]) -> None:
 
 
 def format_value(value: object) -> str:
-    """A cell's text: large numbers grouped, fractions short, nothing as a dash."""
+    """Write a cell's text: large numbers grouped, fractions short, None as a dash."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -57,7 +57,7 @@ def format_value(value: object) -> str:
 
 
 def format_age(then: float | None, now: float) -> str | None:
-    """How long ago something was, in its largest unit; None stays None."""
+    """Write how long ago something was, in its largest unit; None stays None."""
     if then is None:
         return None
     age_s = max(0, int(now - then))

@@ -103,7 +103,7 @@ def _signal_at_parents_end(number: signal.Signals, parent_pid: int) -> None:
 
 
 def _watch(number: signal.Signals, parent_pid: int) -> None:
-    """Where the kernel cannot be asked: an orphan gets another parent."""
+    """Signal this process when it gets another parent, as an orphan does; for systems whose kernel cannot be asked."""
     while os.getppid() == parent_pid:
         time.sleep(PARENT_POLL_S)
     os.kill(os.getpid(), number)

@@ -34,7 +34,7 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
 
 
 def update_command(address: str) -> str | None:
-    """The command that installs a run's software in place of this; None where the address names no such wheel.
+    """Return the command that installs a run's software in place of this; None if the address names no such wheel.
 
     A Python that is no environment of its own is the system's, of which the installer would make one: that stays.
     """
@@ -43,7 +43,7 @@ def update_command(address: str) -> str | None:
 
 
 def how_to_add(extra: str) -> str:
-    """How to add an optional part to this very installation, for the end of an error's sentence."""
+    """Say how to add an optional part to this very installation, for the end of an error's sentence."""
     try:
         origin = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
@@ -52,7 +52,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """The same, from the record of the installation's origin that installers leave (PEP 610)."""
+    """Say how to add an optional part, by the record of the installation's origin that installers leave (PEP 610)."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

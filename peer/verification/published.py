@@ -30,7 +30,7 @@ class _Published(BaseModel):
 
 
 class Claim(_Published):
-    """What a device claims of a step, and what counts of it; None: nobody else has spoken yet."""
+    """A device's claim of a step, and the samples of it that count; None: nobody else has spoken yet."""
 
     device: _Name  # libp2p identity
     claimed: _Samples
@@ -54,7 +54,7 @@ class Step(_Published):
 
 
 class Device(_Published):
-    """Whose a libp2p identity is, and the key of one that signed."""
+    """The member whose a libp2p identity is, and the key of one that signed."""
 
     member: _Name
     keeper: bool
@@ -79,14 +79,14 @@ class Contribution(_Published):
 
 
 class Overview(_Published):
-    """What matters here of /api/v1/overview."""
+    """The fields of /api/v1/overview that matter here."""
 
     contributions: tuple[Contribution, ...] = Field(strict=False)
     taken_at: float  # Unix seconds
 
 
 class Authority(_Published):
-    """What matters here of /api/v1/authority."""
+    """The fields of /api/v1/authority that matter here."""
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 

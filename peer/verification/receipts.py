@@ -21,7 +21,7 @@ from peer.verification.published import Contribution, Device, Page, Published, S
 
 @dataclass(frozen=True)
 class Word:
-    """What one receipt says of one device."""
+    """The samples that one receipt confirms of one device."""
 
     member: str  # whose device signed it
     is_keeper: bool
@@ -34,11 +34,11 @@ def newcomer_share(members: int, least: float) -> float:
 
 
 def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
-    """How many samples of this member's claim count; None as long as nobody has said anything that matters.
+    """Return how many samples of a member's claim count; None as long as there is no evidence.
 
-    The keeper's word suffices alone: it is the operator's own, and whoever runs the run must believe it anyway. Without
-    it the median of what *other* members' devices received decides, so a single liar among three neither gives nor
-    takes anything; of two the smaller counts. What a member's own devices say of each other is no evidence. Nobody is
+    The keeper's word suffices alone: it is the operator's own, who must believe it anyway. Without it the median of the
+    samples that *other* members' devices received decides, so a single liar among three neither gives nor takes
+    anything; of two the smaller counts. The words of a member's own devices on each other are no evidence. Nobody is
     credited with more than was claimed.
     """
     keepers = [word.samples for word in words if word.is_keeper]
@@ -50,11 +50,10 @@ def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
 
 
 def disproved(claim: int, member: str, words: Sequence[Word], believed: float) -> bool:
-    """Whether a claim is so plainly larger than what was received that its member is to be named.
+    """Return whether a claim is so plainly larger than the samples received that its member is to be named.
 
-    By the keeper, or by most of the others and two at least: one member's word against another's is none. A receipt
-    says how much counted: of more a reducer may have cut what exceeds its caps, which are no less than is `believed` of
-    anybody.
+    The keeper decides, or most of the others and two at least: one member's word against another's is none. A receipt
+    says how much counted: a reducer may have cut a weight to its caps, which are no less than is `believed` of anybody.
     """
     least = min(claim, believed)
     keepers = [word.samples < least for word in words if word.is_keeper]
@@ -64,7 +63,7 @@ def disproved(claim: int, member: str, words: Sequence[Word], believed: float) -
 
 @dataclass
 class Verification:
-    """What the recomputation found."""
+    """The result of the recomputation."""
 
     steps: int = 0
     receipts: int = 0  # whose signatures are right
