@@ -63,7 +63,7 @@ WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """The same kind of error, so the same exit code, in the words of the first stage that fails."""
+    """Return an error of the same kind, so of the same exit code, in the words of the first stage that fails."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context:
         findings = [finding async for finding in run_stages(stages, context)]
@@ -71,7 +71,7 @@ async def explain(error: UnreachableError | SwarmError, context: Context) -> Man
 
 
 def reason(original: str, findings: Sequence[Finding]) -> str:
-    """One line for the person: the first failure and what else looks odd; the original error if nothing has failed."""
+    """Write one line for the person: the first failure and the warnings; the original error if nothing has failed."""
     failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not failed:
         return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."

@@ -51,7 +51,7 @@ async def check_names(context: Context) -> Outcome:
 
 
 async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address], str]:
-    """What the host of a link's first address is, and a sentence that says so, or why that is not known."""
+    """Resolve the host of a link's first address; return its addresses, and a sentence on them or on the failure."""
     resolving = asyncio.get_running_loop().getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(resolving, timeout_s)
@@ -73,7 +73,7 @@ async def check_tcp(context: Context) -> Outcome:
 
 
 def judge_connections(reasons: Mapping[Address, str | None]) -> Outcome:
-    """What it means that connections failed for these reasons (None: it did not)."""
+    """Judge connections by the reasons why they failed (None: it did not)."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
     data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
@@ -96,7 +96,7 @@ def _remedy(reason: str, port: int) -> str:
 
 
 async def _try_connection(address: Address, timeout_s: float) -> str | None:
-    """Why no TCP connection came about; None if one did."""
+    """Try a TCP connection; return the reason why it failed, None if it did not."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
     except asyncio.TimeoutError:
@@ -112,7 +112,7 @@ def _reason(number: int | None) -> str:
 
 
 async def check_proxy(context: Context) -> Outcome:
-    """Whether the environment asks for a proxy, which manyhands does not use. Its value may hold a password."""
+    """Check whether the environment asks for a proxy, which manyhands does not use. Its value may hold a password."""
     names = sorted(name for name, value in context.environ.items() if value and name.lower() in PROXY_VARIABLES)
     if not names:
         return ok("The environment names no proxy.", variables=[])
@@ -127,13 +127,13 @@ async def check_proxy(context: Context) -> Outcome:
 
 
 async def check_route(context: Context) -> Outcome:
-    """Which of this machine's interfaces leads to the coordinator."""
+    """Find which of this machine's interfaces leads to the coordinator."""
     local_address = _local_address_towards(context.reached[0])
     return judge_route(local_address, _interface_of(local_address))
 
 
 def judge_route(local_address: str, interface: str | None) -> Outcome:
-    """What it means that connections go out there."""
+    """Judge the interface that connections go out by."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
         remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
@@ -211,7 +211,7 @@ async def check_time(context: Context) -> Outcome:
 
 
 async def check_requirements(context: Context) -> Outcome:
-    """What the run asks of a machine; later stages use it."""
+    """Fetch the run's description, which later stages use."""
     assert context.client is not None
     try:
         context.description = description = read_description(await context.client.describe())
@@ -221,7 +221,7 @@ async def check_requirements(context: Context) -> Outcome:
 
 
 def describe_run(description: RunDescription) -> str:
-    """A run in one sentence."""
+    """Describe a run in one sentence."""
     config = description.config
     model, batch = config.model, config.averaging.target_batch_size
     return (
@@ -245,7 +245,7 @@ def _facts(description: RunDescription) -> dict[str, object]:
 
 
 async def check_bandwidth(context: Context) -> Outcome:
-    """Some MiB up and down, measured against the coordinator."""
+    """Measure some MiB up and down against the coordinator."""
     assert context.client is not None
     limit_s = context.timing.probe_s
     call = context.client.open_probe(timeout_s=LIMIT_FACTOR * limit_s)
@@ -261,7 +261,7 @@ async def check_bandwidth(context: Context) -> Outcome:
 
 
 def judge_line(speed: LineSpeed) -> Outcome:
-    """What these speeds mean for averaging."""
+    """Judge the speeds of a line by the needs of averaging."""
     found = f"{_megabits(speed.up)} Mbit/s up, {_megabits(speed.down)} Mbit/s down, measured with the coordinator."
     data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}
     if min(speed.up, speed.down) < SLOW_BYTES_PER_SECOND:

@@ -33,7 +33,7 @@ MAX_ADDRESSES = 16
 
 @dataclass(frozen=True)
 class Options:
-    """What the person asked for; as for `manyhands join`."""
+    """The person's options, as for `manyhands join`."""
 
     state_dir: Path
     link: JoinLink | None = None
@@ -45,7 +45,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long stages wait, in seconds."""
+    """Time limits of the stages, in seconds."""
 
     connect_s: float = 10.0
     daemon_s: float = 20.0  # for the p2p daemon to start; it takes less than one

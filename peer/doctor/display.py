@@ -31,13 +31,13 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A line for each finding; what a program has said for itself indented below."""
+    """A display with a line for each finding, and a failed program's own output indented below."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def begin(self, stage: str) -> None:
-        """Nothing to see yet."""
+        """Show nothing yet."""
 
     def show(self, finding: Finding) -> None:
         print(
@@ -54,13 +54,13 @@ class LineDisplay:
 
 
 class JsonDisplay:
-    """One JSON object for each finding, and a last one with the conclusion."""
+    """A display with one JSON object for each finding, and a last one with the conclusion."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def begin(self, stage: str) -> None:
-        """Nothing to say yet."""
+        """Print nothing yet."""
 
     def show(self, finding: Finding) -> None:
         print(json.dumps(finding.to_json()), file=self._stream, flush=True)
@@ -70,7 +70,7 @@ class JsonDisplay:
 
 
 class TerminalDisplay:
-    """Colours, and the stage that is being examined."""
+    """A display with colours and the stage that is being examined."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,13 +99,13 @@ class TerminalDisplay:
 
 
 def log_of(finding: Finding) -> Sequence[str]:
-    """What a program that failed has said for itself."""
+    """Return the output of a program that failed."""
     log: Sequence[str] = finding.outcome.data.get("log", ())
     return log
 
 
 def open_display(as_json: bool) -> Display:
-    """What suits standard output."""
+    """Open the display that suits standard output."""
     if as_json:
         return JsonDisplay(sys.stdout)
     return TerminalDisplay(Console()) if sys.stdout.isatty() else LineDisplay(sys.stdout)

@@ -37,7 +37,7 @@ async def check_disk(context: Context) -> Outcome:
 
 
 def judge_disk(free_bytes: int) -> Outcome:
-    """What so much free space means."""
+    """Judge the free space on the disk."""
     found = f"{free_bytes / GIB:.1f} GiB are free for this device's files."
     if free_bytes < LEAST_DISK_BYTES:
         remedy = f"Make room for {LEAST_DISK_BYTES // MIB} MiB at least, or give another --state-dir."
@@ -48,12 +48,12 @@ def judge_disk(free_bytes: int) -> Outcome:
 
 
 async def check_memory(_: Context) -> Outcome:
-    """Room for PyTorch, hivemind and a model."""
+    """Check that memory has room for PyTorch, hivemind and a model."""
     return judge_memory(await asyncio.to_thread(read_memory))
 
 
 def judge_memory(memory: Memory) -> Outcome:
-    """What so much memory means."""
+    """Judge the available memory."""
     available_bytes, total_bytes = memory.available_bytes, memory.total_bytes
     found = f"{available_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB of memory are available."
     data = {"available_bytes": available_bytes, "total_bytes": total_bytes}
@@ -65,12 +65,12 @@ def judge_memory(memory: Memory) -> Outcome:
 
 
 async def check_processor(_: Context) -> Outcome:
-    """Cores that have nothing else to do."""
+    """Check for cores that have nothing else to do."""
     return judge_processor(read_processor())
 
 
 def judge_processor(processor: Processor) -> Outcome:
-    """What so many cores, so busy, mean."""
+    """Judge the number of cores, and how busy they are."""
     cores, quota, load = processor.cores, processor.quota, processor.load
     data = {"cores": cores, "quota": quota, "load": round(load, 2)}
     if quota is not None and quota < cores:
@@ -104,7 +104,7 @@ class Processor:
 
 
 def read_free_disk(path: Path) -> int:
-    """Free bytes where `path` lies or would be made; raises `OSError` if nothing can be written there."""
+    """Read the free bytes where `path` lies or would be made. Raises `OSError` if nothing can be written there."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     with tempfile.TemporaryFile(dir=existing) as file:
         file.write(bytes(4096))
@@ -114,7 +114,7 @@ def read_free_disk(path: Path) -> int:
 
 
 def read_memory(cgroups: Path = CGROUPS) -> Memory:
-    """What the machine has, or the container if that is less."""
+    """Read the memory of the machine, or of the container if that is less."""
     machine = psutil.virtual_memory()
     limit = _first_number(cgroups / "memory.max", cgroups / "memory" / "memory.limit_in_bytes")
     if limit is None or limit >= min(NO_LIMIT_BYTES, machine.total):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StartDaemon:
-    """Start the p2p daemon as a peer would, listening there, and stop it again."""
+    """The request to start the p2p daemon as a peer would, listening there, and to stop it again."""
 
     listen: tuple[str, ...]  # libp2p multiaddresses
     timeout_s: float
@@ -15,7 +15,7 @@ class StartDaemon:
 
 @dataclass(frozen=True)
 class Daemon:
-    """How that went."""
+    """The answer to `StartDaemon`."""
 
     addresses: tuple[str, ...] = ()  # where it listened
     error: str = ""  # why it did not start; "" if it did
@@ -24,7 +24,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Dial:
-    """Connect to a peer at one address, from a daemon that knows no other."""
+    """The request to connect to a peer at one address, from a daemon that knows no other."""
 
     address: str  # with /p2p/ID at its end
     timeout_s: float
@@ -32,7 +32,7 @@ class Dial:
 
 @dataclass(frozen=True)
 class Dialled:
-    """How that went."""
+    """The answer to `Dial`."""
 
     error: str = ""  # "" if it connected
     relays: bool = False  # whether that peer passes on connections for those who cannot be reached
@@ -40,7 +40,7 @@ class Dialled:
 
 @dataclass(frozen=True)
 class Look:
-    """Look at the device to train on."""
+    """The request to look at the device to train on."""
 
     device: str  # as `--device`
     threads: int | None
@@ -48,7 +48,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Device:
-    """What was found."""
+    """The device that was found, or its fault."""
 
     name: str = ""  # for people: "cpu (2 threads)"
     threads: int = 0
@@ -60,7 +60,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Compute:
-    """Train a run's model on random tokens for some seconds."""
+    """The request to train a run's model on random tokens for some seconds."""
 
     config_json: str
     microbatch_size: int | None  # None: as a worker finds it
@@ -71,7 +71,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast that went."""
+    """The answer to `Compute`, with the speed."""
 
     samples_per_second: float = 0.0
     microbatch_size: int = 0

@@ -19,7 +19,7 @@ OUTGOING = "a client, which opens connections and takes none"
 
 
 class Verdict(str, Enum):
-    """How good a finding is; only `failed` keeps a machine from taking part."""
+    """The verdict on a finding; only `failed` keeps a machine from taking part."""
 
     OK = "ok"
     WARNING = "warning"
@@ -32,7 +32,7 @@ BLOCKING = {Verdict.FAILED, Verdict.SKIPPED}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found; `found` and `remedy` are a sentence each."""
+    """The outcome of one check; `found` and `remedy` are a sentence each."""
 
     verdict: Verdict
     found: str
@@ -65,31 +65,31 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What was found and what to do, for people."""
+        """The finding and its remedy, for people."""
         return f"{self.outcome.found} {self.outcome.remedy}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """The finding for scripts."""
+        """Return the finding for scripts."""
         return {"stage": self.stage} | asdict(self.outcome)
 
 
 def ok(found: str, **data: Any) -> Outcome:
-    """All is well."""
+    """Make an outcome without a fault."""
     return Outcome(Verdict.OK, found, data=data)
 
 
 def warning(found: str, remedy: str, **data: Any) -> Outcome:
-    """It will do, but could be better."""
+    """Make the outcome of a check that passed, but could be better."""
     return Outcome(Verdict.WARNING, found, remedy, data)
 
 
 def failed(found: str, remedy: str, **data: Any) -> Outcome:
-    """This machine cannot take part like this."""
+    """Make the outcome of a check whose failure keeps this machine from taking part."""
     return Outcome(Verdict.FAILED, found, remedy, data)
 
 
 def skipped(why: str) -> Outcome:
-    """It could not be examined, or there is nothing to examine."""
+    """Make the outcome of a check that could not be made, or that has nothing to examine."""
     return Outcome(Verdict.SKIPPED, why)
 
 
@@ -100,7 +100,7 @@ def _nobody(_name: str) -> None:
 async def run_stages(
     stages: Sequence[Stage], context: Context, on_begin: Callable[[str], None] = _nobody
 ) -> AsyncIterator[Finding]:
-    """Each stage's finding as soon as it is there; `on_begin` hears which one is being examined."""
+    """Yield each stage's finding as soon as it is there; `on_begin` hears which stage is being examined."""
     verdicts: dict[str, Verdict] = {}
     causes: dict[str, str] = {}  # of stages that could not run: the stage at the beginning of the chain
     for stage in stages:

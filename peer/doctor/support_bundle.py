@@ -44,13 +44,13 @@ def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def versions() -> dict[str, str]:
-    """Python, the operating system, and every installed package."""
+    """Return the versions of Python, the operating system, and every installed package."""
     packages = {str(found.metadata["Name"]): found.version for found in distributions() if found.metadata["Name"]}
     return {"python": sys.version, "system": platform.platform(), **dict(sorted(packages.items()))}
 
 
 def machine() -> dict[str, Any]:
-    """Its size and how busy it is."""
+    """Return the machine's size and load."""
     memory, processor = read_memory(), read_processor()
     return {
         "architecture": platform.machine(),
@@ -63,7 +63,7 @@ def machine() -> dict[str, Any]:
 
 
 def write_bundle(path: Path, files: Mapping[str, str], redact: Callable[[str], str]) -> None:
-    """The archive, readable by its owner only, whole or not at all; raises `StorageError`."""
+    """Write the archive, readable by its owner only, whole or not at all. Raises `StorageError` if that fails."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("README.txt", README)

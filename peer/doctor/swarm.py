@@ -26,7 +26,7 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 class Position(str, Enum):
-    """Where a machine stands, seen from the coordinator."""
+    """The position of a machine in the network, seen from the coordinator."""
 
     OPEN = "open"  # its own address, incoming connections arrive
     FIREWALL = "firewall"  # its own address, incoming connections do not arrive
@@ -72,7 +72,7 @@ def _not_bound(endpoint: Endpoint) -> Outcome:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> Outcome:
-    """What it means that a machine with these addresses is seen at that one and could be dialled there, or not."""
+    """Judge a machine's position by its own addresses, the one it is seen at, and whether it could be dialled there."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,

@@ -57,7 +57,7 @@ async def check_speed(context: Context) -> Outcome:
 
 
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> Outcome:
-    """What the measurement means on a machine with so much memory."""
+    """Judge the measurement on a machine with so much memory."""
     of = f"microbatches of {microbatch_size} of {whose} model"
     if speed.out_of_memory:  # even one by one
         remedy = "Close what else runs, or use a machine with more memory."
