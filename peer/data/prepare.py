@@ -36,7 +36,7 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
 
 
 def training_sample(config: RunConfig) -> Iterator[str]:
-    """As many of the run's documents as its tokenizer is trained on, and none that is held out for validation."""
+    """Yield as many of the run's documents as its tokenizer is trained on, and none that is held out for validation."""
     keeps = PartFilter("training", config.data.validation.share).keeps
     return filter(keeps, sample_documents(config, config.tokenizer.max_training_documents))
 

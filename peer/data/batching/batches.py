@@ -43,7 +43,7 @@ STATE_VERSION = 2
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model takes for one microbatch of b samples of length l, at m of whose places it has to guess."""
+    """The model's input for one microbatch of b samples of length l, with m places to guess."""
 
     input_ids: torch.Tensor  # (b, l) int64
     token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: the model has one kind
@@ -59,7 +59,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class StreamState:
-    """Where a device stands in the run's data."""
+    """A device's place in the run's data."""
 
     documents: Position
     batches: int  # made so far, in all sessions; seeds what is drawn anew at each return
@@ -97,7 +97,7 @@ class BatchStream:
 
     @property
     def wait_s(self) -> float:
-        """How long the consumer has waited for batches so far, in seconds."""
+        """The seconds that the consumer has waited for batches so far."""
         return self._prefetched.wait_s
 
     def save_state(self) -> None:
@@ -167,15 +167,15 @@ class SampleMaker:
 
     @property
     def carried_tokens(self) -> int:
-        """Tokens that wait for more to fill a sample."""
+        """The number of tokens that wait for more to fill a sample."""
         return self._packer.carried_tokens
 
     def samples(self, documents: list[str]) -> Samples:
-        """All samples that these documents, and tokens left over before, fill."""
+        """Return all samples that these documents, and tokens left over before, fill."""
         return self._packer.pack(self._encoder.encode(documents))
 
     def batch(self, samples: Samples) -> Batch:
-        """These samples with their labels, as tensors."""
+        """Return these samples with their labels, as tensors."""
         labelled = self._label(samples.input_ids)
         types = np.zeros_like(samples.input_ids) if samples.token_type_ids is None else samples.token_type_ids
         return Batch(
@@ -191,7 +191,7 @@ class SampleMaker:
 def _open_labelling(
     config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, special_places: int, rng: np.random.Generator
 ) -> Callable[[NDArray[np.int32]], Labelled]:
-    """What makes (samples, length) ids something to guess, as the objective says."""
+    """Return the function that labels (samples, length) ids for the objective."""
     objective = config.objective
     if objective.name == "clm":
         return next_tokens
@@ -203,7 +203,7 @@ def _open_labelling(
 def make_batches(
     documents: DocumentStream, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
 ) -> Iterator[tuple[Batch, StreamState]]:
-    """Batches without end, each with the place from which its oldest documents were read."""
+    """Yield batches without end, each with the place from which its oldest documents were read."""
     made = batches_before
     rest: Samples | None = None
     rest_position: Position = {}

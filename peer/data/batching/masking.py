@@ -105,7 +105,7 @@ def choose_words(
 
 
 def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> NDArray[np.bool_]:
-    """Which words are taken, when each sample takes its own in this order and passes over those too long for its room.
+    """Return which words are taken, if each sample takes its own in this order and skips those too long for its room.
 
     `order` has the samples one after the other; `lengths` and `owner` are the words', `room` is the samples'.
     """
@@ -123,7 +123,7 @@ def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> 
 
 
 def _shorter_words(starts: NDArray[np.bool_], longest: int) -> NDArray[np.bool_]:
-    """The same starts, but that each token of a word longer than `longest` is a word."""
+    """Return these starts, with each token of a word longer than `longest` as a word."""
     first = np.flatnonzero(starts)
     too_long = np.diff(first, append=starts.size) > longest
     return starts | np.repeat(too_long, np.diff(first, append=starts.size))

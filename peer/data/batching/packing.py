@@ -125,7 +125,7 @@ def cut_pieces(chunk: EncodedChunk, capacity: int) -> tuple[Ints, Ints]:
 
 
 def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:
-    """Which of the tokens belong to an anchor."""
+    """Return which of the tokens belong to an anchor."""
     steps = np.zeros(tokens + 1, np.int8)
     np.add.at(steps, anchors.starts, 1)
     np.add.at(steps, anchors.starts + anchors.lengths, -1)

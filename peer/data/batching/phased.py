@@ -39,7 +39,7 @@ class PhasedBatches:
 
     @property
     def wait_s(self) -> float:
-        """How long the consumer has waited for batches so far, in seconds."""
+        """The seconds that the consumer has waited for batches so far."""
         return self._waited_s + self._stream.wait_s
 
     def _open_at(self, step: int) -> None:

@@ -95,7 +95,7 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 
 
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
-    """As many labelled samples as the run wants, or as the held-out documents fill; None if they do not fill one."""
+    """Draw as many labelled samples as the run wants, or as the held-out documents fill; None if they fill none."""
     wanted = config.data.validation.samples
     maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
     samples = None
@@ -167,6 +167,6 @@ def _load(path: Path, key: str) -> ValidationSet | None:
 
 
 def _batch(tensors: dict[str, torch.Tensor]) -> Batch:
-    """What `_tensors` was made of."""
+    """Build the batch that `_tensors` was made of."""
     fields: dict[str, Any] = dict.fromkeys(SMALL_TYPES)
     return Batch(attention_mask=None, **fields | {name: tensor.to(torch.int64) for name, tensor in tensors.items()})

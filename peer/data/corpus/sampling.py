@@ -46,14 +46,14 @@ _NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # its groups of 
 
 @dataclass(frozen=True)
 class Target:
-    """How many documents to keep: a number of them, or a share of all."""
+    """The amount of documents to keep: a number of them, or a share of all."""
 
     number: int | None = None
     share: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """`250000`, `250,000`, `250_000`, `10%` or `0.1`; raises `ConfigError`."""
+        """Read `250000`, `250,000`, `250_000`, `10%` or `0.1`. Raises `ConfigError` for any other text."""
         if _NUMBER.fullmatch(text) and (number := int(text.replace(",", "").replace("_", ""))):
             return cls(number=number)
         try:
@@ -65,7 +65,7 @@ class Target:
         raise ConfigError(f"--target ({text}) must be a whole number of documents, or a share such as 10% or 0.1.")
 
     def share_of(self, documents: int) -> float:
-        """The share of so many documents; raises `ConfigError` if there are too few."""
+        """Return the share of so many documents. Raises `ConfigError` if there are too few."""
         if self.number is None:
             assert self.share is not None
             return self.share
@@ -76,7 +76,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the first reading found."""
+    """The result of the first reading."""
 
     read: int
     documents: int  # without duplicates
@@ -127,7 +127,7 @@ def plan(
     factors: Sequence[float] | None,
     width: float | None,
 ) -> tuple[Sampling, PerplexityTally]:
-    """How to sample, from the perplexities of the sample, and an empty count of what comes of it."""
+    """Plan the sampling from the perplexities of the sample; return it and an empty tally of its results."""
     perplexities: Floats = scorer.perplexities(found.sample)
     perplexities = perplexities[np.isfinite(perplexities)]
     if not len(perplexities):
@@ -183,7 +183,7 @@ class CorpusSample:
         self._border = 1.0  # keys from here on were turned away
 
     def add(self, documents: Sequence[str]) -> None:
-        """Show it some more."""
+        """Offer more documents to the sample."""
         keys = self._rng.random(len(documents))
         for index in np.flatnonzero(keys < self._border).tolist():
             if keys[index] < self._border:  # which the ones before it may have moved
@@ -191,7 +191,7 @@ class CorpusSample:
 
     @property
     def documents(self) -> list[str]:
-        """What it holds, in an order of chance."""
+        """The documents of the sample, in random order."""
         return [document for _, document in sorted(self._kept)]
 
     def _take(self, key: float, document: str) -> None:

@@ -59,10 +59,10 @@ class SamplingFilter:
 
 
 def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir: Path | None) -> OpenFilters:
-    """What a source's documents must pass after the `first` filters, cheap tests before others.
+    """Build the filters for a source's documents, the `first` ones before all others, cheap tests before costly ones.
 
-    Opened anew for each epoch: duplicates are those that a device has read since then, or since it was started. Raises
-    `ConfigError` where what scores documents cannot be had; `tokenizer_dir` holds the run's tokenizer.
+    Filters are opened anew for each epoch: duplicates are those that a device has read since then, or since it was
+    started. Raises `ConfigError` if the scorer of documents cannot be had; `tokenizer_dir` holds the run's tokenizer.
     """
     before, limits = list(first), source.filters
     if limits.min_characters > 0 or limits.max_characters is not None:
@@ -78,7 +78,7 @@ def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir
 
 
 def open_sampling(source: Source, tokenizer_dir: Path | None) -> SamplingFilter | None:
-    """The source's sampling, if it has one; raises `ConfigError` where its scorer cannot be had."""
+    """Open the source's sampling, if it has one. Raises `ConfigError` if its scorer cannot be had."""
     sampling = source.sampling
     if sampling is None:
         return None

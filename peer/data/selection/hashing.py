@@ -25,20 +25,20 @@ def document_hash(text: str, salt: str = "") -> int:
 
 
 def uniform(text: str, salt: str) -> float:
-    """The document's own number, uniform in [0, 1): the same on every machine, independent for each salt."""
+    """Draw the document's own number, uniform in [0, 1): the same on every machine, independent for each salt."""
     return document_hash(text, salt) / (1 << BITS)
 
 
 class PartFilter:
-    """Keeps the documents of one part: those held out, which are `share` of all, or all others."""
+    """A filter for the documents of one part: those held out, which are `share` of all, or all others."""
 
     def __init__(self, part: Part, share: float) -> None:
         self._wanted, self._share = part == "validation", share
 
     def keep(self, documents: Sequence[str]) -> NDArray[np.bool_]:
-        """Which of the documents belong to the part."""
+        """Return which of the documents belong to the part."""
         return np.fromiter((self.keeps(document) for document in documents), np.bool_, len(documents))
 
     def keeps(self, document: str) -> bool:
-        """Whether this one does."""
+        """Return whether this document belongs to the part."""
         return (uniform(document, SALT) < self._share) == self._wanted

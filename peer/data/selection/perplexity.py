@@ -57,12 +57,12 @@ def default_width(quartiles: Sequence[float]) -> float:
 
 
 def probabilities(sampling: Sampling, perplexities: Floats) -> Floats:
-    """How likely each of the (documents,) is kept."""
+    """Return the probability with which each of the (documents,) is kept."""
     return np.minimum(1.0, sampling.scale * _WEIGHTS[sampling.method](sampling, perplexities))
 
 
 def decide(documents: Sequence[str], chances: Floats) -> NDArray[np.bool_]:
-    """True for each of the (documents,) that is kept: the same on every machine, for its own text alone decides."""
+    """Decide which of the (documents,) are kept: the same on every machine, for each one's own text alone decides."""
     kept = chances >= 1
     for index in np.flatnonzero((chances > 0) & ~kept).tolist():
         kept[index] = uniform(documents[index], SALT) < chances[index]

@@ -138,7 +138,7 @@ def _surprises(model: dict[str, object], size: int) -> NDArray[np.float64]:
 
 
 def _sums(values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Of each stretch of `counts` values, whatever its neighbours: every peer must find the same."""
+    """Sum each stretch of `counts` values, independently of its neighbours: every peer must find the same sums."""
     sums = np.zeros(len(counts))
     filled = counts > 0
     if filled.any():

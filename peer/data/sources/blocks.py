@@ -52,7 +52,7 @@ class BlockReader:
 
     @property
     def unit_name(self) -> str:
-        """What a person calls the unit that is being read."""
+        """The name, for people, of the unit that is being read."""
         return self._units.name(int(self._order[self.place.turn]))
 
     def read(self, limit: int) -> Gathered:

@@ -56,7 +56,7 @@ class SequenceReader:
         return {"number": self._number}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
 
 @cache

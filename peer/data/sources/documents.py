@@ -35,7 +35,7 @@ TROUBLE_CHECK_S = 0.1
 
 
 class _SourcePosition(BaseModel):
-    """What `SourceStream.position` gives."""
+    """The position that `SourceStream.position` returns."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -49,24 +49,24 @@ class _SourcePosition(BaseModel):
 
 
 class DocumentStream(Protocol):
-    """Documents without end."""
+    """An endless stream of documents."""
 
     def __next__(self) -> str: ...
 
     @property
     def epoch(self) -> int:
-        """How often everything was read."""
+        """The number of times that everything was read."""
         ...
 
     def position(self) -> Position:
-        """Where the next document stands."""
+        """Return the position of the next document."""
         ...
 
 
 class MixedDocuments:
     """Several sources in fixed proportions: next comes the one that is furthest behind its share.
 
-    One that is in trouble loses its turns. Close it, or use it as a context manager.
+    A source that is in trouble loses its turns. Close it, or use it as a context manager.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class StreamClosed(Exception):  # noqa: N818 - no error: whoever reads is not wa
 
 
 class Pauses:
-    """Waiting that ends, with `StreamClosed`, as soon as somebody closes the stream."""
+    """A wait that ends, with `StreamClosed`, as soon as the stream is closed."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
@@ -43,7 +43,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a device stands in a source."""
+    """A device's place in a source."""
 
     epoch: int = 0
     block: int = 0  # in the epoch
@@ -51,26 +51,26 @@ class Place:
     state: State | None = None  # in the unit; None at its beginning
 
     def next_unit(self, units: int) -> Place:
-        """The beginning of the unit that follows, if need be in the next epoch."""
+        """Return the beginning of the unit that follows, if need be in the next epoch."""
         if self.turn + 1 < units:
             return replace(self, turn=self.turn + 1, state=None)
         return Place(self.epoch + 1)
 
 
 class Setbacks:
-    """Remembers which units failed since something was read last, and decides where to go on."""
+    """A memory of the units that failed since something was read last, which decides where to go on."""
 
     def __init__(self) -> None:
         self._failed: list[Place] = []
         self._went_back = False
 
     def read_something(self) -> None:
-        """What failed before was those units' own fault."""
+        """Forget the failed units: something was read since, so the faults were their own."""
         self._failed.clear()
         self._went_back = False
 
     def failed(self, place: Place, units: int) -> tuple[Place, bool]:
-        """Where to go on after all attempts failed at `place`, and whether to rest before."""
+        """Return the place to go on at after all attempts failed at `place`, and whether to rest before."""
         self._failed.append(place)
         if len(self._failed) < min(UNITS_IN_A_ROW, units):
             return place.next_unit(units), False
@@ -81,7 +81,7 @@ class Setbacks:
 
 
 def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseException], None]) -> Retrying:
-    """Calls something until it succeeds or has failed ATTEMPTS times, then raises the last error."""
+    """Make a caller that tries until it succeeds or has failed ATTEMPTS times, then raises the last error."""
 
     def tell(call: RetryCallState) -> None:
         error = call.outcome.exception() if call.outcome else None
@@ -99,6 +99,6 @@ def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseExceptio
 
 
 def describe(error: BaseException) -> str:
-    """An error of some library as part of a sentence."""
+    """Write an error of some library as part of a sentence."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__

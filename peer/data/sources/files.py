@@ -277,7 +277,7 @@ def _pass_over(read: Callable[[int], bytes], count: int) -> None:
 
 
 class _Closing(io.RawIOBase):
-    """What `read` gives, until closed together with the file below."""
+    """A file of the bytes that `read` returns, closed together with the file below."""
 
     def __init__(self, read: Callable[[int], bytes], below: Any) -> None:
         self._read, self._below = read, below

@@ -9,7 +9,7 @@ from peer.data.sources.units import Units
 
 
 def open_units(source: Source, *, whole: bool = False) -> Units:
-    """What the source is cut into: by default so finely that many devices can share it, else as it lies there."""
+    """Open the units of a source: by default cut so finely that many devices can share it, else as it lies there."""
     if source.kind == "builtin":
         return BuiltinUnits()
     if source.kind in ("text", "jsonl"):

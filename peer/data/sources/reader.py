@@ -28,13 +28,13 @@ Reserve = Callable[[int], float]  # bytes of text that were read -> seconds to w
 
 
 def no_wait(_: int) -> float:
-    """Of text that came from this machine."""
+    """Return no wait, for text that came from this machine."""
     return 0.0
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """What is read, and in which order."""
+    """The plan of a source's reading: its units, filters and order."""
 
     name: str  # as a person calls the source
     open_units: Callable[[], Units]
@@ -57,14 +57,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a source gives nothing at the moment."""
+    """The reason why a source gives nothing at the moment."""
 
     text: str
     resting: bool  # rather than being tried again at once
 
 
 class SourceReader:
-    """Delivers blocks until delivering or waiting is refused with `StreamClosed`."""
+    """A reader that delivers blocks until delivering or waiting is refused with `StreamClosed`."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class SourceReader:
 
 
 def _resume(position: Position | None, units: int) -> tuple[Place, int | None, int]:
-    """Where to begin, how many records the first block has, and how many of them were read before."""
+    """Return the place to begin at, the number of records in the first block, and how many of them were read before."""
     if position is None or position["units"] is None:
         return Place(), None, 0
     if position["units"] != units or position["turn"] >= units:  # the source is another: its next epoch begins

@@ -52,11 +52,11 @@ class SourceStream:
 
     @property
     def epoch(self) -> int:
-        """How often everything was read."""
+        """The number of times that everything was read."""
         return int(self._position["epoch"])
 
     def position(self) -> Position:
-        """Where the next document stands."""
+        """Return the position of the next document."""
         return self._position if self._block is None else {**self._position, "index": self._index}
 
     def is_ready(self) -> bool:

@@ -26,7 +26,7 @@ class UnitReader(Protocol):
     def __iter__(self) -> Iterator[Record]: ...
 
     def state(self) -> State:
-        """Where the next record stands, also after an error."""
+        """Return the state at the next record, also after an error."""
         ...
 
     def close(self) -> None: ...
@@ -38,7 +38,7 @@ class Units(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, unit: int) -> str:
-        """What a person calls the unit."""
+        """Return the unit's name for people."""
         ...
 
     def open(self, unit: int, state: State | None) -> UnitReader:
@@ -47,7 +47,7 @@ class Units(Protocol):
 
 
 def parts_of_each(shards: int, *, whole: bool = False) -> int:
-    """Into how many parts each shard is divided so that there are enough units, unless it is to stay `whole`."""
+    """Return the number of parts of each shard, so that there are enough units; 1 if shards are to stay `whole`."""
     return 1 if whole else -(-MIN_UNITS // shards)
 
 

@@ -89,7 +89,7 @@ def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was counted in a text; a word is a run of letters, marks and digits."""
+    """Counts of a tokenizer's tokens and words in a text; a word is a run of letters, marks and digits."""
 
     documents: int = 0
     characters: int = 0
@@ -197,7 +197,7 @@ def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
 
 
 def _text(tokenizer: Tokenizer, token: str) -> str:
-    """What a token adds to a text that has begun: behind another token, a space before it is not dropped."""
+    """Return what a token adds to a text that has begun: behind another token, a space before it is not dropped."""
     decoder = tokenizer.decoder
     return token if decoder is None else decoder.decode(["x", token])[1:]
 

@@ -66,7 +66,7 @@ def build_normalizer(config: TokenizerConfig) -> Normalizer | None:
 
 
 def frame(tokenizer: Tokenizer, names: Mapping[str, str]) -> PostProcessor:
-    """What the tokenizer puts around a text and between two: BERT's way with its tokens, RoBERTa's with its own."""
+    """Build the frame around a text and between two: BERT's with BERT's tokens, RoBERTa's with its own."""
     cls, sep = names["cls"], names["sep"]
     pair = f"{cls} $A {sep} $B:1 {sep}:1" if cls == "[CLS]" else f"{cls} $A {sep} {sep} $B {sep}"
     return processors.TemplateProcessing(
@@ -100,7 +100,7 @@ def _parameters(step: steps.Normalizer | steps.PreTokenizer) -> dict[str, Any]:
 
 
 def _decoder(pipeline: Sequence[steps.PreTokenizer], word_pieces: bool) -> Decoder:
-    """How tokens become text again."""
+    """Build the decoder that turns tokens into text again."""
     names = [step.name for step in pipeline]
     if "byte-level" in names:
         joined: Decoder = decoders.ByteLevel()

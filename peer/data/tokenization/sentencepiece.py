@@ -41,7 +41,7 @@ def import_sentencepiece() -> ModuleType:
 
 
 def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
-    """What a `.model` file holds as a tokenizer, without anything around a text; raises `ConfigError`."""
+    """Convert a `.model` file to a tokenizer without a frame around texts. Raises `ConfigError` if it is unusable."""
     proto = _parse(content, origin)
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
         raise ConfigError(f"{origin} is no Unigram or BPE model with `{SPACE}` before words: give another one.")
@@ -146,7 +146,7 @@ def _normalizer(spec: Any) -> Normalizer:
 
 
 def _prepend_scheme(proto: Any) -> str:
-    """Where a text gets a space before it: a symbol that the user defined parts it, but what follows is no new text."""
+    """Return where a text gets a space before it; behind a symbol that the user defined no new text begins."""
     if not proto.normalizer_spec.add_dummy_prefix:
         return "never"
     return "first" if any(piece.type == USER_DEFINED for piece in proto.pieces) else "always"
@@ -160,7 +160,7 @@ def _decoder(proto: Any, scheme: str) -> Decoder:
 
 
 def _added_tokens(proto: Any) -> Iterator[AddedToken]:
-    """What is found in a text as it stands: symbols that the user defined, and special tokens."""
+    """Yield the tokens found in a text as they stand: symbols that the user defined, and special tokens."""
     for piece in proto.pieces:
         if piece.type in (UNKNOWN, CONTROL, USER_DEFINED):
             yield AddedToken(piece.piece, normalized=False, special=piece.type != USER_DEFINED)

@@ -96,7 +96,7 @@ def _pieces(text: str, language: str) -> list[str]:
 
 
 def _block_end(text: str, start: int) -> int:
-    """Where a block that begins at `start` ends: behind its last white space, if it has any."""
+    """Return the end of a block that begins at `start`: behind its last white space, if it has any."""
     stop = start + BLOCK_CHARACTERS
     if stop >= len(text):
         return len(text)

@@ -46,7 +46,7 @@ class SpecialIds:
 
 
 def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> dict[str, str]:
-    """How a tokenizer spells its special tokens, those it has: as its configuration says, else by their usual names.
+    """Find a tokenizer's spelling of the special tokens it has: by its configuration, else by their usual names.
 
     `config` is what a `tokenizer_config.json` holds.
     """

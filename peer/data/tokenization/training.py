@@ -135,7 +135,7 @@ _ALGORITHMS: Mapping[str, Callable[[TokenizerConfig, Mapping[str, str]], tuple[M
 
 
 def _alphabet(config: TokenizerConfig) -> list[str]:
-    """What the vocabulary has to hold, whatever the text: every byte, if it is one of bytes."""
+    """Return the letters that the vocabulary has to hold, whatever the text: every byte, if it is one of bytes."""
     return pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else []
 
 

@@ -53,7 +53,7 @@ UNSPACED_SCRIPTS = (
 
 
 class Place(Enum):
-    """Where a word may stand among others that go to the tokenizer in one line."""
+    """The places where a word may stand among others that go to the tokenizer in one line."""
 
     ANYWHERE = 1
     FIRST = 2
@@ -102,7 +102,7 @@ class Cut:
         return text.isprintable() and METASPACE not in text and REPLACEMENT not in text
 
     def _lines(self, words: list[str]) -> list[slice]:
-        """Which words go to the tokenizer in one text."""
+        """Divide words into the lines that go to the tokenizer as one text each."""
         starts: list[int] = []
         before = Place.ALONE
         for index, place in enumerate(self._places(words)):
@@ -215,7 +215,7 @@ class WordMemory:
 
 
 class Kind(IntEnum):
-    """What stands at a token's beginning or end."""
+    """The kind of character at a token's beginning or end."""
 
     SPACE = 0
     LETTER = 1
@@ -260,7 +260,7 @@ Kinds = tuple[Kind, Kind]  # of a token's first and last character
 
 
 def _reading(tokenizer: Tokenizer) -> Callable[[str], Kinds]:
-    """How this tokenizer's tokens are to be read."""
+    """Return the function that reads the kinds of this tokenizer's tokens. Raises `ConfigError` if there is none."""
     state = json.loads(tokenizer.to_str())
     prefix = state["model"].get("continuing_subword_prefix")
     if prefix:
