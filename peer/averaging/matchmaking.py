@@ -148,7 +148,7 @@ class Leaders:
 
 
 def required_group_size(averaging: int, attempts: int) -> int:
-    """Return the peers that a group needs: all at this step at first, after repeated failure more than half of them.
+    """Return the number of peers that a group needs: all at this step, after repeated failure more than half of them.
 
     More than half, so that two groups can never take the same step apart from each other.
     """

@@ -295,8 +295,8 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _await_group(self, control: StepControl) -> AveragedGroup:
         """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full because a peer has gone.
 
-        So it does at the deadline, and if the round has failed here and not for the others, who have taken the step and
-        will not average again.
+        It is raised at the deadline, too, and if the round has failed here and not for the others, who have taken the
+        step and will not average again.
         """
         deadline = time.monotonic() + self.averaging_timeout
         failed_before = self.grad_averager.failed_rounds

@@ -246,7 +246,7 @@ class Swarm:
         return self._optimizer.average_when_due(), time.perf_counter() - began
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the step of a round in the background; None while it runs, or if it failed and changed nothing."""
+        """Take the step of a round in the background; None while it runs, or if it failed: then all is as before."""
         while self._optimizer.is_ahead and not (overlapping.done() or self._optimizer.interrupted.is_set()):
             futures.wait([overlapping], GROUP_POLL_S)
         if not overlapping.done():

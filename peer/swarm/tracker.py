@@ -190,7 +190,7 @@ class StepTracker(ProgressTracker):
         )
 
     def _course(self) -> Course:
-        """Return the part of the keeper's record that makes it the beacon; credits are those above anybody's claim."""
+        """Return the part that makes the keeper's record the beacon; it names credits above what anybody may claim."""
         allowances = self.course.allowances
         return Course(
             age_s=self.course.age_s(time.monotonic()),
