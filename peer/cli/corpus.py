@@ -155,7 +155,7 @@ def _scorer(**content: str) -> ScorerConfig:
 
 
 def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
-    """The same scorer, when the folder has taken its name."""
+    """Return the scorer with its model's path after the folder has taken its final name."""
     path = Path(described.model or "")
     return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
 

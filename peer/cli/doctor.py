@@ -114,7 +114,7 @@ def support_bundle(
 
 
 async def _examine(options: Options) -> list[dict[str, Any]]:
-    """What every stage finds."""
+    """Run all stages, and return their findings."""
     stages = WITHOUT_LINK if options.link is None else WITH_LINK
     async with Context(options) as context:
         return [finding.to_json() async for finding in run_stages(stages, context)]

@@ -78,7 +78,7 @@ NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the 
 
 
 def default_state_dir(link: JoinLink) -> Path:
-    """Where this device keeps its identity and place in the run's data, apart for each run."""
+    """Return the directory for this device's identity and place in the run's data, one for each run."""
     return Path(user_data_dir("manyhands")) / f"{link.run}-{link.fingerprint[:16]}"
 
 

@@ -114,7 +114,7 @@ def _run_to_measure_by(corpus: Path | None, text_file: Path | None) -> RunConfig
 
 
 def _measure(path: Path, documents: Iterable[str], language: str) -> Fit:
-    """As the data path of training reads the documents."""
+    """Measure a tokenizer's fit to documents, read as training's data path reads them."""
     tokenizer = load_tokenizer(path)
     names = special_names(tokenizer, read_tokenizer_config(path))
     unknown = tokenizer.token_to_id(names["unk"]) if "unk" in names else None
@@ -126,7 +126,7 @@ def _fit_content(fit: Fit) -> dict[str, Any]:
 
 
 def _fit_facts(fit: Fit) -> dict[str, object]:
-    """For people; where there was no text there is a dash."""
+    """Write a fit's figures for people, with a dash where there was no text."""
     summary = fit.summary()
     shares = {name: summary[name] for name in ("unknown_rate", "split_words")}
     percent = {name: None if share is None else f"{share:.3%}" for name, share in shares.items()}

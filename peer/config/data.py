@@ -57,7 +57,7 @@ def check_address(key: str, address: str) -> None:
 
 
 class Scorer(Section):
-    """What scores documents: pieces of a Unigram tokenizer (the run's own, if none is named), or a KenLM model."""
+    """The scorer of documents: pieces of a Unigram tokenizer (the run's own, if none is named), or a KenLM model."""
 
     kind: Literal["unigram", "kenlm"] = "unigram"
     model: Address | None = None  # a path or an address, which every volunteer's machine must reach
@@ -108,7 +108,7 @@ class Sampling(Section):
 
 
 class Validation(Section):
-    """How much text is held out, and how much of it each checkpoint is evaluated on."""
+    """The amount of text that is held out, and the samples of it that each checkpoint is evaluated on."""
 
     share: float = Field(0.001, ge=0, lt=0.5)  # of the documents, chosen by their hash; 0: none, and no evaluation
     samples: int = Field(512, ge=1, le=MAX_SAMPLES)  # at most
@@ -128,7 +128,7 @@ Paths = Annotated[
 
 
 class Filters(Section):
-    """Which documents of a source are read: the others are passed over."""
+    """Conditions on the documents of a source: documents that do not meet them are passed over."""
 
     min_characters: WholeNumber = 0
     max_characters: Positive | None = None
@@ -205,13 +205,13 @@ class Source(Section):
 
     @property
     def name(self) -> str:
-        """What a person calls the source."""
+        """The source's name for people."""
         more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
         return f"`{self.paths[0]}`{more}" if self.paths else "the built-in corpus"
 
 
 class Data(Section):
-    """Where samples come from and what shape they have."""
+    """The sources of samples, and the samples' shape."""
 
     sources: tuple[Source, ...] = Field((Source(kind="builtin"),), min_length=1, strict=False)
     sequence_length: int = Field(512, ge=16, le=8192)

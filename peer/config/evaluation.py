@@ -71,7 +71,7 @@ Where = Annotated[Examples, BeforeValidator(_path_alone)]
 
 
 class Columns(Section):
-    """Which column is which: a number in CoNLL files (from 0; negative: from the end), a name elsewhere."""
+    """The columns by role: a number in CoNLL files (from 0; negative: from the end), a name elsewhere."""
 
     text: Column | None = None  # None, like the others: the usual one of the format
     pair: Column | None = None  # a second text; None: there is none
@@ -79,7 +79,7 @@ class Columns(Section):
 
 
 class Recipe(Section):
-    """How a checkpoint is fine-tuned for a task; the same for all that are compared."""
+    """The recipe by which a checkpoint is fine-tuned for a task; the same for all that are compared."""
 
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(
         (0, 1, 2), min_length=1, max_length=32, strict=False
@@ -151,7 +151,7 @@ class Task(Section):
 
     @property
     def sha256(self) -> str:
-        """What the scores depend on, data and recipe, in one digest: only scores with the same one can be compared."""
+        """The digest of data and recipe, on which scores depend: only scores with the same one can be compared."""
         told = self.model_copy(update={"references": (), "name": "task", "metric": None})
         return hashlib.sha256(told.model_dump_json().encode()).hexdigest()
 

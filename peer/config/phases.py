@@ -19,13 +19,13 @@ class PhaseFacts:
     fresh_optimizer: bool  # whether the optimizer's moments begin at zero with it
 
     def __str__(self) -> str:
-        """What the phase consists in."""
+        """Describe the phase: tokens, samples a step, a fresh optimizer."""
         fresh = ", fresh optimizer" if self.fresh_optimizer else ""
         return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{fresh}"
 
     @property
     def line(self) -> str:
-        """The same after the phase's place in the run."""
+        """The phase's place in the run, and its description."""
         return f"{self.number} of {self.count}, from step {self.from_step} on: {self}"
 
 

@@ -27,7 +27,7 @@ BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
 
 
 class Run(Section):
-    """What the run is called and what it is about."""
+    """The run's name, description, language and seed."""
 
     name: str = Field("manyhands", pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
     description: str = Field("", max_length=2000)
@@ -36,7 +36,7 @@ class Run(Section):
 
 
 class Checkpoints(Section):
-    """How often the keeper writes a checkpoint, in global steps and in minutes, and which of them it keeps.
+    """The keeper's checkpoints: their interval, in global steps and in minutes, and which of them it keeps.
 
     Beside the newest `keep` these are one every so many steps (0: none) and the best by held-out loss. One whose loss
     has risen by more than a factor since the one before is not published.
@@ -51,10 +51,10 @@ class Checkpoints(Section):
 
 
 class Membership(Section):
-    """How long an access token is valid (seconds): so long does the swarm go on without the coordinator.
+    """Limits on members: an access token's lifetime (seconds), for which the swarm can go on without the coordinator.
 
-    And the share of a global batch up to which the samples of a member are believed that has brought none so far; and
-    how many devices of a member may hold a token at once.
+    Further the share of a global batch up to which the samples of a member are believed that has brought none so far,
+    and the number of devices of a member that may hold a token at once.
     """
 
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
@@ -63,7 +63,7 @@ class Membership(Section):
 
 
 class Dashboard(Section):
-    """What the run's public page offers beside numbers and curves.
+    """The offers of the run's public page beside numbers and curves.
 
     `try_it`: visitors may give the newest published checkpoint a sentence, and the coordinator's CPU answers.
     """
@@ -127,7 +127,7 @@ class RunConfig(Section):
         return self
 
     def at_step(self, step: int) -> RunConfig:
-        """What is in force after `step` completed global steps; its `phases` are those that have begun."""
+        """Return the configuration in force after `step` global steps; its `phases` are those that have begun."""
         begun = tuple(phase for phase in self.phases if phase.from_step <= step)
         sections: dict[str, Section] = {}
         for phase in begun:
@@ -197,7 +197,7 @@ def public_part(config: RunConfig) -> RunConfig:
 
 
 def _parse_yaml(text: str, origin: str) -> Any:
-    """What the YAML says; raises `ConfigError`.
+    """Parse the YAML. Raises `ConfigError` if it is not valid, or too long.
 
     Aliases are not taken: a few lines of them can stand for more values than there is memory.
     """
@@ -224,7 +224,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
-    """Why what is in force from `phase` on would make no valid run file of its own; None if it would."""
+    """Return why the settings from `phase` on would make no valid run file of their own; None if they would."""
     try:
         RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())
     except ValidationError as error:

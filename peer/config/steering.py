@@ -17,7 +17,7 @@ _Step = Annotated[int, Field(ge=0, le=2**40)]
 
 
 class Change(BaseModel):
-    """What holds from a step on, until the next change; whole, so that nobody needs to know those before."""
+    """The settings from a step on, until the next change; complete, so that nobody needs to know earlier changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -36,7 +36,7 @@ class Steering(BaseModel):
     last_step: _Step | None = None  # the run ends with it
 
     def at(self, step: int) -> Change:
-        """What holds after `step` steps."""
+        """Return the change in force after `step` steps."""
         past = [change for change in self.changes if change.from_step <= step]
         return past[-1] if past else Change(from_step=0)
 
@@ -46,6 +46,6 @@ class Steering(BaseModel):
 
 
 def in_force(changes: Sequence[Change], step: int) -> tuple[Change, ...]:
-    """Of all changes, by `from_step`, those that the beacon of `step` needs: the newest past one, and the next."""
+    """Return the changes, by `from_step`, that the beacon of `step` needs: the newest past one, and the next."""
     past = [change for change in changes if change.from_step <= step]
     return (*past[-1:], *(change for change in changes if change.from_step > step))[:MAX_CHANGES]

@@ -55,7 +55,7 @@ class Prepend(Section):
 
 
 class BertNormalizer(Section):
-    """What BERT does: control characters go, white space becomes a space, Chinese characters stand apart."""
+    """BERT's normalizer: control characters go, white space becomes a space, Chinese characters stand apart."""
 
     name: Literal["bert"]
     clean_text: bool = True
@@ -144,7 +144,7 @@ PreTokenizer = Annotated[
 
 @dataclass(frozen=True)
 class Preset:
-    """How text is cleaned and cut before a vocabulary is learnt on it."""
+    """A preset of the steps that clean and cut text before a vocabulary is learnt on it."""
 
     algorithm: Algorithm
     normalizers: tuple[Normalizer, ...]

@@ -41,7 +41,7 @@ class Schedule(Section):
 
 
 class Averaging(Section):
-    """How peers fill the global batch and average gradients; times in seconds."""
+    """The global batch, and the averaging of gradients over peers; times in seconds."""
 
     target_batch_size: Positive = 4096
     matchmaking_time_s: PositiveFloat = 15.0
@@ -91,7 +91,7 @@ class Averaging(Section):
 
 
 class Phase(Section):
-    """What is different once `from_step` global steps are completed; what is left out goes on as it was."""
+    """The settings that change once `from_step` global steps are completed; settings left out stay as they were."""
 
     from_step: Positive
     sequence_length: Positive | None = None

@@ -29,7 +29,7 @@ _PRIVATE_NAMES = (".local", ".localhost", ".internal", ".intranet", ".lan", ".ho
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a machine's owner lets runs read besides the public web."""
+    """The places that a machine's owner lets runs read besides the public web."""
 
     folders: tuple[Path, ...] = ()
     private_network: bool = False

@@ -51,7 +51,7 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
 
 
 def installer_for(python: Path) -> list[str]:
-    """What installs into the environment: uv where there is one, this Python's pip, else a pip for the environment."""
+    """Return the command that installs into the environment: uv if there is one, this Python's pip, else a new pip."""
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
     try:

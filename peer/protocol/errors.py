@@ -83,5 +83,5 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
 
 
 def told(text: str) -> str:
-    """What another program says, for a person's terminal: each control character, which might command it, a space."""
+    """Clean another program's text for a terminal: each control character, which might command it, becomes a space."""
     return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
