@@ -33,7 +33,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a member has given, up to the moment of issue."""
+    """A certificate of a member's contribution up to the moment of issue."""
 
     run: str
     member: str  # as the public sees the member

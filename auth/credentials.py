@@ -20,7 +20,7 @@ DEVICE_KEY_FILE = "device.key"
 
 @dataclass(frozen=True)
 class Run:
-    """Which run the credentials are for, and whose signature counts there."""
+    """The run that credentials are for, and the authorities whose signatures count there."""
 
     name: str
     authorities: Authorities
@@ -60,7 +60,7 @@ class Credentials:
         return token
 
     def member_of(self, run: str) -> str | None:
-        """Whose device this is, if it has joined the run before, however long ago; else None."""
+        """Return this device's member, if it has joined the run before, however long ago; else None."""
         try:
             token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)  # of a replaced key, too
         except TokenError:

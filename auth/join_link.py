@@ -24,7 +24,7 @@ _SHAPE = "manyhands://HOST:PORT/RUN#sha256=FINGERPRINT"
 
 
 class Address(NamedTuple):
-    """Where a coordinator may answer; `str()` is HOST:PORT."""
+    """A host and port at which a coordinator may answer; `str()` is HOST:PORT."""
 
     host: str  # a name or an address, IPv6 without brackets
     port: int

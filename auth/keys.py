@@ -132,7 +132,7 @@ def peer_id_of(public_key: bytes) -> str:
 
 
 def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes) -> bytes:
-    """What a device signs to prove its key: versioned, and no two sets of fields give the same bytes.
+    """Build the bytes that a device signs to prove its key: versioned, and different for any two sets of fields.
 
     The purpose and the run are in it so that a signature made for one cannot be used for another.
     """

@@ -32,7 +32,7 @@ _PeerId = Annotated[str, Field(pattern=r"^[1-9A-HJ-NP-Za-km-z]{1,64}$")]  # base
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one peer received."""
+    """A receipt for the samples that one peer received in a step."""
 
     run: str
     era: int

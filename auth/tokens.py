@@ -43,7 +43,7 @@ _BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
 @dataclass(frozen=True)
 class AccessToken:
-    """Who may take part: a member's device, known by its key, in a role, for a time."""
+    """A permit to take part: for a member's device, known by its key, in a role, for a time."""
 
     member: str
     device_id: str
@@ -67,7 +67,7 @@ class RevocationList:
 
 @dataclass(frozen=True)
 class Handover:
-    """That another key is the run's authority from now on; keys are Ed25519, 32 raw bytes."""
+    """A statement that another key is the run's authority from now on; keys are Ed25519, 32 raw bytes."""
 
     run: str
     issued_at: float  # Unix seconds
@@ -77,7 +77,7 @@ class Handover:
 
 
 class _Claims(BaseModel):
-    """What both kinds have: the run as audience, and the time of issue."""
+    """The claims of every kind of token: the run as audience, and the time of issue."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
     aud: _Text
@@ -272,9 +272,9 @@ class Authorities:
         return cls(current, handover.old_key, handover.until)
 
     def after(self, signed: str, run: str) -> Authorities:
-        """These, or those after the handover that a token or a list carries.
+        """Return these authorities, or those after the handover that a token or a list carries.
 
-        It must have been checked by the current key: only then is what it carries the authority's, too.
+        The token or list must have been checked by the current key: only then is its handover the authority's, too.
         """
         handover = handover_in(signed, run)
         if handover is None or self.current not in (handover.old_key, handover.new_key):

@@ -40,7 +40,7 @@ class CodeLogin:
 
 @dataclass(frozen=True)
 class Returned:
-    """What the browser brought back in the redirect's query."""
+    """The fields that the browser brought back in the redirect's query."""
 
     state: str
     code: str = field(default="", repr=False)
@@ -49,12 +49,12 @@ class Returned:
 
 
 def new_code_login(party: RelyingParty, redirect_uri: str) -> CodeLogin:
-    """A fresh state, nonce and PKCE verifier."""
+    """Begin a login with a fresh state, nonce and PKCE verifier."""
     return CodeLogin(redirect_uri, secrets.token_urlsafe(32), new_nonce(), secrets.token_urlsafe(48), party.clock())
 
 
 async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
-    """Where to send the browser; raises `ProviderError`."""
+    """Return the address to send the browser to. Raises `ProviderError` if the provider has no authorization page."""
     endpoints = await party.endpoints()
     if endpoints.authorization_endpoint is None:
         raise ProviderError(f"{party.title} has neither a device flow nor an authorization page.")

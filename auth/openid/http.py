@@ -112,5 +112,5 @@ def json_object(response: Any) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """What others wrote, fit for a sentence on a terminal."""
+    """Cut others' text to printable characters, fit for a sentence on a terminal."""
     return "".join(character for character in text if character.isprintable())[:300].rstrip(".")

@@ -24,7 +24,7 @@ MAX_CLOCK_SKEW_S = 60
 
 @dataclass(frozen=True)
 class Expected:
-    """What the ID token of one login must say."""
+    """The expected contents of one login's ID token."""
 
     title: str  # the provider's, for messages
     issuer: str
@@ -36,14 +36,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Header:
-    """What an ID token says of its own signature, before anything is checked."""
+    """The header of an ID token on its own signature, before anything is checked."""
 
     algorithm: str
     key_id: str | None
 
 
 def read_header(text: str) -> Header:
-    """The header of an ID token; raises `IdTokenError` for what is no token, or is not signed by an asymmetric key."""
+    """Read an ID token's header. Raises `IdTokenError` if it is no token, or not signed by an asymmetric key."""
     if len(text) > MAX_ID_TOKEN_CHARS or text.count(".") != 2:
         raise IdTokenError(f"The ID token is none: it has {len(text)} characters and {text.count('.')} dots.")
     try:
@@ -61,9 +61,9 @@ def read_header(text: str) -> Header:
 def verify_id_token(
     text: str, keys: tuple[Key, ...], expected: Expected, now: float, access_token: str | None = None
 ) -> dict[str, Any]:
-    """The claims of an ID token that is entirely in order; raises `IdTokenError`.
+    """Check an ID token, and return its claims. Raises `IdTokenError` if anything in it is wrong.
 
-    `access_token` is what came with it: where the ID token names its hash, it must be that one.
+    `access_token` came with the ID token: where the ID token names a hash, it must be this one's.
     """
     header = read_header(text)
     token = _verify_signature(text, fitting_keys(keys, header.key_id, header.algorithm), header, expected.title)

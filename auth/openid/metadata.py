@@ -65,7 +65,7 @@ class Discovery:
         self._lock = asyncio.Lock()
 
     async def endpoints(self) -> Endpoints:
-        """Where the provider is asked for what; raises `ProviderError`."""
+        """Return the provider's endpoints. Raises `ProviderError` if they cannot be had."""
         async with self._lock:
             if self._fetched is None or self._clock() >= self._fetched.at + CACHED_S:
                 endpoints = self._check(await fetch_json(self._title, self._provider.discovery))

@@ -56,7 +56,7 @@ SafeUrl = Annotated[str, AfterValidator(require_safe_url)]
 
 
 class Provider(BaseModel):
-    """What the coordinator must know of a provider; anything else stands at its discovery address."""
+    """The settings of a provider; anything else stands at its discovery address."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -90,7 +90,7 @@ def with_known(providers: Any) -> Any:
 
 @dataclass(frozen=True)
 class Identity:
-    """An account at a provider. The subject is what it stays, the user name what it is called at present."""
+    """An account at a provider. The subject never changes; the user name is the present one."""
 
     provider: str  # its name in the settings
     issuer: str
@@ -100,7 +100,7 @@ class Identity:
 
     @property
     def label(self) -> str:
-        """As allowlists spell it: `hf:alice`, or `hf-sub:1234` without a user name."""
+        """The account as allowlists spell it: `hf:alice`, or `hf-sub:1234` without a user name."""
         return f"{self.provider}:{self.username}" if self.username else f"{self.provider}-sub:{self.subject}"
 
 

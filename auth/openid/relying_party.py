@@ -19,12 +19,12 @@ MAX_SPENT = 4096
 
 
 def new_nonce() -> str:
-    """What binds an ID token to one login."""
+    """Draw a nonce, which binds an ID token to one login."""
     return secrets.token_urlsafe(32)
 
 
 class SpentTokens:
-    """Remembers, as digests, the ID tokens that were accepted, until they would be refused as expired anyway."""
+    """A memory of accepted ID tokens, as digests, until they would be refused as expired anyway."""
 
     def __init__(self) -> None:
         self._until: dict[bytes, float] = {}
@@ -60,7 +60,7 @@ class RelyingParty:
         self._spent = SpentTokens()
 
     async def endpoints(self) -> Endpoints:
-        """What the provider publishes; raises `ProviderError`."""
+        """Return the provider's endpoints. Raises `ProviderError` if they cannot be had."""
         return await self._discovery.endpoints()
 
     def client(self, endpoints: Endpoints, **options: Any) -> AbstractAsyncContextManager[Any]:
@@ -78,9 +78,9 @@ class RelyingParty:
     async def identify(
         self, client: Any, answer: dict[str, Any], nonce: str, nonce_required: bool, since: float
     ) -> Identity:
-        """Who the token endpoint's answer is about; the tokens in it are used here and kept nowhere.
+        """Return the identity in the token endpoint's answer; the tokens in it are used here and kept nowhere.
 
-        Raises `IdTokenError` and `ProviderError`.
+        Raises `IdTokenError` if the ID token is wrong, and `ProviderError` if the provider's answer is.
         """
         endpoints = await self.endpoints()
         text, access_token = answer.get("id_token"), answer.get("access_token")

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SwarmAccess:
-    """What an averager needs to check others; goes along into its forked process."""
+    """The credentials and roles by which an averager checks others; goes along into its forked process."""
 
     credentials: Credentials
     run: str

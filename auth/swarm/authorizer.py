@@ -32,7 +32,7 @@ def peers_key(run: str) -> str:
 
 
 def peers_key_id(run: str) -> bytes:
-    """The same key as requests and records carry it."""
+    """Return the ID of the peers' key, as requests and records carry it."""
     return bytes(DHTID.generate(source=peers_key(run)).to_bytes())
 
 

@@ -19,7 +19,7 @@ Message = TypeVar("Message")
 
 
 class PeerDirectory:
-    """Which libp2p identities hold valid tokens, as the DHT's peer records say; read again when a stranger knocks."""
+    """The libp2p identities with valid tokens, by the DHT's peer records; read again when a stranger knocks."""
 
     def __init__(
         self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
@@ -46,7 +46,7 @@ class PeerDirectory:
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Which of these peers hold a valid token with one of these roles; one look-up for all who are not known."""
+        """Return the peers that hold a valid token with one of these roles; one look-up for all that are not known."""
         found = self._known(peers, roles)
         if len(found) < len(set(peers)):  # of those who are known, some may have come back in another role
             await self.refresh()
