@@ -52,7 +52,7 @@ def promised_time(own_bytes: float, own: int, shares: Sequence[int], rates: Sequ
 
 
 class LineEstimate:
-    """An estimate of one peer's line, in bytes per second; None (no known limit) and 0.0 (reduces nothing) stay."""
+    """One peer's line in bytes per second, estimated; None (no known limit) and 0.0 (reduces nothing) never change."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], rng: random.Random) -> None:
         self.rate = rate

@@ -2,9 +2,8 @@
 
 hivemind adds each part to a sum as it arrives: so the last bits depend on who came first, and a part that is found bad
 later is in the sum already. Here nothing is added before everybody who is still in the round has brought the same part,
-and then in the order of the senders: the same parts give the same bits, whatever the order of arrival, and a
-sender that was banned meanwhile is in none of it. A sender has one part here at a time. Used by
-`peer.averaging.all_reduce`.
+and then in the order of the senders: the same parts give the same bits, whatever the order of arrival, and a sender
+that was banned meanwhile is in none of it. A sender has one part here at a time. Used by `peer.averaging.all_reduce`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  #
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of one peer's misbehaviour in a round."""
+    """One peer's misbehaviour in a round, as another peer found it."""
 
     peer_id: str
     kind: FindingKind

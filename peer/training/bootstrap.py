@@ -35,7 +35,7 @@ ASK_EVERY = 5  # retries: what a whole laboratory asks of the coordinator from o
 
 
 class StateTaking:
-    """The taking of one worker's first state; `hear` is called from the thread that listens to the agent."""
+    """One worker's way to its first state; `hear` is called from the thread that listens to the agent."""
 
     def __init__(
         self,
