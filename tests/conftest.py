@@ -41,8 +41,6 @@ SWARMS = ("tests/system/", "tests/security/")
 THOROUGH = (
     *SWARMS,
     "tests/benchmarks/",
-    "tests/coordinator/backup/test_hand_over.py",  # this one and the next stretch passphrases, for seconds each
-    "tests/coordinator/backup/test_sealed.py",
     "tests/dashboards/test_archive.py",  # this one and the next five drive a browser
     "tests/dashboards/test_history.py",
     "tests/dashboards/test_model.py",

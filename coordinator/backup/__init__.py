@@ -1,4 +1,4 @@
-"""Backup, restoring, and handing a run over to another operator.
+"""Backup of a run and restoring it, also elsewhere or over another database.
 
-Only the command line imports these modules; the supervisor also checks that a run was not handed over.
+Only the command line imports these modules.
 """

@@ -17,7 +17,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from auth.errors import WorkerError
-from coordinator.backup.handed_over import require_not_handed_over
 from coordinator.run.database_owner import open_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr
@@ -44,7 +43,6 @@ def serve_run(
 ) -> None:
     """Serve a run until a signal asks to stop."""
     directory = RunDirectory.open(path)
-    require_not_handed_over(directory)
     settings = directory.settings
     own_hosts = frozenset({settings.public_host, settings.bind_host, *settings.announce_hosts})
     style = LogStyle(log_format, directory.config.run.name, own_hosts)

@@ -144,7 +144,7 @@ LAYERS = {
 # Only these import a folder that can be deleted in one commit.
 LEAVES = {
     "coordinator.announcements": {"coordinator.service.parts"},
-    "coordinator.backup": {"coordinator.cli", "coordinator.service.supervisor"},
+    "coordinator.backup": {"coordinator.cli"},
     "coordinator.evaluation": {"coordinator.cli", "coordinator.publishing", "coordinator.web"},
     "coordinator.playground": {"coordinator.service.parts", "coordinator.web"},
     "coordinator.publishing": {"coordinator.cli", "coordinator.service.parts", "coordinator.web"},
