@@ -106,7 +106,7 @@ def write_history(sessions: Sessions, history: RecordedHistory, now: float) -> N
 
 
 def _recount(report: Mapping[str, Any]) -> Recount:
-    """What receipts confirmed of a report: nothing, if its step was undone."""
+    """The samples of a report that receipts confirmed: none, if its step was undone."""
     counted = None if report["superseded"] else report["counted"]
     return Recount(report["device_id"], report["completed_at"], report["samples"], None, counted)
 

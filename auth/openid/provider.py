@@ -131,7 +131,7 @@ def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, An
 
 
 def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
-    """Whether the claims lack what the provider's settings name, so that its userinfo endpoint has to be asked."""
+    """Return whether claims named in the provider's settings are missing: then its userinfo endpoint is asked."""
     paths = [provider.username_claim] + ([provider.organisation_claim] if provider.organisation_claim else [])
     return any(path not in claims and re.split(r"\.|\[\]", path)[0] not in claims for path in paths)
 

@@ -86,7 +86,7 @@ class AuthorizedAverager:
             yield message
 
     async def may_contribute(self, peer: PeerID) -> bool:
-        """Whether a peer's gradients may have a weight; who has none and claims one is named in the log."""
+        """Return whether a peer's gradients may have a weight; a peer that claims one wrongly is logged."""
         if await self.directory.admits(peer, CONTRIBUTING_ROLES):
             return True
         token = self.directory.token_of(peer)

@@ -42,7 +42,7 @@ class PeerDirectory:
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
-        """Whether the peer holds a valid token with one of these roles; asks the DHT for one that is not known yet."""
+        """Return whether the peer has a valid token with one of these roles; an unknown one is looked up in the DHT."""
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:

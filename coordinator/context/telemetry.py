@@ -76,7 +76,7 @@ class Telemetry:
         except asyncio.CancelledError:  # the peer is gone, or the service stops
             unsaid = "cancelled"
             raise
-        except BaseException:  # whoever handles it, the call has no known status
+        except BaseException:  # counted and raised again: the call has no known status
             unsaid = "unknown"
             raise
         finally:

@@ -17,7 +17,7 @@ from peer.config.run import Checkpoints
 def is_due(
     settings: Checkpoints, *, step: int, newest: int, age_s: float, boundaries: Collection[int], stopping: bool = False
 ) -> bool:
-    """Whether the state after `step` is to be written; the newest checkpoint is of the step `newest`, `age_s` old.
+    """Return whether to write the state after `step`; the newest checkpoint is of step `newest` and `age_s` old.
 
     A phase's first state (`boundaries`) always is, or, if the keeper was away then, the first that it has of the phase.
     """

@@ -10,7 +10,7 @@ from coordinator.store.models import Device, Member, Revocation
 
 
 def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
-    """What a member or a device is told that was shut out or quarantined; None for others."""
+    """The error for a member or device that was removed or is in quarantine; None for others."""
     if member.revoked_at is not None:
         return RevokedError(
             f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."
@@ -30,7 +30,7 @@ def revocation_of(session: Session, member: Member, device: Device | None) -> Re
 
 
 def require_active(session: Session, member: Member, device: Device | None = None) -> None:
-    """Raise `RevokedError` for who was shut out, `QuarantinedError` for who is for now."""
+    """Raise `RevokedError` if the member or device was removed, `QuarantinedError` if the device is in quarantine."""
     error = revocation_of(session, member, device)
     if error is not None:
         raise error
@@ -41,6 +41,6 @@ def _because(reason: str) -> str:
 
 
 def newest_reason(session: Session, device_id: str) -> str:
-    """Why a device stands on the list; empty where nobody said."""
+    """The reason of a device's newest entry in the revocations; empty if none was given."""
     changes = select(Revocation.reason).where(Revocation.device_id == device_id)
     return session.scalar(changes.order_by(Revocation.id.desc()).limit(1)) or ""
