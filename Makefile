@@ -81,7 +81,8 @@ check: $(STAMP)
 protocol: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		peer/protocol/control.proto
-	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. peer/protocol/audit.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
+		peer/protocol/audit.proto peer/protocol/history.proto
 
 bench: $(STAMP)
 	@set -e; for benchmark in $$(grep -l __main__ benchmarks/[!_]*.py); do \

@@ -71,8 +71,10 @@ class BalancedRounds:
         """Average with this group; raises `MatchmakingException`, after which hivemind looks for another."""
         del kwargs["min_vector_size"]  # for hivemind's own balancing
         kwargs["part_size_bytes"] = part_size(2 * self.total_size, group_info.group_size)
+        tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
+        if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
+            raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
         try:
-            tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
             self._lines = lines = group_lines(group_info, self.peer_id, self._declared, tokens)
             shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
             before = self._traffic.passed()
@@ -200,7 +202,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._control = step
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
-        self._matchmaking.schema_hash = self.schema_hash + self.gathering.step.to_bytes(8, "big")
+        position = b"".join(number.to_bytes(8, "big") for number in self.gathering.position)
+        self._matchmaking.schema_hash = self.schema_hash + position
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
             self._leaders.choose_for(self._matchmaking)

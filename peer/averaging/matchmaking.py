@@ -31,6 +31,7 @@ AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoke
 MOST_AVOIDED = 1000
 BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
+NEVER = 2**30  # peers are in no group
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
 LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
 
@@ -40,8 +41,9 @@ class Gathering:
 
     def __init__(self, window_s: float) -> None:
         self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
+        self._keeperless = mp.Value("i", 2)
         self._window_s = mp.Value("d", window_s)
-        self._step = mp.Value("q", 0)
+        self._era, self._step = mp.Value("q", 0), mp.Value("q", 0)
 
     @property
     def required(self) -> int:
@@ -62,13 +64,22 @@ class Gathering:
         self._expected.value = size
 
     @property
-    def step(self) -> int:
-        """The global step after which the group averages: a search follows and leads only peers that say the same."""
-        return int(self._step.value)
+    def keeperless(self) -> int:
+        """The least number of peers with which a group without the keeper may average."""
+        return int(self._keeperless.value)
 
-    @step.setter
-    def step(self, step: int) -> None:
-        self._step.value = step
+    @keeperless.setter
+    def keeperless(self, size: int) -> None:
+        self._keeperless.value = size
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The era and global step after which the group averages: only peers that say the same find each other."""
+        return int(self._era.value), int(self._step.value)
+
+    @position.setter
+    def position(self, position: tuple[int, int]) -> None:
+        self._era.value, self._step.value = position
 
     @property
     def window_s(self) -> float:
@@ -148,11 +159,17 @@ class Leaders:
 
 
 def required_group_size(averaging: int, attempts: int) -> int:
-    """Return the number of peers that a group needs: all at this step, after repeated failure more than half of them.
-
-    More than half, so that two groups can never take the same step apart from each other.
-    """
+    """Return the number of peers that a group needs: all at this step; after repeated failure, more than half."""
     return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
+
+
+def keeperless_group_size(live: int, has_keeper: bool) -> int:
+    """Return the number of peers that a group without the keeper needs, so that no two groups take the same step.
+
+    There is one keeper: while it is there no step is taken without it. Without it more than half of all `live` peers,
+    whatever their step, take the step.
+    """
+    return NEVER if has_keeper else live // 2 + 1
 
 
 def hold_searches(matchmaking: Matchmaking) -> None:

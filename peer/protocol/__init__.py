@@ -1,4 +1,4 @@
-"""The protocols: `control.proto` and `audit.proto`, their generated stubs, and the limits both ends hold each other to.
+"""The protocols: three `.proto` files, their generated stubs, and the limits both ends hold each other to.
 
 `make protocol` regenerates the stubs. Nothing here imports torch or hivemind. No worker imports the control plane's
 stubs or `errors`: gRPC does not survive a fork.

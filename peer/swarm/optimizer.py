@@ -1,7 +1,8 @@
 """hivemind's optimizer with three changes, for members only.
 
 A step begins on samples really reported, a failed averaging never becomes a step on local gradients, and a peer that
-fell behind takes the state of a trusted donor (the keeper). `peer.swarm.swarm` drives it.
+fell behind takes the averages that it missed, or the state, from a trusted donor (the keeper). `peer.swarm.swarm`
+drives it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.matchmaking import LEAST_WINDOW_S, Gathering, request_timeout, required_group_size
+from peer.averaging.matchmaking import (
+    LEAST_WINDOW_S,
+    Gathering,
+    keeperless_group_size,
+    request_timeout,
+    required_group_size,
+)
 from peer.averaging.power_sgd import PowerSGDAverager
 from peer.averaging.rounds import RoundDeadline, forget_frames
 from peer.config.run import RunConfig
@@ -34,6 +41,7 @@ from peer.reduction.compression import compression_of
 from peer.reduction.guard import ReductionGuard
 from peer.reporting.metrics import RoundCounts
 from peer.reporting.suspicions import Suspicions
+from peer.swarm.decision import Situation
 from peer.swarm.fingerprint import Sketch, drifted, sketch_of
 from peer.swarm.state import SwarmStateAverager, optimizer_tensors
 from peer.swarm.tracker import StepTracker
@@ -172,8 +180,10 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _require_group(self) -> None:
         self.tracker.heed(self.grad_averager.findings.take())
         view, gathering = self.tracker.view, self.grad_averager.gathering
-        gathering.step = self.local_epoch
+        gathering.position = self.state_averager.era, self.local_epoch
         gathering.required = required_group_size(view.averaging, self.attempts)
+        has_keeper = view.keepers > 0 or self.tracker.keeper_may_be_late
+        gathering.keeperless = keeperless_group_size(view.live, has_keeper)
         keeper_known = view.keepers > 0 or not self.tracker.keeper_may_be_late
         known = view is not self._due_view and view.step == self.local_epoch and keeper_known
         gathering.expected = view.averaging + view.arriving if known else 0
@@ -190,6 +200,22 @@ class SwarmOptimizer(hivemind.Optimizer):
             self._window.succeeded(waited_s)
         if not self.client_mode:  # leaders turn away who would wait less long than they, and a client only follows
             self.matchmaking_time = self.grad_averager.gathering.window_s = self._window.seconds
+
+    def situation(self, may_follow: bool) -> Situation:
+        """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""
+        tracker = self.tracker
+        return Situation(
+            step=self.local_epoch,
+            swarm_step=tracker.swarm_step,
+            is_undone=tracker.is_undone,
+            has_drifted=tracker.has_drifted,
+            can_follow=may_follow and not drifted(tracker.sketch, tracker.course.sketch_at(self.local_epoch)),
+            is_leaving=self.interrupted.is_set(),
+            is_held=self.is_held,
+            is_full=tracker.ready_to_update_epoch,
+            may_overlap=self.may_overlap,
+            others_arrive=self.others_arrive,
+        )
 
     @property
     def is_due(self) -> bool:
@@ -251,6 +277,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             if samples < self.target_batch_size:  # the others have just moved on, or this is the keeper
                 return None
             if self.tracker.keeper_may_be_late:  # on a busy machine; a step without it would leave it behind
+                return None
+            if self.tracker.view.live > 1:  # others are at another step: this peer alone is not most of them
                 return None
             self._cancel_scheduled()
             self.grad_averager.load_accumulators_into_averager_()
@@ -324,8 +352,44 @@ class SwarmOptimizer(hivemind.Optimizer):
         """
         with self._changing_state(), self.grad_averager.making_room():
             self._follow_steering()  # the beacon may have come since this step began
-            self._load_averaged_gradients_into_optimizer_()
-            self.state_averager.step(increment_epoch=True, optimizer_step=True)
+            self._step_on_averages()
+        self.attempts = 0
+
+    def _step_on_averages(self) -> None:
+        """Apply the averaged gradients; the keeper holds them ready for peers that fall behind."""
+        self._load_averaged_gradients_into_optimizer_()
+        self.state_averager.step(increment_epoch=True, optimizer_step=True)
+        if self._role == "keeper":
+            with self.grad_averager.get_tensors() as averages:
+                self.state_averager.keep_average(averages)
+
+    @property
+    def follows(self) -> bool:
+        """Whether this peer takes averages of missed steps from the keeper; the keeper takes most members' state."""
+        return self._role != "keeper"
+
+    @property
+    def keeps_late_samples(self) -> bool:
+        """Whether samples of a peer that is one step late count towards the next, as a run with delayed steps allows.
+
+        None of them has been sent to others, who might have counted them.
+        """
+        is_next = self.tracker.swarm_step == self.local_epoch + 1
+        return is_next and self.may_overlap and not self.attempts
+
+    def follow(self, averages: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Take the steps that these averages led to, which this peer missed; its own accumulated samples are kept."""
+        self._cancel_scheduled()
+        self.grad_averager.hold()
+        for average in averages:
+            with self._changing_state():
+                self._follow_steering()
+                with torch.no_grad(), self.grad_averager.get_tensors() as averaged:
+                    for ours, theirs in zip(averaged, average, strict=True):
+                        ours.copy_(theirs)
+                self._step_on_averages()
+                self.grad_averager.reset_accumulated_grads_()
+        self.take_back()
         self.attempts = 0
 
     def take_back(self) -> None:

@@ -2,12 +2,14 @@
 
 A donor gives its state to few peers at once and asks the others to come back (`Donations`, pure). Each download holds a
 copy of the whole state, and all of them share one line: fifty joiners at once would take the keeper's memory and make
-every download so slow that none ends before the state is old.
+every download so slow that none ends before the state is old. A peer that has an earlier state takes only what it
+missed (`peer.swarm.history`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import multiprocessing
 import random
@@ -24,21 +26,25 @@ from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture, nested_flatten
 from hivemind.utils.asyncio import aiter_with_timeout
-from hivemind.utils.streaming import combine_from_streaming
+from hivemind.utils.streaming import combine_from_streaming, split_for_streaming
 
 from auth.errors import SwarmError
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.authorizer import STATE_READERS
+from auth.swarm.directory import while_admitted
 from peer.averaging.all_reduce import is_finite
 from peer.averaging.rounds import freeze_imported
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
+from peer.protocol.history_pb2 import AveragesAfter
 from peer.reduction.compression import decode
 from peer.swarm.fingerprint import Sketch, sketch_of
+from peer.swarm.history import MOST_STEPS, Average, AverageHistory, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
+FOLLOWERS_AT_ONCE = 16  # what each takes is a sixth of a state a step, and copies nothing
 OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
 STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
 STATE_OVERHEAD_BYTES = 1 << 20
@@ -58,6 +64,8 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.is_downloading = False  # another's state, for which this process waits
         self._clock = time.monotonic
         self._donations = Donations(self._clock)
+        self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
+        self._history = AverageHistory()  # in the forked process
         self._moves = multiprocessing.Value("q", 0)  # of a download; counted by the forked process, as is the next
         self._turned_away = multiprocessing.Value("q", 0)
         super().__init__(*args, **kwargs)
@@ -117,24 +125,49 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             refused.append(donor)
         return False
 
+    def keep_average(self, averages: Sequence[torch.Tensor]) -> None:
+        """Hold the averages from which this very state was computed ready for peers that have yet to take its step."""
+        self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encode_average(averages)], {}))
+
+    def missed_averages(self) -> list[list[torch.Tensor]] | None:
+        """Take the averages of the steps after this peer's, oldest first, from a donor; None if no donor has them all.
+
+        They are none if the donor is no further, or does not answer now. Raises `SwarmError` as a download does.
+        """
+        found = self._ask("_load_averages", era=self.era, step=self.local_epoch)
+        if not found:
+            return found
+        shapes = [tensor.shape for tensor in self._local_tensors()]
+        steps = [found[start : start + len(shapes)] for start in range(0, len(found), len(shapes))]
+        if any([tensor.shape for tensor in step] != shapes for step in steps):
+            logger.warning("the averages of missed steps have other tensors than this peer's: not taken")
+            return None
+        return steps
+
     def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
         """Download the state (donor, metadata, tensors) of a donor that was not refused; None if no donor has one."""
-        future: MPFuture = MPFuture()
-        self._outer_pipe.send(("_load_state_from_peers", [], {"future": future, "refused": tuple(refused)}))
-        moves, moved_at = -1, self._clock()
         self.is_downloading = True
         try:
-            while True:
-                try:
-                    found: tuple[str, Any, list[torch.Tensor]] | None = future.result(timeout=LOOK_S)
-                    return found
-                except futures.TimeoutError:
-                    if self._moves.value != moves:
-                        moves, moved_at = self._moves.value, self._clock()
-                    elif self._clock() - moved_at > HUNG_S:
-                        raise SwarmError("The process that downloads the run's state hangs.") from None
+            found: tuple[str, Any, list[torch.Tensor]] | None = self._ask(
+                "_load_state_from_peers", refused=tuple(refused)
+            )
+            return found
         finally:
             self.is_downloading = False
+
+    def _ask(self, method: str, **options: Any) -> Any:
+        """Have the averager's process download; return what it found. Raises `SwarmError` if that process hangs."""
+        future: MPFuture = MPFuture()
+        self._outer_pipe.send((method, [], {"future": future} | options))
+        moves, moved_at = -1, self._clock()
+        while True:
+            try:
+                return future.result(timeout=LOOK_S)
+            except futures.TimeoutError:
+                if self._moves.value != moves:
+                    moves, moved_at = self._moves.value, self._clock()
+                elif self._clock() - moved_at > HUNG_S:
+                    raise SwarmError("The process that downloads the run's state hangs.") from None
 
     def _state_tensors(self) -> list[torch.Tensor]:
         return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
@@ -180,6 +213,47 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         finally:
             self._donations.end(donation)
 
+    async def _keep_average(self, era: int, step: int, average: Average) -> None:
+        self._history.keep(era, step, average)
+
+    async def rpc_download_averages(
+        self, request: AveragesAfter, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.DownloadData]:
+        """Give a peer that fell behind the averages of the steps that it missed, if all of them are here."""
+        if not await self.directory.admits(context.remote_id, STATE_READERS):
+            return
+        token = self.directory.token_of(context.remote_id)
+        donation = None if token is None else self._following.begin(token.member)
+        if donation is None:
+            yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"busy": True}))
+            return
+        averages = self._history.after(request.era, request.step)
+        steps = None if averages is None else len(averages)
+        messages = self._traffic.sending(_messages_of(averages or [], self.serializer.dumps({"steps": steps})))
+        try:
+            async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, messages):
+                if not self._following.goes_on(donation):
+                    return
+                yield message
+        finally:
+            self._following.end(donation)
+
+    async def _load_averages(self, future: Any, era: int, step: int) -> None:
+        """Ask the donors in turn; the future gets the tensors of all missed steps, or None if a donor has them not."""
+        found: list[torch.Tensor] | None = []
+        try:
+            for donor in await self.directory.with_role(self.access.donor_roles):
+                got = await self._receive(
+                    donor, "rpc_download_averages", AveragesAfter(era=era, step=step), MOST_STEPS * self._own_bytes()
+                )
+                facts, tensors = got or ({}, [])
+                if isinstance(facts, dict) and "steps" in facts:  # nothing otherwise: it is busy, or does not answer
+                    found = _whole(facts["steps"], tensors, len(self._averaged_tensors))
+                    break
+        finally:
+            if not future.done():
+                future.set_result(found)
+
     async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
         """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state.
 
@@ -205,43 +279,62 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             if not future.done():
                 future.set_result(None)
 
-    def _most_bytes(self) -> int:
-        """Return the most bytes that a state may have on the wire."""
-        own_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors)
-        return 4 * own_bytes + STATE_OVERHEAD_BYTES
+    def _own_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors) + STATE_OVERHEAD_BYTES
 
     async def _download_from(self, donor: PeerID) -> tuple[Any, list[torch.Tensor]] | None:
-        """Download one donor's state, of `_most_bytes` at most; None if that fails or the donor is busy."""
-        limit = self._most_bytes()
+        """Download one donor's state, of so many bytes as a state may have; None if that fails or the donor is busy."""
+        request = averaging_pb2.DownloadRequest()
+        return await self._receive(donor, "rpc_download_state", request, 4 * self._own_bytes())
+
+    async def _receive(
+        self, donor: PeerID, call: str, request: Any, limit: int
+    ) -> tuple[Any, list[torch.Tensor]] | None:
+        """Download what one donor answers to a call, of `limit` bytes at most; None if that fails or it is busy."""
         metadata, received = None, 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
         self._moves.value += 1
         try:
             stub = self.get_stub(self._p2p, donor, namespace=self.prefix)
-            stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), PATIENCE_S)
+            stream = await asyncio.wait_for(getattr(stub, call)(request), PATIENCE_S)
             parts_in_time = aiter_with_timeout(stream, timeout=PATIENCE_S)
             messages = at_least_rate(parts_in_time, averaging_pb2.DownloadData.ByteSize, self._clock)
             async for message in self._traffic.receiving(messages):
                 self._moves.value += 1
                 received += message.ByteSize()
                 if received > limit:
-                    raise ValueError(f"the state of {donor} is larger than {limit} bytes")
+                    raise ValueError(f"what {donor} sends is larger than {limit} bytes")
                 if message.metadata:
                     metadata = self.serializer.loads(message.metadata)
                     if isinstance(metadata, dict) and metadata.get("busy") is True:
-                        logger.info("%s gives its state to others now", donor)
+                        logger.info("%s gives to others now", donor)
                         return None
                 if message.tensor_part.dtype and parts:
                     tensors.append(decode(combine_from_streaming(parts)))
                     parts = []
-                parts.append(message.tensor_part)
+                if message.HasField("tensor_part"):
+                    parts.append(message.tensor_part)
             if parts:
                 tensors.append(decode(combine_from_streaming(parts)))
         except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
-            logger.warning("state of %s could not be downloaded: %r", donor, error)
+            logger.warning("%s could not be downloaded from: %r", donor, error)
             return None
         return None if metadata is None or not all(map(is_finite, tensors)) else (metadata, tensors)
+
+
+async def _messages_of(averages: Sequence[Average], metadata: bytes) -> AsyncIterator[averaging_pb2.DownloadData]:
+    yield averaging_pb2.DownloadData(metadata=metadata)
+    for tensor in itertools.chain.from_iterable(average.tensors() for average in averages):
+        for part in split_for_streaming(tensor):
+            yield averaging_pb2.DownloadData(tensor_part=part)
+
+
+def _whole(steps: object, tensors: list[torch.Tensor], tensors_a_step: int) -> list[torch.Tensor] | None:
+    """Return the tensors of so many steps; none if some are missing, None if the donor has not all steps."""
+    if not isinstance(steps, int):
+        return None
+    return tensors if 0 <= steps <= MOST_STEPS and len(tensors) == steps * tensors_a_step else []
 
 
 def _misplaced(era: object, minimum_era: int) -> str | None:

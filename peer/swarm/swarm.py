@@ -6,7 +6,9 @@ holds the swarm's keys, and so signs receipts of the rounds that this peer reduc
 
 from __future__ import annotations
 
+import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
@@ -32,11 +34,15 @@ from peer.network.traffic import Traffic
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
+from peer.swarm.decision import Move, decide
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import Sketch
 from peer.swarm.optimizer import SwarmOptimizer
 from peer.swarm.records import Beacon
 
+logger = logging.getLogger(__name__)
+VAIN_LOOK_S, MOST_VAIN_LOOKS = 0.5, 20  # for averages of missed steps: the donor may be a step behind, or busy
+MOST_PAUSE_S = 600.0  # between two downloads of the state
 ANYWHERE = Place()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
@@ -56,6 +62,7 @@ class StepOutcome:
     era: int = 0  # of the state that the step was taken from
     lost_samples: int = 0
     lost_reason: str = ""
+    followed_steps: int = 0  # that this peer took from their averages alone
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,9 @@ class Swarm:
             1, "averaging"
         )  # its thread starts with the first round in background
         self._overlapping: Round | None = None
+        self._vain_looks = 0  # for averages of missed steps, in succession
+        self._unfollowed = -1  # the step after which averages cannot be had any more
+        self._pause = DownloadPause(time.monotonic)
 
     @classmethod
     def join(
@@ -134,8 +144,8 @@ class Swarm:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the swarm has come further than this peer's state."""
-        return self._optimizer.tracker.swarm_step > self.step
+        """Whether the swarm has come further than this peer's state, and no round of its own is under way."""
+        return self._overlapping is None and self._optimizer.tracker.swarm_step > self.step
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -214,20 +224,21 @@ class Swarm:
         """Take the next global step if its batch is full; None while it is not.
 
         `collect` brings to `.grad` what was accumulated elsewhere, when it is wanted. An outcome with `averaged` False
-        has lost `lost_samples`, or none if the round will be tried again. Where the run allows delayed steps, the batch
-        is averaged in the background, and the step is taken by the first call after that.
+        has lost `lost_samples`, or none if they still count. Where the run allows delayed steps, the batch is averaged
+        in the background, and the step is taken by the first call after that.
         """
-        optimizer = self._optimizer
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
-        tracker = optimizer.tracker
-        if tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone:
-            return self._catch_up()
+        optimizer = self._optimizer
+        move, reason = decide(optimizer.situation(may_follow=optimizer.follows and self._unfollowed != self.step))
+        if move in (Move.FOLLOW, Move.DOWNLOAD):
+            logger.info("%s after step %d: %s", move.value, self.step, reason)
+            return self._follow(collect) if move is Move.FOLLOW else self._catch_up()
         optimizer.prepare_averaging()
-        if not optimizer.is_due or (optimizer.may_overlap and optimizer.others_arrive):
+        if move is Move.ACCUMULATE:
             return None
         collect()
-        if optimizer.may_overlap:
+        if move is Move.AVERAGE_BESIDE:
             optimizer.grad_averager.hold()
             self._overlapping = self._rounds.submit(self._average)
             return None
@@ -264,6 +275,7 @@ class Swarm:
             return None
         samples = self._optimizer.grad_averager.due_samples
         self._optimizer.take_step()
+        self._pause.end()
         era = self._optimizer.state_averager.era
         return StepOutcome(
             self.step,
@@ -277,12 +289,51 @@ class Swarm:
             era=era,
         )
 
+    def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
+        """Take the steps that this peer missed from their averages; None if there are none to be had yet.
+
+        Its accumulated samples are lost, unless the run lets them count one step late.
+        """
+        optimizer, began = self._optimizer, time.perf_counter()
+        averages = optimizer.state_averager.missed_averages()
+        if not averages:
+            self._look_in_vain(is_hopeless=averages is None)
+            return None
+        reason, lost = self._why_lost(), 0
+        if optimizer.keeps_late_samples:
+            collect()
+        else:
+            lost = optimizer.drop_gradients()
+        optimizer.follow(averages)
+        self._vain_looks = 0
+        return StepOutcome(
+            self.step,
+            samples=0,
+            averaged=False,
+            group_size=0,
+            group_samples=None,
+            averaging_s=time.perf_counter() - began,
+            lost_samples=lost,
+            lost_reason=reason if lost else "",
+            followed_steps=len(averages),
+        )
+
+    def _look_in_vain(self, is_hopeless: bool) -> None:
+        """Wait a little before the next look; after too many of them, or a hopeless one, the state is downloaded."""
+        self._vain_looks += 1
+        if is_hopeless or self._vain_looks >= MOST_VAIN_LOOKS:
+            self._vain_looks, self._unfollowed = 0, self.step
+        else:
+            self._optimizer.interrupted.wait(VAIN_LOOK_S)
+
     def _catch_up(self) -> StepOutcome:
         reason = self._why_lost()
         lost = self._optimizer.drop_gradients()
         began = time.perf_counter()
+        self._pause.wait(self._optimizer.interrupted)
         self._optimizer.download_state()
         seconds = time.perf_counter() - began
+        self._pause.downloaded(seconds)
         reason = reason if lost else ""
         return StepOutcome(self.step, 0, False, 0, None, seconds, lost_samples=lost, lost_reason=reason)
 
@@ -360,6 +411,30 @@ class Swarm:
         self._rounds.shutdown()
         self._optimizer.shutdown()
         self._dht.shutdown()
+
+
+class DownloadPause:
+    """A growing pause between downloads of the state that bring this peer into no step.
+
+    Each takes the donor's line as long as it lasts, so the pause begins with that and doubles.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until, self._in_succession = float("-inf"), 0
+
+    def wait(self, interrupted: threading.Event) -> None:
+        """Wait until the next download may begin, or this peer is to leave."""
+        interrupted.wait(max(0.0, self._until - self._clock()))
+
+    def downloaded(self, seconds: float) -> None:
+        """Begin the pause after a download that took so long."""
+        self._until = self._clock() + min(MOST_PAUSE_S, max(1.0, seconds) * 2.0**self._in_succession)
+        self._in_succession += 1
+
+    def end(self) -> None:
+        """End the pause: a step was taken with the others."""
+        self._until, self._in_succession = float("-inf"), 0
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,9 @@ class StepTracker(ProgressTracker):
 
     def begin_training(self) -> None:
         """Have the others wait for this peer when they average, from now on."""
-        self._training = True
+        if not self._training:
+            self._training = True
+            self.should_report_progress.set()
 
     def publish(self, timeout_s: float = 10.0) -> bool:
         """Store this peer's record now; true if any node took it."""

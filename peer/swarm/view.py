@@ -40,6 +40,7 @@ class SwarmView:
     rate: float  # samples per second of all trainers, as far as believed
     keepers: int
     keeper_sketch: Sketch  # the beacon's, if it is of `step`; else empty
+    live: int = 0  # peers that take part, whatever their step, keeper and auxiliary peers included
     arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
     census: Census = ()
 
@@ -57,6 +58,7 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
         rate=sum(map(allowances.rate, trainers)),
         keepers=sum(peer.role == "keeper" for peer in active),
         keeper_sketch=beacon.sketch if beacon is not None and beacon.step == step else (),
+        live=len(active),
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peer.backends import MicrobatchResult
-from peer.reporting.messages import Progress, StepReport
+from peer.reporting.messages import LostCause, Progress, StepReport
 
 if TYPE_CHECKING:
     from peer.swarm.swarm import StepOutcome, SwarmProgress
@@ -21,11 +21,30 @@ class Tally:
     data_wait_s: float  # the stream's total at `began_at`
     lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see `peer.reporting.messages.LostCause`
     lost_reason: str = ""
+    _waiting_samples: int = 0  # accumulated, and neither averaged in nor lost yet
     _results: list[MicrobatchResult] = field(default_factory=list)
 
     def add(self, result: MicrobatchResult) -> None:
-        """Count a microbatch that was contributed."""
+        """Count a microbatch; one that is not finite contributes nothing."""
+        if not result.finite:
+            self.lose(result.samples, LostCause.NON_FINITE.value)
+            return
         self._results.append(result)
+        self._waiting_samples += result.samples
+
+    def settle(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport | None:
+        """Take in an attempt at a step; return the report of a step that was taken, after which the tally is new."""
+        self._waiting_samples -= outcome.samples + outcome.lost_samples
+        if not outcome.averaged:  # the swarm was ahead: this peer has caught up with it
+            self.lose(outcome.lost_samples, outcome.lost_reason)
+            if outcome.lost_samples:
+                self._results.clear()  # the means' microbatches were lost
+            return None
+        report = self.report(outcome, now, data_wait_s)
+        self.began_at, self.data_wait_s = now, data_wait_s
+        self.lost, self.lost_reason = Counter(), ""
+        self._results.clear()
+        return report
 
     def lose(self, samples: int, reason: str) -> None:
         """Count samples that will not be averaged in; the last reason is the one that people are told."""
@@ -33,9 +52,10 @@ class Tally:
             self.lost[reason] += samples
         self.lost_reason = reason or self.lost_reason
 
-    def forget_losses(self) -> None:
-        """Begin the means anew: their microbatches were lost."""
-        self._results.clear()
+    def leave(self) -> dict[str, int]:
+        """Return the samples lost that no report tells of, by cause, those that still wait included."""
+        self.lose(max(0, self._waiting_samples), LostCause.LEFT.value)
+        return dict(self.lost)
 
     def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
         """Make the report of a global step just taken; `now` and `data_wait_s` as at the beginning."""

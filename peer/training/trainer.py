@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from peer.backends import Backend
-from peer.reporting.messages import Lost, LostCause, Progress, StepReport
+from peer.reporting.messages import Lost, Progress, StepReport
 from peer.training.tally import Tally
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ class Batches(Protocol):
 class Swarm(Protocol):
     """The part of `peer.swarm.swarm.Swarm` that the loop needs."""
 
+    @property
+    def is_behind(self) -> bool: ...
+
     def begin_training(self) -> None: ...
 
     def add(self, samples: int) -> None: ...
@@ -51,45 +54,41 @@ def train(
     should_stop: Callable[[], bool],
     clock: Callable[[], float],
 ) -> None:
-    """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost."""
-    waiting_samples = 0  # accumulated, and neither averaged in nor lost yet
+    """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost.
+
+    The others wait for this peer from the moment that it has their state and a microbatch to compute.
+    """
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
+
+    def settle(outcome: StepOutcome | None) -> None:
+        if outcome is None:
+            return
+        backend.synchronize()
+        report = tally.settle(outcome, clock(), batches.wait_s)
+        if report is not None:
+            send(report)
+
     for batch in batches:
+        while swarm.is_behind and not should_stop():
+            settle(swarm.advance(backend.collect))
         if should_stop():
             break
+        swarm.begin_training()
         result = backend.accumulate(batch)
-        if not result.finite:
-            tally.lose(result.samples, LostCause.NON_FINITE.value)
-        else:
-            tally.add(result)
-            waiting_samples += result.samples
-            swarm.begin_training()
+        tally.add(result)
+        if result.finite:
             swarm.add(result.samples)
-
-        outcome = swarm.advance(backend.collect)
-        if outcome is not None:
-            backend.synchronize()
-            waiting_samples -= outcome.samples + outcome.lost_samples
-            if outcome.averaged:
-                send(tally.report(outcome, clock(), batches.wait_s))
-                tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
-            else:  # the swarm was ahead: its state was taken, this peer's samples are lost
-                tally.lose(outcome.lost_samples, outcome.lost_reason)
-                tally.forget_losses()
+        settle(swarm.advance(backend.collect))
 
         if clock() >= next_progress_at:
             next_progress_at = clock() + PROGRESS_INTERVAL_S
             send(tally.progress(swarm.progress()))
 
-    outcome = swarm.finish(backend.collect)  # a step whose averaging went on beside the last microbatches
-    if outcome is not None:
-        send(tally.report(outcome, clock(), batches.wait_s))
-        waiting_samples -= outcome.samples
-        tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
-    tally.lose(max(0, waiting_samples), LostCause.LEFT.value)
-    if tally.lost:
-        send(Lost(swarm.progress().step + 1, dict(tally.lost)))
+    settle(swarm.finish(backend.collect))  # a step whose averaging went on beside the last microbatches
+    lost = tally.leave()
+    if lost:
+        send(Lost(swarm.progress().step + 1, lost))
 
 
 class HeldBatches:

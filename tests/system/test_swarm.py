@@ -66,20 +66,29 @@ def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
         assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
 
 
-def test_late_joiner_takes_the_keepers_state(swarm: SwarmFactory) -> None:
-    """A peer that joins in the middle takes step and state of the keeper and contributes from then on."""
+def test_late_joiner_takes_the_keepers_state_and_follows(swarm: SwarmFactory) -> None:
+    """A peer that joins in the middle takes step and state of the keeper.
+
+    What it misses before its first microbatch it takes as averages, and then it contributes.
+    """
     keeper = swarm.start_keeper(last_step=2)
-    early = swarm.start("early", "trainer", seed=1, microbatch_s=0.4, last_step=2)
+    early = swarm.start("early", "trainer", seed=1, microbatch_s=0.2, last_step=2)
     early.wait_for_step(2)
-    late = swarm.start("late", "trainer", seed=2, microbatch_s=0.4, last_step=2)
+    late = swarm.start("late", "trainer", seed=2, microbatch_s=0.2, last_step=2)
     joined = late.joined()
-    for peer in (early, late, keeper):  # they waited for the late one, however long it took to start
-        peer.go_on_to(9)
     assert joined["downloaded"]
-    assert joined["step"] >= 2
+    assert joined["step"] == 2
+    for peer in (early, keeper):  # they waited for the late one, however long it took to start
+        peer.go_on_to(5)
+    for peer in (early, keeper):
+        peer.wait_for_step(5)
+    for peer in (early, late, keeper):
+        peer.go_on_to(8)
+    followed = late.wait_for(lambda said: said["event"] == "step")
+    assert (followed["step"], followed["followed_steps"], followed["averaged"]) == (5, 3, False)
     late.wait_for(lambda said: said["event"] == "step" and said["averaged"] and said["samples"] > 0)
     for peer in (early, late, keeper):
-        peer.wait_for_step(9)
+        peer.wait_for_step(8)
     together = [peer.stop() for peer in (early, late, keeper)]
     for parameters in together[1:]:
         assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)

@@ -164,7 +164,7 @@ async def test_peers_at_different_steps_form_no_group(
 ) -> None:
     """Who takes the keeper's place a step late would average the next step's gradients and call it its own."""
     for step in (4, 5, 4):
-        averager.gathering.step = step
+        averager.gathering.position = (0, step)
         await averager._step(step=step_control(), future_for_init=MPFuture())
     at_4, at_5, at_4_too = searches
     answers = [

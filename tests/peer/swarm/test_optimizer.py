@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer.averaging.averager import AveragedGroup
-from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, Gathering
+from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVER, Gathering
 from peer.averaging.rounds import LEAST_KNOWN, RoundDeadline
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
@@ -68,16 +68,16 @@ def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float,
     assert SwarmOptimizer.is_ahead.fget(optimizer) is ahead  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_nobody_goes_on_alone_while_the_keeper_may_only_be_late(late: bool) -> None:
-    """A record that is missing for a moment is no reason to take a step that the keeper does not see."""
+@pytest.mark.parametrize(("late", "live"), [(True, 1), (False, 2), (False, 1)])
+def test_nobody_goes_on_alone_beside_others(late: bool, live: int) -> None:
+    """A keeper's record that is missing for a moment is no reason for a step alone; nor do others at another step."""
     averager = SimpleNamespace(due_samples=64, load_accumulators_into_averager_=lambda: None)
-    tracker = SimpleNamespace(view=SimpleNamespace(averaging=1), keeper_may_be_late=late)
+    tracker = SimpleNamespace(view=SimpleNamespace(averaging=1, live=live), keeper_may_be_late=late)
     optimizer = SimpleNamespace(
         tracker=tracker, grad_averager=averager, target_batch_size=64, _cancel_scheduled=lambda: None
     )
     group = SwarmOptimizer.average(optimizer)  # type: ignore[arg-type]
-    assert group == (None if late else AveragedGroup(size=1, samples=64, averaged_bytes=0))
+    assert group == (None if late or live > 1 else AveragedGroup(size=1, samples=64, averaged_bytes=0))
 
 
 def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
@@ -118,13 +118,18 @@ def told(name: str, optimizer: SimpleNamespace) -> Any:
 
 def gathering_optimizer(attempts: int = 0, **changes: Any) -> SimpleNamespace:
     """One at step 4 with three others there and one on its way, which has noticed that in a view of its own."""
-    view = SimpleNamespace(step=4, averaging=4, arriving=1, keepers=1)
+    view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, keepers=1)
     vars(view).update(changes)
     averager = SimpleNamespace(findings=SimpleNamespace(take=lambda: ["a finding"]), gathering=Gathering(5.0))
     heard: list[list[str]] = []
     tracker = SimpleNamespace(view=view, keeper_may_be_late=True, heed=heard.append, heard=heard)
     return SimpleNamespace(
-        tracker=tracker, grad_averager=averager, local_epoch=4, attempts=attempts, _due_view="another view"
+        tracker=tracker,
+        grad_averager=averager,
+        state_averager=SimpleNamespace(era=2),
+        local_epoch=4,
+        attempts=attempts,
+        _due_view="another view",
     )
 
 
@@ -132,7 +137,7 @@ def required(optimizer: SimpleNamespace) -> tuple[int, int, int]:
     """Which step a group is sought for, how many it needs, and how many are waited for."""
     SwarmOptimizer._require_group(optimizer)  # type: ignore[arg-type]
     gathering = optimizer.grad_averager.gathering
-    return gathering.step, gathering.required, gathering.expected
+    return gathering.position[1], gathering.required, gathering.expected
 
 
 def test_a_group_waits_for_all_who_are_known() -> None:
@@ -141,6 +146,20 @@ def test_a_group_waits_for_all_who_are_known() -> None:
     assert required(optimizer) == (4, 4, 5)
     assert optimizer.tracker.heard == [["a finding"]]
     assert required(gathering_optimizer(attempts=FULL_GROUP_ATTEMPTS)) == (4, 3, 5)
+
+
+def test_a_group_without_the_keeper_needs_most_of_all_peers() -> None:
+    """Of those at other steps, too; and while the keeper is there, or may be, no such group averages."""
+    optimizer = gathering_optimizer()
+    required(optimizer)
+    assert optimizer.grad_averager.gathering.keeperless == NEVER
+    optimizer = gathering_optimizer(keepers=0)
+    required(optimizer)
+    assert optimizer.grad_averager.gathering.keeperless == NEVER
+    optimizer.tracker.keeper_may_be_late = False
+    required(optimizer)
+    assert optimizer.grad_averager.gathering.keeperless == 4
+    assert optimizer.grad_averager.gathering.position == (2, 4)
 
 
 def test_a_group_begins_at_once_only_where_everybody_is_known() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 from collections.abc import AsyncIterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -75,6 +76,7 @@ class Process:
         self.averager = SimpleNamespace(
             _outer_pipe=self, _clock=self.look, _moves=multiprocessing.Value("q", 0), is_downloading=False
         )
+        self.averager._ask = partial(SwarmStateAverager._ask, self.averager)  # type: ignore[arg-type]
         self.future: Any = None
         self.was_downloading = False
 
@@ -148,13 +150,14 @@ async def download(donor: Donor) -> tuple[Any, list[torch.Tensor]] | None:
     averager = SimpleNamespace(
         _clock=donor.clock,
         _moves=multiprocessing.Value("q", 0),
-        _most_bytes=lambda: 1 << 30,
+        _own_bytes=lambda: 1 << 28,
         _p2p=None,
         _traffic=Traffic(),
         get_stub=lambda *_, **__: donor,
         prefix="",
         serializer=MSGPackSerializer,
     )
+    averager._receive = partial(SwarmStateAverager._receive, averager)  # type: ignore[arg-type]
     found: tuple[Any, list[torch.Tensor]] | None = await SwarmStateAverager._download_from(averager, "donor")  # type: ignore[arg-type]
     assert averager._moves.value >= donor.given
     return found

@@ -1,9 +1,12 @@
-"""What a peer signs of a round."""
+"""What a peer signs of a round, and how long it waits between downloads."""
 
 from __future__ import annotations
 
+import threading
+
 from auth.receipts import open_receipt, read_receipt
-from peer.swarm.swarm import Witness
+from peer.swarm.swarm import MOST_PAUSE_S, DownloadPause, Witness
+from tests.support.clocks import Clock
 from tests.support.receipts import key_of
 
 
@@ -20,3 +23,31 @@ def test_who_reduced_nothing_signs_nothing() -> None:
     """A peer in client mode, one alone, or a round without any samples."""
     assert Witness(key_of("ada"), "run").receipt(0, 7, {}) == ""
     assert Witness(key_of("ada"), "run").receipt(0, 7, {key_of("bob").peer_id: 0.0}) == ""
+
+
+class Waits(threading.Event):
+    """Waits that pass at once, as long as they are asked for."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.clock.now += timeout or 0.0
+        return False
+
+
+def test_downloads_that_bring_no_step_are_further_and_further_apart() -> None:
+    """Each takes the donors' lines; a step that was taken with the others ends that."""
+    clock = Clock()
+    pause, waits = DownloadPause(clock), list[float]()
+    for _ in range(8):
+        began = clock.now
+        pause.wait(Waits(clock))
+        waits.append(clock.now - began)
+        pause.downloaded(20.0)
+    assert waits == [0.0, 20.0, 40.0, 80.0, 160.0, 320.0, MOST_PAUSE_S, MOST_PAUSE_S]
+    pause.end()
+    began = clock.now
+    pause.wait(Waits(clock))
+    assert clock.now == began

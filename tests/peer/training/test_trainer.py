@@ -70,8 +70,13 @@ class FakeSwarm:
     step: int = 0
     samples: int = 0
     target: int = TARGET
+    behind: int = 0  # calls to `advance` that catch up before the first microbatch
     calls: list[str] = field(default_factory=list)
     calls_of_backend: list[str] = field(default_factory=list)
+
+    @property
+    def is_behind(self) -> bool:
+        return self.behind > 0
 
     def begin_training(self) -> None:
         self.calls.append("begin")
@@ -82,9 +87,12 @@ class FakeSwarm:
 
     def advance(self, collect: Callable[[], None]) -> StepOutcome | None:
         self.calls.append("advance")
+        self.behind = max(0, self.behind - 1)
         prepared = self.outcomes.get(self.calls.count("advance") - 1)
         if prepared is None and self.samples < self.target:
             return None
+        if prepared is not None and not (prepared.averaged or prepared.lost_samples):
+            return prepared
         self.step += 1
         collect()
         taken, self.samples = self.samples, 0
@@ -146,6 +154,25 @@ def test_samples_are_contributed_before_the_swarm_advances() -> None:
     """A microbatch: the others are told to wait for this peer, its samples are added, the step is tried."""
     _, _, swarm = run([5.0])
     assert swarm.calls == ["begin", "add", "advance", "finish"]
+
+
+def test_a_peer_that_is_behind_catches_up_before_it_computes() -> None:
+    """A microbatch of an old state would come too late; and nobody is to wait for this peer before."""
+    _, _, swarm = run([5.0], FakeSwarm(behind=2))
+    assert swarm.calls == ["advance", "advance", "begin", "add", "advance", "finish"]
+
+
+def test_who_is_told_to_stop_catches_up_no_further() -> None:
+    """It leaves at once, however far behind."""
+    _, _, swarm = run([5.0], FakeSwarm(behind=10**6), stop_after=0)
+    assert swarm.calls == ["finish"]
+
+
+def test_samples_that_count_a_step_late_are_not_lost() -> None:
+    """A peer that followed the swarm and kept them reports them, and their losses, with the next step."""
+    followed = StepOutcome(1, 0, averaged=False, group_size=0, group_samples=None, averaging_s=1.0)
+    reports, _, _ = run([5.0, 4.0, 3.0], FakeSwarm({0: followed}))
+    assert [(r.samples, r.loss, r.lost_samples) for r in reports] == [(6, 4.0, 0)]
 
 
 def test_gradients_are_collected_for_each_step_and_parameters_taken_after_it() -> None:

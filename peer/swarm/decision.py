@@ -1,0 +1,59 @@
+"""The next move of a peer towards the next global step: a pure decision with its reason.
+
+After torchft's `quorum_compute`: all that a decision depends on is in `Situation`, so each of its branches can be
+tested, and named in the log. `peer.swarm.swarm` makes the move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Move(Enum):
+    """A peer's next move."""
+
+    ACCUMULATE = "accumulate"
+    AVERAGE = "average"
+    AVERAGE_BESIDE = "average while training goes on"
+    FOLLOW = "follow"  # take the averages of the steps that were missed
+    DOWNLOAD = "download the state"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One peer's situation in its swarm at a moment."""
+
+    step: int  # global steps completed by this peer's state
+    swarm_step: int  # by the swarm's, as far as this peer knows
+    is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
+    has_drifted: bool = False  # the keeper has another state after the same step
+    can_follow: bool = True  # the averages after `step` may be had
+    is_leaving: bool = False
+    is_held: bool = False  # the operator wants no further step, for now or for good
+    is_full: bool = False  # the global batch of the step after `step`
+    may_overlap: bool = False  # this peer may train on while that batch is averaged
+    others_arrive: bool = False  # peers are about to take the step that this one has taken
+
+
+def decide(now: Situation) -> tuple[Move, str]:
+    """Return this peer's next move, and the reason."""
+    if now.is_undone:
+        return Move.DOWNLOAD, "the run has returned to a checkpoint"
+    if now.swarm_step > now.step:
+        if now.can_follow:
+            return Move.FOLLOW, f"the swarm has come to step {now.swarm_step}"
+        return Move.DOWNLOAD, f"the averages up to step {now.swarm_step} are to be had no more"
+    if now.has_drifted:
+        return Move.DOWNLOAD, "the keeper has another state after this step"
+    if now.is_leaving:
+        return Move.ACCUMULATE, "this peer is about to leave"
+    if now.is_held:
+        return Move.ACCUMULATE, "the operator wants no further step"
+    if not now.is_full:
+        return Move.ACCUMULATE, "the batch is not full"
+    if not now.may_overlap:
+        return Move.AVERAGE, "the batch is full"
+    if now.others_arrive:
+        return Move.ACCUMULATE, "others are about to arrive at this step"
+    return Move.AVERAGE_BESIDE, "the batch is full"

@@ -1,0 +1,71 @@
+"""The averages of the last global steps, which the keeper holds for peers that fell behind.
+
+All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
+follows: it takes only the averages that it missed, 2 bytes a value and step, where the whole state has 12.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from hivemind.compression import CompressionInfo, Float16Compression, NoCompression
+from hivemind.proto import runtime_pb2
+
+from peer.reduction.compression import decode
+
+MOST_STEPS = 6  # whose averages in 16 bits are as many bytes as the state with its two moments
+
+
+@dataclass(frozen=True)
+class Average:
+    """One step's average gradient, encoded, in memory that two processes share."""
+
+    encoded: torch.Tensor  # (bytes,) uint8: the serialized tensors, one after another
+    sizes: Sequence[int]  # of each, in bytes
+
+    def tensors(self) -> Iterator[runtime_pb2.Tensor]:
+        """Yield the encoded tensors, in the order of the parameters."""
+        ends = list(itertools.accumulate(self.sizes))
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield runtime_pb2.Tensor.FromString(self.encoded[start:end].numpy().tobytes())
+
+
+class AverageHistory:
+    """The averages from which the last steps of one era were taken, without a gap."""
+
+    def __init__(self) -> None:
+        self._position = (-1, -1)  # era and step of the newest
+        self._averages: deque[Average] = deque(maxlen=MOST_STEPS)
+
+    def keep(self, era: int, step: int, average: Average) -> None:
+        """Keep the average that led to `step`; forget the others if they are not those of the steps before it."""
+        if self._position != (era, step - 1):
+            self._averages.clear()
+        self._position = (era, step)
+        self._averages.append(average)
+
+    def after(self, era: int, step: int) -> list[Average] | None:
+        """Return the averages of all steps after `step`, oldest first; None if they are not all here."""
+        newest_era, newest = self._position
+        missed = newest - step
+        if era != newest_era or missed > len(self._averages):
+            return None
+        return list(self._averages)[len(self._averages) - missed :] if missed > 0 else []
+
+
+def encode_average(tensors: Iterable[torch.Tensor]) -> Average:
+    """Encode a step's average gradient so that it decodes to the very same bits."""
+    serialized = [_exact(tensor, key).SerializeToString() for key, tensor in enumerate(tensors)]
+    encoded = torch.frombuffer(bytearray(b"".join(serialized)), dtype=torch.uint8).share_memory_()
+    return Average(encoded, [len(each) for each in serialized])
+
+
+def _exact(tensor: torch.Tensor, key: int) -> runtime_pb2.Tensor:
+    """Encode float32 values in 16 bits if that loses nothing, as of averages that came in 16 bits, else in 32."""
+    info = CompressionInfo.from_tensor(tensor, key=key)
+    half = Float16Compression().compress(tensor, info)
+    return half if torch.equal(decode(half), tensor) else NoCompression().compress(tensor, info)

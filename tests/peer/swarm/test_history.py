@@ -1,0 +1,64 @@
+"""Averages of the last steps: which are held, and that they come back bit by bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hivemind.compression import Float16Compression
+from hivemind.compression.base import CompressionInfo
+from hivemind.proto import runtime_pb2
+
+from peer.reduction.compression import decode
+from peer.swarm.history import MOST_STEPS, Average, AverageHistory, encode_average
+
+NAMES = [encode_average([torch.full((2,), float(step))]) for step in range(MOST_STEPS + 4)]
+
+
+def held(steps: range, era: int = 0) -> AverageHistory:
+    """A history that was given the averages of these steps."""
+    history = AverageHistory()
+    for step in steps:
+        history.keep(era, step, NAMES[step])
+    return history
+
+
+def led_to(averages: list[Average] | None) -> list[int] | None:
+    """The steps of these averages, which are what their values say."""
+    if averages is None:
+        return None
+    return [int(decode(next(average.tensors()))[0]) for average in averages]
+
+
+def test_who_missed_steps_gets_all_of_them_in_order() -> None:
+    """None where none was missed, or where the peer is further than its donor."""
+    history = held(range(3, 6))
+    assert [led_to(history.after(0, step)) for step in (2, 4, 5, 6)] == [[3, 4, 5], [5], [], []]
+
+
+def test_a_gap_is_never_bridged() -> None:
+    """Not before the first step that is held, nor across one that the donor did not average, nor in another era."""
+    history = held(range(3, 6))
+    assert (history.after(0, 1), history.after(1, 4), AverageHistory().after(0, 0)) == (None, None, None)
+    history.keep(0, 8, NAMES[8])
+    assert (history.after(0, 5), led_to(history.after(0, 7))) == (None, [8])
+    history.keep(1, 9, NAMES[9])
+    assert (history.after(0, 8), led_to(history.after(1, 8))) == (None, [9])
+
+
+def test_old_averages_are_forgotten() -> None:
+    """As many are held as are worth a download of the state."""
+    history = held(range(1, MOST_STEPS + 4))
+    assert history.after(0, 2) is None
+    assert led_to(history.after(0, 3)) == list(range(4, MOST_STEPS + 4))
+
+
+@pytest.mark.parametrize(("came_in_16_bits", "value_bytes"), [(True, 2), (False, 4)])
+def test_an_average_comes_back_bit_by_bit(came_in_16_bits: bool, value_bytes: int) -> None:
+    """In as few bits as it was averaged in."""
+    tensors = [torch.randn(40, 25), torch.randn(7)]
+    if came_in_16_bits:
+        tensors = [decode(Float16Compression().compress(each, CompressionInfo(0, None))) for each in tensors]  # type: ignore[arg-type]
+    average = encode_average(tensors)
+    assert all(torch.equal(decode(wire), tensor) for wire, tensor in zip(average.tensors(), tensors, strict=True))
+    assert [len(wire.buffer) for wire in average.tensors()] == [tensor.numel() * value_bytes for tensor in tensors]
+    assert isinstance(next(average.tensors()), runtime_pb2.Tensor)
