@@ -1,6 +1,6 @@
 """Hosts with links of their own rates, on this machine: network namespaces joined by a bridge, shaped by `tc`.
 
-Needs root, iproute2 and nftables. Used by averaging.py and by the system tests.
+Needs root, iproute2 and nftables. Used by averaging.py, home_lines.py and the system tests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _counter = itertools.count()
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host: the rate of its link in both directions, and what stands before it."""
+    """One host: the rate of its link, of both directions or of what it sends, and what stands before it."""
 
     name: str
     mbit_per_second: float
     place: Literal["open", "nat", "firewall", "no-tcp"] = "open"
     versions: tuple[Literal[4, 6], ...] = (4,)  # of IP; what stands behind a router has the first only
+    down_mbit_per_second: float | None = None  # None: as it sends
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ class Network:
         address_v6 = f"{NETWORK_V6}:{number}" if 6 in plan.versions else ""
         if address_v6:
             _ip("-n", outside, "address", "add", f"{address_v6}/64", "dev", "wan", "nodad")
-        _ip("-n", hub, "link", "set", f"p{address.rpartition('.')[2]}", "master", "br0")
-        for inside, device in (outside, "wan"), (hub, f"p{address.rpartition('.')[2]}"):
-            _shape(inside, device, plan.mbit_per_second)
+        _ip("-n", hub, "link", "set", f"p{number}", "master", "br0")
+        _shape(outside, "wan", plan.mbit_per_second)
+        _shape(hub, f"p{number}", plan.down_mbit_per_second or plan.mbit_per_second)
         if plan.place == "nat":
             _join(namespace, "lan", "192.168.7.2", outside, "lan", "192.168.7.1")
             _ip("-n", namespace, "route", "add", "default", "via", "192.168.7.1")

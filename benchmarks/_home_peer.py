@@ -1,0 +1,192 @@
+"""One peer of home_lines.py: `python -m benchmarks._home_peer PLAN` keeps or trains until its standard input ends.
+
+It says what happens as JSON, a line each, with the time, the samples computed and the bytes over its host's line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from auth.credentials import Credentials
+from benchmarks._swarm_worker import RepeatedBatches
+from benchmarks._trainer_variant import SPECIAL
+from benchmarks.home_lines import Plan
+from peer.backends import MicrobatchResult
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.models.build import build_model
+from peer.network.placement import Place
+from peer.reporting.messages import (
+    CheckpointFetched,
+    CheckpointWanted,
+    KeeperSought,
+    Lost,
+    Notice,
+    Progress,
+    StepReport,
+)
+from peer.runtime.processes import exit_now, kill_forks_at_end
+from peer.swarm.swarm import Swarm
+from peer.training.bootstrap import StateTaking
+from peer.training.trainer import train
+
+KEEPER_POLL_S, WATCH_S = 0.03, 0.2
+BYTES_PER_PARAMETER = 4
+WHOLE = 0.9  # of the parameters' bytes: less was no state
+PORT = 31330
+
+
+class Journal:
+    """What this peer says to home_lines.py."""
+
+    def __init__(self) -> None:
+        self.computed = 0  # samples
+        self._lock = threading.Lock()
+
+    def say(self, event: str, **facts: Any) -> None:
+        """One line."""
+        sent, received = line_traffic()
+        known = {"at": time.monotonic(), "computed": self.computed, "sent": sent, "received": received}
+        with self._lock:
+            print(json.dumps({"event": event} | known | facts), flush=True)
+
+
+class DownloadWatch:
+    """Tells of each download of a whole state, as the bytes that came over the line show it."""
+
+    def __init__(self, journal: Journal, model: torch.nn.Module) -> None:
+        self._journal = journal
+        self._least_bytes = WHOLE * BYTES_PER_PARAMETER * sum(each.numel() for each in model.parameters())
+        self._began: tuple[float, int] | None = None
+
+    def look(self, is_downloading: bool) -> None:
+        """Take in whether a state is being downloaded now."""
+        if is_downloading and self._began is None:
+            self._began = time.monotonic(), line_traffic()[1]
+        elif not is_downloading and self._began is not None:
+            (at, received), self._began = self._began, None
+            if line_traffic()[1] - received >= self._least_bytes:
+                self._journal.say("download", seconds=time.monotonic() - at)
+
+
+class PacedBackend(TorchBackend):
+    """Computes, and then waits until the time is over that the plan gives the samples."""
+
+    def __init__(self, config: RunConfig, model: Any, journal: Journal, seconds_per_sample: float) -> None:
+        super().__init__(config, model)
+        self._journal, self._seconds_per_sample = journal, seconds_per_sample
+
+    def accumulate(self, batch: Batch) -> MicrobatchResult:
+        """Add the gradient, in the time that the volunteer's device would take."""
+        began = time.monotonic()
+        result = super().accumulate(batch)
+        time.sleep(max(0.0, self._seconds_per_sample * batch.samples - (time.monotonic() - began)))
+        self._journal.computed += result.samples
+        return result
+
+
+def line_traffic() -> tuple[int, int]:
+    """The bytes sent and received over this host's line, of all its processes."""
+    lines = [counters for name, counters in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+    return sum(each.bytes_sent for each in lines), sum(each.bytes_recv for each in lines)
+
+
+def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
+    """An event that is set, after `then`, when the benchmark tells this peer to leave."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        os.read(0, 1)  # not sys.stdin: a forked child would wait for ever for the lock that this thread holds
+        ended.set()
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+def main() -> None:
+    """Do what the plan says."""
+    kill_forks_at_end()
+    plan = Plan(**json.loads(sys.argv[1]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    torch.set_num_threads(1)
+    config = RunConfig.from_json(plan.config_json)
+    journal = Journal()
+    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+    maddr = f"/ip4/0.0.0.0/tcp/{PORT}"
+    announced = None if plan.behind_nat else (f"/ip4/{plan.address}/tcp/{PORT}",)
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=Credentials(Path(plan.credentials_dir)),
+        initial_peers=plan.initial_peers,
+        place=Place("relayed" if plan.behind_nat else "direct", (maddr,), announced, plan.rate),
+    )
+    (keep if plan.role == "keeper" else take_part)(plan, config, swarm, model, journal)
+    journal.say("left")
+    exit_now(0)
+
+
+def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Journal) -> None:
+    """Average with the trainers, and give them the state."""
+    ended = end_of_input(swarm.interrupt)
+    journal.say("addresses", addresses=swarm.addresses)
+    while not ended.wait(KEEPER_POLL_S):
+        outcome = swarm.advance()
+        if outcome is not None and outcome.averaged:
+            facts = {"group": outcome.group_size, "group_samples": outcome.group_samples}
+            journal.say("step", step=outcome.step, samples=0, seconds=outcome.averaging_s, **facts)
+    swarm.leave()
+
+
+def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: Journal) -> None:
+    """Take the run's state and train, as the worker does."""
+    ended = end_of_input(swarm.interrupt)
+    threading.Thread(target=_watch, args=(swarm, DownloadWatch(journal, model)), daemon=True).start()
+
+    def answer(message: CheckpointWanted | KeeperSought | Notice) -> None:
+        if isinstance(message, CheckpointWanted):
+            taking.hear(CheckpointFetched(0, ""))  # there is none
+
+    taking = StateTaking(swarm, model, answer, ended, random.Random(), time.monotonic)
+    if not taking.run():
+        return
+    journal.say("ready", step=swarm.step)
+
+    def note(message: Progress | StepReport | Lost) -> None:
+        if isinstance(message, StepReport):
+            facts = {"group": message.group_size, "group_samples": message.group_samples}
+            journal.say("step", step=message.step, samples=message.samples, seconds=message.averaging_s, **facts)
+            if message.lost:
+                journal.say("lost", by_cause=dict(message.lost))
+        elif isinstance(message, Lost):
+            journal.say("lost", by_cause=dict(message.by_cause))
+        else:
+            journal.say("progress", step=message.step, swarm_samples=message.swarm_samples, peers=message.peers)
+
+    backend = PacedBackend(config, model, journal, plan.seconds_per_sample)
+    train(backend, RepeatedBatches(config), swarm, note, ended.is_set, time.monotonic)
+    swarm.leave()
+
+
+def _watch(swarm: Swarm, downloads: DownloadWatch) -> None:
+    while True:
+        downloads.look(swarm.is_downloading)
+        time.sleep(WATCH_S)
+
+
+if __name__ == "__main__":
+    main()

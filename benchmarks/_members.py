@@ -1,0 +1,22 @@
+"""Devices that have joined a run, for benchmarks that start peers without a coordinator."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from auth.credentials import Credentials
+from auth.keys import AuthorityKey
+from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+
+LIFETIME_S = 24 * 3600.0
+
+
+def admit(directory: Path, authority: AuthorityKey, role: Role, run: str) -> str:
+    """Give a new device, of a member of its own, what it needs to join the swarm; return where that lies."""
+    credentials = Credentials(directory)
+    key, now, name = credentials.device_key, time.time(), directory.name
+    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), role, run, now, now + LIFETIME_S)
+    revocations = issue_revocations(authority, RevocationList(run, 0, now, frozenset()))
+    credentials.store_grant(run, authority.public_bytes, issue_token(authority, token), revocations)
+    return str(directory)
