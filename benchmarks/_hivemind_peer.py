@@ -32,7 +32,7 @@ from peer.runtime.processes import exit_now, kill_forks_at_end
 ASSIST_EVERY_S = 0.2
 
 
-class WatchedOptimizer(hivemind.Optimizer):
+class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
     """hivemind's optimizer, which says what becomes of its samples."""
 
     def __init__(self, journal: Journal, downloads: DownloadWatch, **options: Any) -> None:
@@ -107,7 +107,6 @@ def main() -> None:
             optimizer.step()
             time.sleep(ASSIST_EVERY_S)
     else:
-        optimizer.load_state_from_peers()
         journal.say("ready", step=optimizer.local_epoch)
         train(plan, config, model, optimizer, journal)
 

@@ -19,8 +19,9 @@ their loop without a database. Theirs are `hivemind.Optimizer` as installed (_hi
 optimizer, target batch and times, exact steps, gradients and averaged parameters in fp16 as in hivemind's own ALBERT
 example, and an auxiliary peer on the keeper's host. hivemind solves for the reducers' shares with a method that today's
 SciPy no longer has, so its peers declare no line, and reduce equal shares. A sample of hivemind's counts if its round
-brought an average of two peers or more, although a step may have several groups there, and an average parts that did
-not come; a step on a peer's own gradient only, beside others, loses its samples. In both systems the volunteers join
+brought an average of two peers or more, although a step may have several groups there, and an average may lack parts; a
+step on a peer's own gradient only that another volunteer took, too, loses its samples. Its peers begin without a
+download, for all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers join
 one after another.
 
 The measurement ends with the first step after `--seconds`. Samples that still wait for a step then are neither counted
@@ -37,18 +38,23 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from auth.keys import AuthorityKey
 from benchmarks._members import admit
 from benchmarks._network import Host, HostPlan, Network, why_impossible
+from benchmarks._trainer_variant import SPECIAL
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.averaging.shares import reduction_shares, round_time
 from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.models.build import build_model
+from peer.reporting.messages import LostCause
 from peer.runtime.processes import end_group
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,7 +112,6 @@ class Plan:
 class Outcome:
     """One volunteer's work in one system."""
 
-    share: float  # of all devices' speed
     seconds_per_sample: float
     joining_s: float = 0.0  # from its start until it held the state
     present_s: float = 0.0  # from then to the end
@@ -117,6 +122,8 @@ class Outcome:
     download_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
+    percent_able: float = 0.0  # of all samples that all volunteers' devices could compute while they were there
+    percent_counted: float = 0.0  # of all volunteers' samples that are in steps
 
     @property
     def pending(self) -> int:
@@ -136,11 +143,18 @@ class Result:
     seconds: float  # from the first volunteer's start to the end
     steps: int
     volunteers: dict[str, Outcome]
+    processors_percent: float  # that were busy, of this machine: near 100 the figures tell of it, not of the lines
 
     @property
     def counted(self) -> int:
         """All volunteers' samples that are in steps."""
         return sum(outcome.counted for outcome in self.volunteers.values())
+
+    @property
+    def percent_counted(self) -> float:
+        """The counted part of all samples that are in steps or lost."""
+        judged = sum(outcome.computed - outcome.pending for outcome in self.volunteers.values())
+        return 100 * self.counted / judged if judged else 0.0
 
 
 class Peer:
@@ -248,9 +262,6 @@ def least_round_s(values: int) -> float:
 
 def values_of(config: RunConfig) -> int:
     """How many values the run's model has."""
-    from benchmarks._trainer_variant import SPECIAL
-    from peer.models.build import build_model
-
     model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
@@ -259,10 +270,7 @@ def measure(system: str, setting: str, config: RunConfig, seconds: float, logs: 
     """Run one system in one setting."""
     batch_s = STRESS_BATCH_S if setting == "stress" else ORDINARY_ROUNDS * least_round_s(values_of(config))
     all_speed = sum(volunteer.speed for volunteer in VOLUNTEERS)
-    outcomes = {
-        volunteer.name: Outcome(volunteer.speed / all_speed, batch_s / TARGET_BATCH * all_speed / volunteer.speed)
-        for volunteer in VOLUNTEERS
-    }
+    outcomes = {each.name: Outcome(batch_s / TARGET_BATCH * all_speed / each.speed) for each in VOLUNTEERS}
     with Network([KEEPER, *(each.line for each in VOLUNTEERS)]) as hosts, tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         log_dir = directory if logs is None else logs / f"{setting}-{system}"
@@ -270,11 +278,18 @@ def measure(system: str, setting: str, config: RunConfig, seconds: float, logs: 
         with _started(system, config, hosts, directory, log_dir, outcomes) as peers:
             volunteers = peers[1:]
             began_at = volunteers[0].began_at
+            psutil.cpu_percent()
             ended_at = _run(peers, began_at, seconds)
+            busy = psutil.cpu_percent()
+    taken = Counter(event["step"] for peer in volunteers for event in peer.events("step"))
     for peer, outcome in zip(volunteers, outcomes.values(), strict=True):
-        _judge(peer, outcome, ended_at)
-    steps = {event["step"] for peer in peers for event in peer.events("step") if event["at"] <= ended_at}
-    return Result(ended_at - began_at, len(steps), outcomes)
+        _judge(peer, outcome, ended_at, taken)
+    able = sum(outcome.present_s / outcome.seconds_per_sample for outcome in outcomes.values())
+    counted = sum(outcome.counted for outcome in outcomes.values())
+    for outcome in outcomes.values():
+        outcome.percent_able = 100 * outcome.present_s / outcome.seconds_per_sample / able if able else 0.0
+        outcome.percent_counted = 100 * outcome.counted / counted if counted else 0.0
+    return Result(ended_at - began_at, len(taken), outcomes, busy)
 
 
 @contextmanager
@@ -334,18 +349,21 @@ def _run(peers: Sequence[Peer], began_at: float, seconds: float) -> float:
         steps = [event["at"] for peer in peers for event in peer.events("step") if event["at"] >= due]
         if steps:
             time.sleep(SETTLE_S)
-            return max(event["at"] for peer in peers for event in peer.events("step"))
+            return max(float(event["at"]) for peer in peers for event in peer.events("step"))
         time.sleep(POLL_S)
     return now
 
 
-def _judge(peer: Peer, outcome: Outcome, ended_at: float) -> None:
-    """Add up what a volunteer said."""
+def _judge(peer: Peer, outcome: Outcome, ended_at: float, taken: Counter[int]) -> None:
+    """Add up what a volunteer said; `taken`: how many volunteers took each step."""
     ready = peer.events("ready")
     ready_at = ready[0]["at"] if ready else ended_at
     outcome.joining_s, outcome.present_s = ready_at - peer.began_at, ended_at - ready_at
     for event in peer.events("step"):
-        outcome.counted += event["samples"]
+        if event["group"] == 1 and taken[event["step"]] > 1:  # it only thought that it was alone
+            outcome.lost[LostCause.AVERAGING.value] += event["samples"]
+        else:
+            outcome.counted += event["samples"]
     for event in peer.events("lost"):
         outcome.lost += Counter({cause: lost for cause, lost in event["by_cause"].items() if cause != "left"})
     for event in peer.events("download"):
@@ -356,52 +374,48 @@ def _judge(peer: Peer, outcome: Outcome, ended_at: float) -> None:
     outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)
 
 
+SWARM_FIGURES: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
+    ("steps", "", lambda result: result.steps),
+    ("samples counted", "samples/s", lambda result: result.counted / result.seconds),
+    ("batch averaged", "of the target", lambda result: result.counted / TARGET_BATCH / max(1, result.steps)),
+    ("counted, of computed", "%", lambda result: result.percent_counted),
+    ("this machine's processors busy", "%", lambda result: result.processors_percent),
+)
+VOLUNTEER_FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
+    ("computed", "samples", lambda outcome: outcome.computed),
+    ("counted", "samples", lambda outcome: outcome.counted),
+    ("its part of all that could be computed", "%", lambda outcome: outcome.percent_able),
+    ("its part of all counted", "%", lambda outcome: outcome.percent_counted),
+    ("pending at the end", "samples", lambda outcome: outcome.pending),
+    ("utilisation", "%", lambda outcome: 100 * outcome.utilisation),
+    ("until it held the state", "s", lambda outcome: outcome.joining_s),
+    ("states downloaded", "", lambda outcome: outcome.downloads),
+    ("time spent on them", "s", lambda outcome: outcome.download_s),
+    ("sent", "MB", lambda outcome: outcome.sent_bytes / 1e6),
+    ("received", "MB", lambda outcome: outcome.received_bytes / 1e6),
+)
+
+
 def figures_of(setting: str, results: dict[str, Result]) -> list[Figure]:
-    """Every figure of the first system beside the second's."""
-    (_, result), *others = results.items()
-    name, other = others[0] if others else ("", None)
-    rows: list[Figure] = []
+    """Every figure of the first system, beside the second's."""
+    (_, ours), *others = results.items()
+    name, theirs = others[0] if others else ("", None)
 
-    def add(text: str, unit: str, value: float, baseline: float | None) -> None:
-        rows.append(Figure(f"{setting}, {text}", value, unit, baseline, name if baseline is not None else ""))
+    def row(text: str, unit: str, value: float, other: float | None) -> Figure:
+        return Figure(f"{setting}, {text}", value, unit, other, name)
 
-    def swarm(text: str, unit: str, of: Any) -> None:
-        add(text, unit, of(result), None if other is None else of(other))
-
-    swarm("swarm: steps", "", lambda each: each.steps)
-    swarm("swarm: samples counted", "samples/s", lambda each: each.counted / each.seconds)
-    swarm("swarm: batch averaged", "of the target", lambda each: each.counted / TARGET_BATCH / max(1, each.steps))
-    swarm("swarm: counted", "% of computed", _percent_counted)
-    for volunteer, outcome in result.volunteers.items():
-        theirs = None if other is None else other.volunteers[volunteer]
-
-        def each(text: str, unit: str, of: Any, outcome: Outcome = outcome, theirs: Outcome | None = theirs) -> None:
-            add(text, unit, of(outcome), None if theirs is None else of(theirs))
-
-        each(f"{volunteer}: computed", "samples", lambda of: of.computed)
-        each(f"{volunteer}: counted", "samples", lambda of: of.counted)
-        share = 100 * outcome.counted / result.counted if result.counted else 0.0
-        add(
-            f"{volunteer}: share of all counted",
-            f"% ({100 * outcome.share:.0f} of the speed)",
-            share,
-            None if other is None or theirs is None or not other.counted else 100 * theirs.counted / other.counted,
-        )
-        for cause in sorted(outcome.lost | (Counter() if theirs is None else theirs.lost)):
-            each(f"{volunteer}: lost, {cause}", "samples", lambda of, cause=cause: of.lost[cause])
-        each(f"{volunteer}: pending at the end", "samples", lambda of: of.pending)
-        each(f"{volunteer}: utilisation", "%", lambda of: 100 * of.utilisation)
-        each(f"{volunteer}: until it held the state", "s", lambda of: of.joining_s)
-        each(f"{volunteer}: states downloaded", "", lambda of: of.downloads)
-        each(f"{volunteer}: time spent on that", "s", lambda of: of.download_s)
-        each(f"{volunteer}: sent", "MB", lambda of: of.sent_bytes / 1e6)
-        each(f"{volunteer}: received", "MB", lambda of: of.received_bytes / 1e6)
+    rows = [row(f"swarm: {text}", unit, of(ours), of(theirs) if theirs else None) for text, unit, of in SWARM_FIGURES]
+    for volunteer, outcome in ours.volunteers.items():
+        other = theirs.volunteers[volunteer] if theirs else None
+        rows += [
+            row(f"{volunteer}: {text}", unit, of(outcome), of(other) if other else None)
+            for text, unit, of in VOLUNTEER_FIGURES
+        ]
+        rows += [
+            row(f"{volunteer}: lost, {cause}", "samples", outcome.lost[cause], other.lost[cause] if other else None)
+            for cause in sorted(outcome.lost | (other.lost if other else Counter()))
+        ]
     return rows
-
-
-def _percent_counted(result: Result) -> float:
-    judged = sum(outcome.computed - outcome.pending for outcome in result.volunteers.values())
-    return 100 * result.counted / judged if judged else 0.0
 
 
 if __name__ == "__main__":
