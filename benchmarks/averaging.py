@@ -14,16 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from benchmarks._members import admit
 from benchmarks._network import Host, HostPlan, Network, why_impossible
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.averaging.shares import reduction_shares, round_time
@@ -110,7 +108,8 @@ def swarm_plans(directory: Path, values: int, peers: int) -> list[Plan]:
     """Peers that have joined one run, without their addresses."""
     authority = AuthorityKey.generate()
     return [
-        Plan(place, peers, "", values, _credentials(directory / f"peer-{place}", authority)) for place in range(peers)
+        Plan(place, peers, "", values, admit(directory / f"peer-{place}", authority, "trainer", RUN))
+        for place in range(peers)
     ]
 
 
@@ -161,18 +160,6 @@ def hear(process: subprocess.Popen[str]) -> Any:
     if not line:
         raise RuntimeError("a peer has ended; what it says is above")
     return json.loads(line)
-
-
-def _credentials(directory: Path, authority: AuthorityKey) -> str:
-    """A device that has joined the run."""
-    credentials = Credentials(directory)
-    key, now = credentials.device_key, time.time()
-    token = AccessToken(
-        directory.name, directory.name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 7200
-    )
-    revocations = issue_revocations(authority, RevocationList(RUN, 0, now, frozenset()))
-    credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
-    return str(directory)
 
 
 if __name__ == "__main__":

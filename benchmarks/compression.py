@@ -23,9 +23,9 @@ from typing import Any
 
 import yaml
 
-from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from auth.tokens import Role
+from benchmarks._members import admit
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.data.prepare import prepare_tokenizer
@@ -175,7 +175,7 @@ def start_peers(directory: Path, scale: Scale, stack: ExitStack) -> list[PeerPro
     roles: list[Role] = ["keeper", *["trainer" for _ in range(TRAINERS)]]  # type: ignore[list-item]
     processes = []
     for number, role in enumerate(roles):
-        credentials_dir = _credentials(directory / f"{role}-{number}", authority, role, config.run.name)
+        credentials_dir = admit(directory / f"{role}-{number}", authority, role, config.run.name)
         batches = 1 + scale.samples // TRAINERS // MICROBATCH
         plan = Plan(role, credentials_dir, str(tokenizer_dir), config.to_json(), number, batches, scale.line_mbit)
         processes.append(PeerProcess(plan))
@@ -220,17 +220,6 @@ def figures(outcomes: Mapping[str, Outcome]) -> list[Figure]:
                 Figure(f"{name}: loss on held-out text", outcome.loss, "loss", baseline.loss, BASELINE),
             ]
     return rows
-
-
-def _credentials(directory: Path, authority: AuthorityKey, role: Role, run: str) -> str:
-    """A device that has joined the run, on this machine."""
-    credentials = Credentials(directory)
-    key, now = credentials.device_key, time.time()
-    name = directory.name
-    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), role, run, now, now + 24 * 3600)
-    revocations = issue_revocations(authority, RevocationList(run, 0, now, frozenset()))
-    credentials.store_grant(run, authority.public_bytes, issue_token(authority, token), revocations)
-    return str(directory)
 
 
 if __name__ == "__main__":

@@ -12,16 +12,14 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from benchmarks._members import admit
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.config.run import BUILTIN_RUNS, RunConfig
 
@@ -63,13 +61,13 @@ def _compare(workers: int, steps: int) -> list[Figure]:
 
 def _run_swarm(directory: Path, workers: int, steps: int) -> list[dict[str, Any]]:
     """The outcomes of workers that train with each other and a keeper."""
-    authority = AuthorityKey.generate()
-    keeper_plan = Plan("keeper", steps, workers, _credentials(directory / "keeper", authority, "keeper"))
+    authority, run = AuthorityKey.generate(), demo_config().run.name
+    keeper_plan = Plan("keeper", steps, workers, admit(directory / "keeper", authority, "keeper", run))
     with ExitStack() as stack:
         keeper = stack.enter_context(_start(keeper_plan))
         assert keeper.stdout is not None
         addresses = tuple(json.loads(keeper.stdout.readline()))
-        devices = [_credentials(directory / f"worker-{number}", authority, "trainer") for number in range(workers)]
+        devices = [admit(directory / f"worker-{number}", authority, "trainer", run) for number in range(workers)]
         outcomes = _run_together([Plan("swarm", steps, workers, device, addresses) for device in devices])
         assert keeper.stdin is not None
         keeper.stdin.close()  # the keeper leaves when its input ends
@@ -86,19 +84,6 @@ def _run_together(plans: Sequence[Plan]) -> list[dict[str, Any]]:
 def _start(plan: Plan) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks._swarm_worker", json.dumps(asdict(plan))]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
-
-
-def _credentials(directory: Path, authority: AuthorityKey, role: Role) -> str:
-    """A device that has joined the run, on this machine."""
-    credentials = Credentials(directory)
-    key, now = credentials.device_key, time.time()
-    run = demo_config().run.name
-    token = AccessToken(
-        directory.name, directory.name, key.peer_id, key.public_key.decode(), role, run, now, now + 3600
-    )
-    revocations = issue_revocations(authority, RevocationList(run, 0, now, frozenset()))
-    credentials.store_grant(run, authority.public_bytes, issue_token(authority, token), revocations)
-    return str(directory)
 
 
 def demo_config() -> RunConfig:
