@@ -60,7 +60,8 @@ class AverageHistory:
 def encode_average(tensors: Iterable[torch.Tensor]) -> Average:
     """Encode a step's average gradient so that it decodes to the very same bits."""
     serialized = [_exact(tensor, key).SerializeToString() for key, tensor in enumerate(tensors)]
-    encoded = torch.frombuffer(bytearray(b"".join(serialized)), dtype=torch.uint8).share_memory_()
+    encoded = torch.frombuffer(bytearray(b"".join(serialized)), dtype=torch.uint8)
+    encoded.share_memory_()  # type: ignore[no-untyped-call]
     return Average(encoded, [len(each) for each in serialized])
 
 
