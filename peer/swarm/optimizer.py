@@ -50,6 +50,7 @@ from peer.swarm.view import MEETING_S, STEPS_AHEAD
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
 CONFIRMATION_WAIT_S = 3.0
+SLOWEST_REFRESH = 20  # times as slow as the fastest; a keeper that is gone must be missed soon enough all the same
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
 
 
@@ -99,7 +100,9 @@ class SwarmOptimizer(hivemind.Optimizer):
             reuse_grad_buffers=True,
             tracker_opts={
                 "min_refresh_period": averaging.progress_refresh_s,
-                "max_refresh_period": max(1.0, 2 * averaging.progress_refresh_s),
+                "max_refresh_period": min(
+                    SLOWEST_REFRESH * averaging.progress_refresh_s, averaging.statistics_expiration_s / SLOWEST_REFRESH
+                ),
                 "metadata_expiration": averaging.statistics_expiration_s,
             },
             averager_opts={"request_timeout": request_timeout(averaging.matchmaking_time_s)},
@@ -301,6 +304,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             forget_frames(error)  # these hold `control`, which holds the error
             return None
         finally:
+            self.tracker.is_reducing(False)
             self.tracker.heed(self.grad_averager.findings.take())
         if self.grad_averager.failed_rounds == failed_before:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
@@ -332,6 +336,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
+                self.tracker.is_reducing(control.began_allreduce)
                 wanted = self.tracker.ready_to_update_epoch and not self.interrupted.is_set()
                 left_behind = (
                     self.grad_averager.failed_rounds > failed_before and self.tracker.swarm_step > self.local_epoch

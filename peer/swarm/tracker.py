@@ -2,6 +2,9 @@
 
 hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one
 begins a step only when the samples have really been reported, and believes what `peer.swarm.view` makes of the records.
+
+Each look takes all records from several nodes, and each report goes to several: while the batch is far from full both
+are rare (`interval_s`), or they would fill an ordinary home line.
 """
 
 from __future__ import annotations
@@ -33,6 +36,14 @@ from peer.swarm.records import MAX_RATE, Course, KnownPeer, NewestRecords, PeerR
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 logger = logging.getLogger(__name__)
+LOOKS_AHEAD = 4  # looks, at least, before a batch is full that fills as fast as peers say
+UNKNOWN_S = 1.0  # between two looks before anybody's rate is known
+
+
+def interval_s(remaining_s: float, least_s: float, most_s: float) -> float:
+    """Return the seconds until the next look, or report, when the batch will be full in `remaining_s`."""
+    expected_s = UNKNOWN_S if remaining_s == float("inf") else remaining_s / LOOKS_AHEAD
+    return min(most_s, max(least_s, expected_s))
 
 
 class StepTracker(ProgressTracker):
@@ -74,6 +85,8 @@ class StepTracker(ProgressTracker):
         self._keeper_ids = tuple(keeper_ids)
         self._keeper_addresses: tuple[str, ...] = ()  # that were told since the join
         self._greeted_at = float("-inf")
+        self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # when, for which step, how many samples
+        self._reducing_since: float | None = None
         self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
         self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
@@ -157,6 +170,11 @@ class StepTracker(ProgressTracker):
             self._steering = steering
             self.should_report_progress.set()
 
+    def is_reducing(self, reduces: bool) -> None:
+        """Look less and less often while a group averages: its members are known, and need their lines."""
+        began_at = self._reducing_since
+        self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
+
     def begin_training(self) -> None:
         """Have the others wait for this peer when they average, from now on."""
         if not self._training:
@@ -166,11 +184,13 @@ class StepTracker(ProgressTracker):
     def publish(self, timeout_s: float = 10.0) -> bool:
         """Store this peer's record now; true if any node took it."""
         now = get_dht_time()
+        record = self._record(now)
+        self._published = (time.monotonic(), self._stage, record.samples)
         return bool(
             self.dht.store(
                 key=self.training_progress_key,
                 subkey=self._owner,
-                value=self._record(now).model_dump(),
+                value=record.model_dump(),
                 expiration_time=now + self.metadata_expiration,
                 return_future=True,
             ).result(timeout_s)
@@ -202,14 +222,37 @@ class StepTracker(ProgressTracker):
         )
 
     async def _progress_reporter(self) -> None:
-        """Publish the record whenever progress is reported, and as a heartbeat."""
+        """Publish the record when progress is reported, not oftener than others look, and as a heartbeat."""
         loop = asyncio.get_running_loop()
         while not self.shutdown_triggered.is_set():
             await loop.run_in_executor(None, self.should_report_progress.wait, self.heartbeat_s)
-            self.should_report_progress.clear()
+            await loop.run_in_executor(None, self._await_turn)
             if self.shutdown_triggered.is_set():
                 break
             await loop.run_in_executor(None, self._publish_quietly)
+
+    def _await_turn(self) -> None:
+        """Wait until the next report of mere further samples is due; anything else is reported at once."""
+        while True:
+            self.should_report_progress.clear()
+            published_at, stage, samples = self._published
+            progress = self.local_progress
+            is_news = stage != self._stage or progress.samples_accumulated < samples
+            left_s = published_at + interval_s(self._remaining_s, 0.0, self.max_refresh_period) - time.monotonic()
+            if is_news or left_s <= 0 or self.shutdown_triggered.is_set():
+                return
+            self.should_report_progress.wait(left_s)
+
+    @property
+    def _stage(self) -> object:
+        """What others must know at once when it changes."""
+        return self.local_progress.epoch, self.era, self._training, self._steering
+
+    @property
+    def _remaining_s(self) -> float:
+        """The seconds until the batch is full at the peers' rates; infinite if they are not known."""
+        remaining = max(0, self.target_batch_size - self.global_progress.samples_accumulated)
+        return remaining / self.view.rate if self.view.rate > 0 else float("inf")
 
     def _publish_quietly(self) -> None:
         try:
@@ -241,17 +284,24 @@ class StepTracker(ProgressTracker):
         self._caps.publish(*self.course.weight_caps())
         if view.keepers:
             self._keeper_seen_at = now
-        samples = view.samples
-        remaining_s = max(0, self.target_batch_size - samples) / view.rate if view.rate > 0 else float("inf")
+        remaining_s = max(0, self.target_batch_size - view.samples) / view.rate if view.rate > 0 else float("inf")
         return GlobalTrainingProgress(
             epoch=max(view.step, own.epoch) if view.trainers == 0 else view.step,
-            samples_accumulated=samples,
+            samples_accumulated=view.samples,
             target_batch_size=self.target_batch_size,
             num_peers=view.averaging,
             num_clients=0,
             eta_next_epoch=now + remaining_s,
-            next_fetch_time=now + min(self.max_refresh_period, max(self.min_refresh_period, remaining_s / 4)),
+            next_fetch_time=now + self._next_look_s(view, remaining_s),
         )
+
+    def _next_look_s(self, view: SwarmView, remaining_s: float) -> float:
+        began_at = self._reducing_since
+        if view.step > self.local_progress.epoch:
+            remaining_s = 0.0
+        elif began_at is not None:
+            remaining_s = time.monotonic() - began_at
+        return interval_s(remaining_s, self.min_refresh_period, self.max_refresh_period)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
         """Return the records with this peer's own as it is now, not as it was last published."""

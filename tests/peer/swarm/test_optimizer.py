@@ -34,7 +34,7 @@ class SlowRound:
             averaging_timeout=3600.0,
             local_epoch=4,
             interrupted=threading.Event(),
-            tracker=SimpleNamespace(ready_to_update_epoch=True, swarm_step=4),
+            tracker=SimpleNamespace(ready_to_update_epoch=True, swarm_step=4, is_reducing=lambda reduces: None),
             grad_averager=SimpleNamespace(failed_rounds=7),
             _require_group=lambda: None,
         )
@@ -254,6 +254,7 @@ class Round:
             tracker=SimpleNamespace(
                 view=SimpleNamespace(averaging=2),
                 heed=lambda findings: self.heard.append(findings),
+                is_reducing=lambda reduces: None,
                 round_ended=lambda weights, short: self.heard.append((weights, short)),
             ),
             grad_averager=SimpleNamespace(

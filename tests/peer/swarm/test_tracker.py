@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from peer.swarm.tracker import StepTracker
+from peer.swarm.tracker import UNKNOWN_S, StepTracker, interval_s
 
 
 @pytest.mark.parametrize(("era", "known"), [(1, (23, 40)), (2, (5, 0))])
@@ -21,3 +23,53 @@ def test_a_return_to_a_checkpoint_takes_the_swarms_progress_back(era: int, known
     StepTracker.begin_step_after(tracker, 5, era)  # type: ignore[arg-type]
     assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == known
     assert (tracker.era, begun) == (era, [5])
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "seconds"), [(0.0, 0.5), (1.0, 0.5), (8.0, 2.0), (300.0, 6.0), (float("inf"), UNKNOWN_S)]
+)
+def test_looks_are_rare_while_the_batch_is_far_from_full(remaining_s: float, seconds: float) -> None:
+    """And come often enough to see it full, though nobody's rate is known well."""
+    assert interval_s(remaining_s, 0.5, 6.0) == seconds
+
+
+def reporter(samples: int = 8, published: int = 4, stage: object = "stage", age_s: float = 0.0) -> SimpleNamespace:
+    """A tracker that has published so many samples so long ago, in a batch that is far from full."""
+    return SimpleNamespace(
+        should_report_progress=threading.Event(),
+        shutdown_triggered=threading.Event(),
+        local_progress=SimpleNamespace(samples_accumulated=samples),
+        max_refresh_period=3600.0,
+        _published=(time.monotonic() - age_s, "stage", published),
+        _stage=stage,
+        _remaining_s=10_000.0,
+    )
+
+
+class WaitedError(Exception):
+    """A report was not due yet."""
+
+
+def reports_at_once(tracker: SimpleNamespace) -> bool:
+    """Whether the tracker publishes without a wait."""
+
+    def wait(timeout: float) -> bool:
+        raise WaitedError
+
+    tracker.should_report_progress.wait = wait
+    try:
+        StepTracker._await_turn(tracker)  # type: ignore[arg-type]
+    except WaitedError:
+        return False
+    return True
+
+
+def test_mere_samples_are_reported_as_rarely_as_others_look() -> None:
+    """They would fill a home line, one report a microbatch; a step, a role or lost samples are told at once."""
+    assert not reports_at_once(reporter())
+    assert reports_at_once(reporter(age_s=2_600.0))
+    assert reports_at_once(reporter(stage="another"))
+    assert reports_at_once(reporter(samples=3))
+    leaving = reporter()
+    leaving.shutdown_triggered.set()
+    assert reports_at_once(leaving)
