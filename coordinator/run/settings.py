@@ -45,10 +45,7 @@ def _fallback(text: str) -> str:
 
 BindHost = Annotated[str, BeforeValidator(_without_brackets)]
 Host = Annotated[str, BeforeValidator(_without_brackets), Field(pattern=r"^[A-Za-z0-9._:%-]{1,253}$")]
-# As in a Content-Security-Policy: everybody, or origins such as https://example.org and https://*.example.org.
-Ancestor = Annotated[str, Field(pattern=r"^(\*|https?://(\*\.)?[A-Za-z0-9.-]{1,200}(:[0-9]{1,5})?)$")]
 Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Field(max_length=7, strict=False)]
-EmbedOn = Annotated[tuple[Ancestor, ...], Field(max_length=32, strict=False)]
 
 
 class Settings(BaseModel):
@@ -75,7 +72,6 @@ class Settings(BaseModel):
     sinks: Sinks = Sinks()  # where the run's curves are written, too
     publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()  # where checkpoints go
     webhooks: Webhooks = {}  # which chats hear of milestones
-    embed_on: EmbedOn = ("*",)  # which sites may show our charts in their pages
     notebook_url: Annotated[str, Field(pattern=_NOTEBOOK)] | None = None  # join.ipynb as GitHub shows it
     model_license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,63}$")] | None = None
 
@@ -91,6 +87,9 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors(include_input=False)[0]  # the value may be a password
             key = ".".join(str(part) for part in first["loc"]) or "the file"
+            if first["type"] == "extra_forbidden":
+                remedy = "remove it, or correct its spelling"
+                raise ConfigError(f"{path}: `{key}` is no setting of this version: {remedy}.") from error
             raise ConfigError(f"{path}: `{key}`: {first['msg'].removeprefix('Value error, ')}.") from error
 
     @property

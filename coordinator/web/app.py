@@ -118,5 +118,5 @@ def create_app(state: WebState) -> FastAPI:
         app.add_middleware(Boundary)
     app.add_middleware(OpenReading)  # refusals can be read, too
     # The last one added is the outermost: refusals have the headers, too.
-    app.add_middleware(SecurityHeaders, embed_on=state.directory.settings.embed_on)
+    app.add_middleware(SecurityHeaders)
     return app

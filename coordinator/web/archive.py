@@ -28,7 +28,6 @@ from coordinator.run.directory import RunDirectory
 from coordinator.statistics.moments import chunk_of
 from coordinator.statistics.people import HardwareClass, Window, people
 from coordinator.store.engine import Sessions
-from coordinator.web.api.sharing import embed_page
 from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.frozen import Archive, Parameters, answer_name
 from coordinator.web.pages.translations import choose_language
@@ -142,9 +141,6 @@ async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, 
             yield path, await _ask(client, f"/{path}", {})
         async for name, content in _answers(client, questions(app.state.sessions, _last_step(app), archive.at)):
             yield f"api/v1/{name}", content
-    run, snapshot = app.state.config.run.name, app.state.live.current
-    page = embed_page(run, snapshot, archive.address or "../..", "auto", "../../curve.svg")
-    yield "embed/loss/index.html", page.encode()
 
 
 def _last_step(app: FastAPI) -> int:

@@ -1,19 +1,11 @@
-"""Pictures of the run for other sites: the card beside a link, and the loss curve in a frame.
-
-`/embed/loss` is a page of its own that needs no script: it shows the curve that the server draws, and reloads every
-minute. It alone may be framed, by the sites that `embed_on` in settings.yaml names.
-"""
+"""The picture of the run that chats and forums show beside a link to its page."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 from dataclasses import dataclass, field
-from html import escape
-from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from coordinator.statistics.card import CardFacts, draw_card
 from coordinator.web.state.live import LiveSnapshot
@@ -21,16 +13,6 @@ from coordinator.web.state.snapshot import Snapshot
 
 router = APIRouter(include_in_schema=False)
 
-RENEWED_S = 60  # so often it asks for a newer one
-
-STYLE = (
-    ":root{color-scheme:light dark}html.light{color-scheme:light}html.dark{color-scheme:dark}"
-    "body{margin:0;font:14px system-ui,sans-serif;color:CanvasText;background:Canvas}"
-    "a{color:inherit;text-decoration:none;display:block;padding:8px}a:focus-visible{outline:2px solid Highlight}"
-    "img{display:block;width:100%;height:auto}p{margin:0 4px 4px;display:flex;flex-wrap:wrap;gap:4px 16px}"
-)
-
-EMBED_STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
 CARD_S = 300.0  # so old may a card be: it takes a third of a second of a processor
 
 
@@ -72,28 +54,3 @@ async def card(request: Request) -> Response:
     live: LiveSnapshot = request.app.state.live
     content = await shelf.take(request.app.state.config.run.name, live.current)
     return Response(content, media_type="image/png", headers={"Cache-Control": f"public, max-age={CARD_S:.0f}"})
-
-
-@router.get("/embed/loss")
-async def embedded_loss(
-    request: Request, theme: Annotated[Literal["auto", "light", "dark"], Query()] = "auto"
-) -> Response:
-    """The loss curve for a frame in somebody else's page; `theme` where that is not the reader's own."""
-    live: LiveSnapshot = request.app.state.live
-    content = embed_page(request.app.state.config.run.name, live.current, request.app.state.web_address, theme)
-    return Response(content, media_type="text/html", headers={"Cache-Control": "no-cache"})
-
-
-def embed_page(run: str, snapshot: Snapshot, address: str, theme: str, curve: str = "../curve.svg") -> str:
-    """The page for a frame in another site: HTML and the server's own drawing, without a script."""
-    losses = [row.loss for row in snapshot.steps if row.loss is not None]
-    facts = [f"<strong>{escape(run)}</strong>", f"step {snapshot.steps[-1].step if snapshot.steps else 0:,}"]
-    facts += [f"loss {losses[-1]:.3f}"] if losses else []
-    return (
-        f'<!doctype html><html lang="en" class="{escape(theme)}"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="{RENEWED_S}">'
-        f"<title>Loss of {escape(run)}</title><style>{STYLE}</style></head><body>"
-        f'<a href="{escape(address)}/" target="_blank" rel="noopener">'
-        f"<p>{''.join(f'<span>{fact}</span>' for fact in facts)}</p>"
-        f'<img src="{curve}" alt="Loss over global steps" width="720" height="280"></a></body></html>'
-    )

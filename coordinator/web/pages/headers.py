@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.statistics.curve import STYLE_SHA256
-from coordinator.web.api.sharing import EMBED_STYLE_SHA256
 
 # Plotly adds its rules one by one to a <style> element that it inserts empty, and has one for its maps (of Plotly 6.x;
 # we draw none, so of another version only the browser's log would tell). These two, by their hashes, and no other.
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 MAPS_STYLE = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
-NOBODY = "'none'"
 _NOWHERE = "base-uri 'none'; frame-ancestors 'none'"
 DASHBOARD_POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY_STYLE} {MAPS_STYLE}; img-src 'self'; "
@@ -39,20 +35,8 @@ HEADERS = {
 }
 
 
-def embed_headers(embed_on: Sequence[str]) -> dict[str, str]:
-    """Of what others may show in their pages: those sites alone frame it, and it runs nothing."""
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{EMBED_STYLE_SHA256}'; img-src 'self'; form-action 'none'; "
-        f"base-uri 'none'; frame-ancestors {' '.join(embed_on) or NOBODY}"
-    )
-    framed = {name: value for name, value in HEADERS.items() if name != "x-frame-options"}  # it knows no lists
-    return framed | {"content-security-policy": policy, "cross-origin-resource-policy": "cross-origin"}
-
-
-def headers_for(path: str, embed_on: Sequence[str] = ()) -> dict[str, str]:
-    """The security headers of the answer to a request for `path`; `embed_on` are the sites that may frame charts."""
-    if path.startswith("/embed/"):
-        return embed_headers(embed_on)
+def headers_for(path: str) -> dict[str, str]:
+    """The security headers of the answer to a request for `path`."""
     if path.startswith(("/admin", "/api/admin")):
         return HEADERS | ADMIN_HEADERS
     policy = CURVE_POLICY if path == "/curve.svg" else DASHBOARD_POLICY
@@ -62,9 +46,8 @@ def headers_for(path: str, embed_on: Sequence[str] = ()) -> dict[str, str]:
 class SecurityHeaders:
     """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer)."""
 
-    def __init__(self, app: ASGIApp, embed_on: Sequence[str] = ()) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._embed_on = tuple(embed_on)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -74,7 +57,7 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(headers_for(scope["path"], self._embed_on))
+                MutableHeaders(scope=message).update(headers_for(scope["path"]))
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -192,6 +192,8 @@ def test_every_answer_has_the_security_headers(client: TestClient) -> None:
     for path in ("/", "/api/v1/overview", "/static/frame.js", "/nowhere"):
         headers = client.get(path).headers
         assert "script-src 'self';" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-frame-options"] == "DENY"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
 
