@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from auth.errors import ConfigError
-from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import open_run
 from coordinator.members.audit import os_actor
 from coordinator.members.devices import DeviceRow, device_rows
@@ -81,18 +81,11 @@ def quarantine(
             _say_quarantines(acts.quarantines(), as_json)
         elif action is QuarantineAction.IMPOSE:
             device_id = acts.quarantine(name, device, reason)
-            _say_done(as_json, {"device_quarantined": device_id}, f"{name}'s device {device_id} is in quarantine.")
+            say_done(as_json, {"device_quarantined": device_id}, f"{name}'s device {device_id} is in quarantine.")
         else:
             released = acts.lift(name, device)
             done = f"Lifted for {name}'s {', '.join(released)}: the same command joins again."
-            _say_done(as_json, {"devices_released": released}, done)
-
-
-def _say_done(as_json: bool, facts: dict[str, object], text: str) -> None:
-    if as_json:
-        say_json(facts)
-    else:
-        say(text)
+            say_done(as_json, {"devices_released": released}, done)
 
 
 def _say_quarantines(rows: list[QuarantineRow], as_json: bool) -> None:

@@ -22,7 +22,7 @@ from coordinator.cli.configure import configure
 from coordinator.cli.devices import devices, quarantine
 from coordinator.cli.evaluator import evaluator, evaluators
 from coordinator.cli.names import credits_of, display_name, hide_name_of
-from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.cli.options import DIRECTORY, JSON, LIMIT, say_done
 from coordinator.cli.steer import announce, change, pause, resume, rewind, stop
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
 from coordinator.ledger.presence import checkpoints, online_sessions, read_swarm_status
@@ -34,6 +34,8 @@ from coordinator.members.devices import device_act, tokens_until
 from coordinator.members.erasure import erase as erase_member
 from coordinator.members.invites import ROLE_RANKS
 from coordinator.members.join_page import Invitation
+from coordinator.members.membership import MemberRow
+from coordinator.members.names import display_names
 from coordinator.publishing.publications import newest_at
 from coordinator.run.authority_key import rotate
 from coordinator.run.database_owner import claim_database
@@ -43,6 +45,7 @@ from coordinator.run.secrets import read_secret
 from coordinator.run.software import own_software
 from coordinator.service.doctor import examine
 from coordinator.service.supervisor import serve_run
+from coordinator.store.refusals import newest_refusals
 from peer.config.phases import phase_at
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.doctor.display import open_display
@@ -162,10 +165,9 @@ def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """List the members, their devices and what they contributed."""
     with open_run(directory) as run:
         given = {row.member: (row.samples, row.averaged_bytes) for row in run.ledger.contributions()}
-        rows = run.membership.members()
+        rows, shown = run.membership.members(), display_names(run.sessions)
     if as_json:
-        names = ("samples", "averaged_bytes")
-        say_json([{**asdict(row), **dict(zip(names, given.get(row.name, (0, 0)), strict=True))} for row in rows])
+        say_json([_member_facts(row, shown.get(row.name, row.name), *given.get(row.name, (0, 0))) for row in rows])
         return
     now = time.time()
     with_accounts = any(row.accounts for row in rows)  # a column more only where people log in
@@ -184,6 +186,10 @@ def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
             for row in rows
         ],
     )
+
+
+def _member_facts(row: MemberRow, shown: str, samples: int, averaged_bytes: int) -> dict[str, object]:
+    return {**asdict(row), "display_name": shown, "samples": samples, "averaged_bytes": averaged_bytes}
 
 
 def _gift(samples: int, averaged_bytes: int) -> str:
@@ -221,19 +227,15 @@ def revoke(
         return
     with open_run(directory) as run, run.audit.act("revoke", name, reason):
         count = run.membership.revoke(name, reason)
-    if as_json:
-        say_json({"member": name, "devices_revoked": count})
-        return
-    say(f"{name} is revoked, with {count} device{'' if count == 1 else 's'}.")
+    done = f"{name} is revoked, with {count} device{'' if count == 1 else 's'}."
+    say_done(as_json, {"member": name, "devices_revoked": count}, done)
 
 
 def _revoke_device(directory: Path, name: str, device: str, reason: str, as_json: bool) -> None:
     with open_run(directory) as run, run.audit.act("revoke-device", name, device_act(device, reason)):
         device_id = run.membership.revoke_device(name, device, reason)
-    if as_json:
-        say_json({"member": name, "device_revoked": device_id})
-        return
-    say(f"{name}'s device {device_id} is revoked; {name} may bring another.")
+    done = f"{name}'s device {device_id} is revoked; {name} may bring another."
+    say_done(as_json, {"member": name, "device_revoked": device_id}, done)
 
 
 @app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")
@@ -249,10 +251,7 @@ def erase(
     with open_run(directory) as run:
         pseudonym = erase_member(run.sessions, run.membership, name)
         run.audit.record("erase", pseudonym)
-    if as_json:
-        say_json({"pseudonym": pseudonym})
-        return
-    say(f"The member is called {pseudonym} from now on.")
+    say_done(as_json, {"pseudonym": pseudonym}, f"The member is called {pseudonym} from now on.")
 
 
 app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')(display_name)
@@ -278,16 +277,13 @@ def admin(
             with run.audit.act("admin-remove", name):
                 administrators.remove(name)
         names = administrators.names()
-    if as_json:
-        say_json(names)
-        return
-    say(f"Administrators: {', '.join(names) or 'nobody'}.")
+    say_done(as_json, names, f"Administrators: {', '.join(names) or 'nobody'}.")
 
 
 @app.command(epilog="Example: manyhands coordinator audit my-run --limit 20")
 def audit(
     directory: Path = DIRECTORY,
-    limit: int = typer.Option(100, min=1, max=100_000, help="The newest so many."),
+    limit: int = LIMIT,
     as_json: bool = JSON,
 ) -> None:
     """Show who did what to the run: invitations, revocations, erasures, by command and over the web."""
@@ -300,6 +296,20 @@ def audit(
     say_table(
         ("when", "who", "act", "whom", "detail"),
         [(format_age(row.at, now), row.actor, row.act, row.subject, row.detail) for row in rows],
+    )
+
+
+@app.command(epilog="Example: manyhands coordinator refusals my-run --limit 20")
+def refusals(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JSON) -> None:
+    """Show what was refused to devices and visitors, and why."""
+    with open_run(directory) as run:
+        rows = newest_refusals(run.sessions, limit)
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("when", "kind", "code", "reason"), [(format_age(row.at, now), row.kind, row.code, row.reason) for row in rows]
     )
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import typer
 
-from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import open_run
 from coordinator.members.credits import set_named, unnamed_members
 from coordinator.members.names import display_names, hide_name, set_display_name
-from peer.runtime.console import say, say_json, say_table
+from peer.runtime.console import say_json, say_table
 
 
 class CreditAction(str, Enum):
@@ -27,22 +27,28 @@ def display_name(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
     pseudonym: str = typer.Argument("", help="What the public sees instead; nothing: the name itself."),
+    as_json: bool = JSON,
 ) -> None:
     """Choose the name under which the public sees a member."""
     with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
         set_display_name(run.sessions, name, pseudonym)
-    say(f"The public sees {name} as {pseudonym or name}.")
+    _say_shown(name, pseudonym or name, as_json)
 
 
 def hide_name_of(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
     show: bool = typer.Option(False, "--show", help="Show it again."),
+    as_json: bool = JSON,
 ) -> None:
     """Let the public see a number instead of a member's name, whatever the member has chosen."""
     with open_run(directory) as run, run.audit.act("show-name" if show else "hide-name", name):
         shown = hide_name(run.sessions, name, not show, time.time())
-    say(f"The public sees {name} as {shown}.")
+    _say_shown(name, shown, as_json)
+
+
+def _say_shown(name: str, shown: str, as_json: bool) -> None:
+    say_done(as_json, {"member": name, "display_name": shown}, f"The public sees {name} as {shown}.")
 
 
 def credits_of(

@@ -1,8 +1,19 @@
-"""Options that several commands share."""
+"""Options that several commands share, and their answer in one line."""
 
 from __future__ import annotations
 
 import typer
 
+from peer.runtime.console import say, say_json
+
 DIRECTORY = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False)
 JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+LIMIT = typer.Option(100, min=1, max=100_000, help="The newest so many.")
+
+
+def say_done(as_json: bool, facts: object, text: str) -> None:
+    """Print the result of an act, for scripts or for people."""
+    if as_json:
+        say_json(facts)
+    else:
+        say(text)

@@ -12,7 +12,7 @@ import typer
 from auth.errors import ConfigError
 from coordinator.checkpoints.rewind import Contributor, checkpoint_to_return_to, contributors_since
 from coordinator.checkpoints.validations import validations
-from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
 from coordinator.ledger.steering import Steersman
@@ -99,20 +99,16 @@ def rewind(
         acts = Administration(run.sessions, run.membership, os_actor(), time.time)
         suspects = {row.device_id for row in found if row.member in quarantine}
         undone, era = acts.rewind(run.directory.checkpoints_dir, run.ledger, step, suspects)
-    if as_json:
-        say_json({"step": step, "era": era, "undone": undone, "contributors": [asdict(row) for row in found]})
-    else:
-        say(f"Undone: {undone} steps after step {step}. All peers resume from there as soon as the keeper is up.")
+    facts = {"step": step, "era": era, "undone": undone, "contributors": [asdict(row) for row in found]}
+    done = f"Undone: {undone} steps after step {step}. All peers resume from there as soon as the keeper is up."
+    say_done(as_json, facts, done)
 
 
 def _steer(directory: Path, as_json: bool, act: Callable[[Steersman], str]) -> None:
     with open_run(directory) as run:
         acts = Administration(run.sessions, run.membership, os_actor(), time.time)
         done = acts.steer(run.directory.config, act)
-    if as_json:
-        say_json({"done": done})
-    else:
-        say(done)
+    say_done(as_json, {"done": done}, done)
 
 
 def _require_contributors(names: list[str], found: list[Contributor]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from coordinator.store.engine import Sessions
 from coordinator.store.models import Refusal
 
 Kind = Literal[
@@ -16,6 +18,16 @@ KEPT_REFUSALS = 10_000
 MAX_REASON_CHARS = 500
 
 
+@dataclass(frozen=True)
+class RefusalRow:
+    """One refusal."""
+
+    at: float  # Unix seconds
+    kind: str
+    code: str
+    reason: str
+
+
 def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
     """Keep one refusal; the oldest goes when there are too many."""
     text = reason[:MAX_REASON_CHARS].replace("\0", "?")  # PostgreSQL takes no NUL in a text
@@ -23,3 +35,10 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
     session.add(refusal)
     session.flush()
     session.execute(delete(Refusal).where(Refusal.id <= refusal.id - KEPT_REFUSALS))
+
+
+def newest_refusals(sessions: Sessions, limit: int) -> list[RefusalRow]:
+    """The newest refusals, the newest first."""
+    with sessions() as session:
+        rows = session.scalars(select(Refusal).order_by(Refusal.id.desc()).limit(limit))
+        return [RefusalRow(row.at, row.kind, row.code, row.reason) for row in rows]

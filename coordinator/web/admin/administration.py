@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import select
-
 from auth.errors import ConfigError
 from coordinator.checkpoints.rewind import Contributor, checkpoint_to_return_to, contributors_since
 from coordinator.ledger.ledger import Ledger
@@ -19,20 +17,10 @@ from coordinator.members.membership import MemberRow, Membership
 from coordinator.members.names import display_names, hide_name, set_display_name
 from coordinator.members.quarantine import QuarantineRow, quarantine_device, quarantines, release
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Refusal
+from coordinator.store.refusals import RefusalRow, newest_refusals
 from peer.config.run import RunConfig
 
 SHOWN = 200  # rows of a list
-
-
-@dataclass(frozen=True)
-class RefusalRow:
-    """What was refused, and why."""
-
-    at: float
-    kind: str
-    code: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -131,9 +119,7 @@ class Administration:
 
     def refusals(self) -> list[RefusalRow]:
         """The newest refusals."""
-        with self.sessions() as session:
-            rows = session.scalars(select(Refusal).order_by(Refusal.id.desc()).limit(SHOWN))
-            return [RefusalRow(row.at, row.kind, row.code, row.reason) for row in rows]
+        return newest_refusals(self.sessions, SHOWN)
 
     def audit(self) -> list[AuditRow]:
         """The newest acts."""

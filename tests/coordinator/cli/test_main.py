@@ -169,6 +169,36 @@ def test_members_lists_what_everybody_gave(run_dir: Path, tmp_path: Path) -> Non
     assert "[red]bob[/red]" in call("members", run_dir).output  # shown, not read as markup
 
 
+def test_public_names_are_told_to_scripts(run_dir: Path) -> None:
+    """`display-name`, `hide-name` and `members` say what the public sees of a member."""
+    call("invite", run_dir, "ada")
+    shown = [
+        json.loads(call(*command, "--json").output)
+        for command in (
+            ("display-name", run_dir, "ada", "Owl"),
+            ("hide-name", run_dir, "ada"),
+            ("hide-name", run_dir, "ada", "--show"),
+            ("display-name", run_dir, "ada"),
+        )
+    ]
+    names = ("Owl", "Anonymous 1", "Owl", "ada")
+    assert shown == [{"member": "ada", "display_name": name} for name in names]
+    call("display-name", run_dir, "ada", "Owl")
+    [ada] = json.loads(call("members", run_dir, "--json").output)
+    assert ada["display_name"] == "Owl"
+
+
+def test_refusals_are_listed_with_why(run_dir: Path) -> None:
+    """The newest first, for people and for scripts."""
+    with open_run(run_dir, clock=lambda: NOW) as run:
+        for reason in ("[red]wrong[/red] code", "another"):
+            run.membership.record_refusal("join", ConfigError(reason))
+    assert json.loads(call("refusals", run_dir, "--limit", "1", "--json").output) == [
+        {"at": NOW, "kind": "join", "code": "config", "reason": "another"}
+    ]
+    assert "[red]wrong[/red] code" in call("refusals", run_dir).output
+
+
 def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
     """After `revoke` the member's device is on the signed list, and the reason is kept."""
     join_and_report(run_dir, tmp_path / "key", "mallory", 20)
