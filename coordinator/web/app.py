@@ -18,7 +18,7 @@ from coordinator.members.administrators import Administrators, LoginTries
 from coordinator.run.directory import RunDirectory
 from coordinator.store.notify import Topic
 from coordinator.throttling.rate_limits import CallerPace, CallerPlaces
-from coordinator.web.admin import api as admin_api, members as admin_members, run as admin_run
+from coordinator.web.admin import members as admin_members, run as admin_run
 from coordinator.web.admin.login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
 from coordinator.web.api import checkpoints, curve, evaluations, history, join, people, run, sharing, software, trials
 from coordinator.web.http.answers import AnswerCache
@@ -46,7 +46,6 @@ ROUTERS = (
     views.router,
     admin_members.router,
     admin_run.router,
-    admin_api.router,
     login.router,
 )
 
@@ -61,8 +60,8 @@ class WebState:
 
 
 async def ask_to_log_in(request: Request, _error: Exception) -> Response:
-    """A page's browser is sent to the form; a program is told."""
-    if request.method == "GET" and request.url.path.startswith("/admin"):
+    """A page's browser is sent to the form; what a form would have done is refused."""
+    if request.method == "GET":
         return RedirectResponse("/admin/login", 303)
     return JSONResponse({"detail": "Log in first."}, 401)
 

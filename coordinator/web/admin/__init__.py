@@ -1,4 +1,4 @@
-"""Administration by the web: pages, API and login of administrators.
+"""Administration by the web: pages and login of administrators.
 
-`coordinator.web.app` imports the routers. `administration` performs an action for pages, API and commands alike.
+`coordinator.web.app` imports the routers. `administration` performs an action for pages and commands alike.
 """

@@ -1,4 +1,4 @@
-"""Administration over the web: views and acts of one administrator, for pages and JSON API; each act is audited."""
+"""Administration over the web: views and acts of one administrator; each act is audited."""
 
 from __future__ import annotations
 

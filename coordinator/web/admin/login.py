@@ -26,7 +26,7 @@ MAX_FIELDS = 16
 
 
 class LoginNeededError(Exception):
-    """Nobody is logged in: a page sends the browser to the form, the API says 401."""
+    """Nobody is logged in: a page sends the browser to the form, a form's act is refused with 401."""
 
 
 @dataclass

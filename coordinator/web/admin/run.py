@@ -1,7 +1,4 @@
-"""The administrators' pages about the run: its checkpoints and the return to one of them, and steering of the live run.
-
-The acts of steering are available as JSON, too.
-"""
+"""The administrators' pages about the run: checkpoints, the return to one of them, and steering of the live run."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,11 +14,10 @@ from auth.errors import ConfigError
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.ledger.steering import Act, Steersman, announcements, read_helm
 from coordinator.members.administrators import Login
-from coordinator.web.admin.api import own_request
 from coordinator.web.admin.members import Form, Who, administration, draw
 from coordinator.web.state.live import LiveSnapshot
 
-router = APIRouter(tags=["administration"])
+router = APIRouter(prefix="/admin", include_in_schema=False)
 
 SHOWN_ANNOUNCEMENTS = 20
 Count = Annotated[int, Field(ge=0, le=2**40)]
@@ -29,13 +25,13 @@ SUSPECT = "suspect-"  # a field for each device that is to be cut off, followed 
 Step = Annotated[int, Query(ge=0, le=2**40)]
 
 
-@router.get("/admin/checkpoints", include_in_schema=False)
+@router.get("/checkpoints")
 async def checkpoints(request: Request, login: Who, step: Step | None = None) -> Response:
     """All checkpoints; with a step, who has contributed since, and the form to go back to it."""
     return await _checkpoints(request, login, step)
 
 
-@router.post("/admin/rewind", include_in_schema=False)
+@router.post("/rewind")
 async def rewind(request: Request, login: Who, form: Form) -> Response:
     """Undo all steps after a checkpoint's, which must be typed again."""
     step = form.get("step", "")
@@ -79,13 +75,13 @@ class SteeringRequest(BaseModel):
         )
 
 
-@router.get("/admin/steering", include_in_schema=False)
+@router.get("/steering")
 async def steering(request: Request, login: Who) -> Response:
     """What holds, what is to come, and the forms."""
     return await _steering(request, login)
 
 
-@router.post("/admin/steer", include_in_schema=False)
+@router.post("/steer")
 async def steer(request: Request, login: Who, form: Form) -> Response:
     """One act from a form; fields that are left empty say nothing."""
     fields = {name: value for name, value in form.items() if name in SteeringRequest.model_fields and value}
@@ -98,12 +94,6 @@ async def steer(request: Request, login: Who, form: Form) -> Response:
     except ConfigError as error:
         return await _steering(request, login, 400, error=str(error))
     return RedirectResponse("/admin/steering", 303)
-
-
-@router.post("/api/admin/v1/steer", dependencies=[Depends(own_request)])
-async def steer_by_api(request: Request, login: Who, body: SteeringRequest) -> dict[str, str]:
-    """Steer the live run."""
-    return {"done": await _steer(request, login, body.take)}
 
 
 async def _checkpoints(request: Request, login: Login, step: int | None, status: int = 200, **values: Any) -> Response:

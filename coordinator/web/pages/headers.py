@@ -37,7 +37,7 @@ HEADERS = {
 
 def headers_for(path: str) -> dict[str, str]:
     """The security headers of the answer to a request for `path`."""
-    if path.startswith(("/admin", "/api/admin")):
+    if path.startswith("/admin"):
         return HEADERS | ADMIN_HEADERS
     policy = CURVE_POLICY if path == "/curve.svg" else DASHBOARD_POLICY
     return HEADERS | {"content-security-policy": policy}

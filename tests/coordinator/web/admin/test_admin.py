@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
+from coordinator.members.names import display_names
 from coordinator.members.quarantine import Claim, hear
 from coordinator.web.admin import login as admin_login
 from coordinator.web.app import WebState, create_app
@@ -58,7 +59,7 @@ def client(run: FakeRun) -> Iterator[TestClient]:
 def csrf(client: TestClient) -> str:
     """Log in; returns what forms must bring along."""
     assert log_in(client).status_code == 303
-    return str(client.get("/api/admin/v1/session").json()["csrf_token"])
+    return client.get("/admin").text.split('name="csrf" value="')[1].split('"')[0]
 
 
 def log_in(client: TestClient, password: str = PASSWORD, **headers: str) -> Any:
@@ -66,17 +67,12 @@ def log_in(client: TestClient, password: str = PASSWORD, **headers: str) -> Any:
 
 
 def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeRun) -> None:
-    """Pages send to the form, the API says 401, and no act is done."""
+    """Pages send to the form, and no act is done."""
     for path in PAGES:
         answer = client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin/login")
-    for name in ("session", "members", "devices", "quarantine", "refusals", "audit"):
-        assert client.get(f"/api/admin/v1/{name}").status_code == 401
     for act in ACTS:
         assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
-        body = {"name": "ada", "confirmation": "ada"} if act == "erase" else {"name": "ada"}
-        body |= {"device": run.devices["ada"]} if act in ("revoke-device", "quarantine") else {}
-        assert client.post(f"/api/admin/v1/{act}", json=body, headers={"x-csrf-token": "x"}).status_code == 401
     assert audit_log(run.services.sessions, 10) == []
 
 
@@ -107,11 +103,6 @@ def test_another_pages_forms_do_nothing(client: TestClient, csrf: str, run: Fake
         answer = client.post(f"/admin/{act}", data={"name": "ada", "csrf": csrf}, headers={"origin": origin})
         assert answer.status_code == 403
     assert log_in(client, origin=origin).status_code == 403
-    body = {"name": "ada"}
-    assert (
-        client.post("/api/admin/v1/revoke", json=body, headers={"origin": origin, "x-csrf-token": csrf}).status_code
-        == 403
-    )
     assert audit_log(run.services.sessions, 10) == []
 
 
@@ -121,7 +112,6 @@ def test_a_form_without_its_token_does_nothing(client: TestClient, csrf: str, ru
         assert client.post("/admin/revoke", data=data).status_code == 403
     assert client.post("/admin/revoke", content=b"\xff\xfe").status_code == 400
     assert client.post("/admin/revoke", content=b"&".join([b"a=b"] * 50)).status_code == 400
-    assert client.post("/api/admin/v1/revoke", json={"name": "ada"}).status_code == 422
     assert audit_log(run.services.sessions, 10) == []
 
 
@@ -133,44 +123,42 @@ def test_plain_http_is_for_this_machine_only(run: FakeRun) -> None:
             assert client.get("/admin/login").status_code == status
 
 
-def test_the_api_does_what_the_pages_do(client: TestClient, csrf: str, run: FakeRun) -> None:
+def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRun) -> None:
     """Invite, public name, revocation and erasure, each on record under the administrator's name."""
-    headers = {"x-csrf-token": csrf}
 
-    def post(act: str, **body: object) -> Any:
-        return client.post(f"/api/admin/v1/{act}", json=body, headers=headers)
+    def post(act: str, **fields: str) -> Any:
+        return client.post(f"/admin/{act}", data=fields | {"csrf": csrf})
 
-    assert re.fullmatch(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan").json()["code"])
-    assert post("display-name", name="ada", display_name="Owl").json() == {"display_name": "Owl"}
-    assert post("hide-name", name="ada").json()["shown"].startswith("Anonymous ")
-    assert post("hide-name", name="ada", hidden=False).json() == {"shown": "Owl"}
-    device = run.devices["ada"]
-    assert [row["device_id"] for row in client.get("/api/admin/v1/devices?member=ada").json()] == [device]
-    assert post("revoke-device", name=HOSTILE, device=device).json()["detail"].endswith("lists what there is.")
-    assert post("revoke-device", name="ada", device=device[:8], reason="lost").json() == {"device_revoked": device}
-    assert post("revoke", name="ada", reason="why").json() == {"devices_revoked": 0}
-    assert post("erase", name="ada", confirmation="adam").status_code == 400
-    pseudonym = post("erase", name="ada", confirmation="ada").json()["pseudonym"]
-    assert post("revoke", name="ada").json()["detail"].startswith("No member is called")
-    assert post("invite", name="joan", role="admin").status_code == 400
-    assert post("invite", name="joan", days=float(10**9)).status_code == 400
-    names = {row["name"] for row in client.get("/api/admin/v1/members").json()}
-    assert {"joan", pseudonym} <= names
-    assert "ada" not in names
-    audit = client.get("/api/admin/v1/audit").json()
-    assert {row["actor"] for row in audit} == {"web:grace"}
-    assert [row["act"] for row in audit[::-1]][:7] == [
-        "invite",
-        "display-name",
-        "hide-name",
-        "show-name",
-        "revoke-device",
-        "revoke-device",
-        "revoke",
-    ]
-    assert any(row["act"] == "erase" for row in audit)
-    assert len(client.get("/api/admin/v1/devices").json()) == 2
-    assert client.get("/api/admin/v1/refusals").json() == []
+    def public_name() -> str | None:
+        return display_names(run.services.sessions).get("ada")
+
+    assert re.search(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan", role="trainer", days="7").text)
+    assert post("display-name", name="ada", display_name="Owl").headers["location"] == "/admin"
+    assert public_name() == "Owl"
+    post("hide-name", name="ada", hidden="yes")
+    assert str(public_name()).startswith("Anonymous ")
+    post("hide-name", name="ada", hidden="no")
+    assert public_name() == "Owl"
+    assert "lists what there is." in post("revoke-device", name=HOSTILE, device=run.devices["ada"]).text
+    post("revoke", name="ada", reason="why")
+    for act, fields, reason in (
+        ("erase", {"name": "ada", "confirmation": "adam"}, "type the very same name again"),
+        ("revoke", {"name": "eve"}, "No member is called"),
+        ("invite", {"name": "joan", "role": "admin", "days": "7"}, "cannot be invited"),
+        ("invite", {"name": "joan", "role": "trainer", "days": "1e9"}, "valid for up to"),
+        ("invite", {"name": "joan", "role": "trainer", "days": "soon"}, "days must be a number"),
+    ):
+        answer = post(act, **fields)
+        assert (answer.status_code, reason in answer.text) == (400, True)
+    assert post("erase", name="ada", confirmation="ada").status_code == 303
+    names = {row.name for row in run.services.membership.members()}
+    assert ("joan" in names, "ada" in names) == (True, False)
+    rows = audit_log(run.services.sessions, 20)[::-1]
+    assert {row.actor for row in rows} == {"web:grace"}
+    acts = ["invite", "display-name", "hide-name", "show-name", "revoke-device", "revoke", "revoke", "invite", "invite"]
+    assert [row.act for row in rows] == [*acts, "erase"]
+    refused = [row.detail.startswith("refused: ") for row in rows]
+    assert refused == [False] * 4 + [True, False] + [True] * 3 + [False]
 
 
 def test_names_are_text_and_pages_are_not_kept(client: TestClient, csrf: str) -> None:
@@ -198,19 +186,28 @@ def test_a_device_is_revoked_on_its_page(client: TestClient, csrf: str, run: Fak
     assert "Revoked" in page
     assert "lost" in page
     assert run.devices[HOSTILE][:8] not in page
-    [ada] = [row for row in client.get("/api/admin/v1/members").json() if row["name"] == "ada"]
-    assert ada["revoked_at"] is None
+    assert [row.revoked_at for row in run.services.membership.members()] == [None, None]
 
 
 def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, csrf: str, run: FakeRun) -> None:
     """Its page says so, the list of quarantines shows who did it and lifts it, and each act is on record."""
     device = run.devices["ada"]
     form = {"name": "ada", "device": device, "csrf": csrf}
+    services = run.services
+    hear(
+        services.sessions,
+        services.quarantine,
+        Claim(key_of("ada").peer_id, "step", 7, HOSTILE),
+        run.devices[HOSTILE],
+        services.clock(),
+    )
     answer = client.post("/admin/quarantine", data=form | {"reason": "overheats"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/admin/devices?member=ada")
     assert re.search(r"quarantine.*overheats", client.get(answer.headers["location"]).text, re.DOTALL)
     listed = client.get("/admin/quarantine").text
     assert "By web:grace" in listed
+    assert "(step 7)" in listed
+    assert HOSTILE not in listed
     assert run.devices[HOSTILE][:8] not in listed
     lifted = client.post("/admin/lift", data=form)
     assert (lifted.status_code, lifted.headers["location"]) == (303, "/admin/quarantine")
@@ -219,24 +216,6 @@ def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, c
     assert (again.status_code, "no such device in quarantine" in again.text) == (400, True)
     acts = [row.act for row in audit_log(run.services.sessions, 9)]
     assert acts == ["lift-quarantine", "lift-quarantine", "quarantine"]
-
-
-def test_the_api_quarantines_and_releases(client: TestClient, csrf: str, run: FakeRun) -> None:
-    """What the pages do, as JSON, with who said what of the device."""
-    device, headers = run.devices["ada"], {"x-csrf-token": csrf}
-    claim = Claim(key_of("ada").peer_id, "step", 7, HOSTILE)
-    services = run.services
-    hear(services.sessions, services.quarantine, claim, run.devices[HOSTILE], services.clock())
-    body = {"name": "ada", "device": device[:8], "reason": "why"}
-    done = client.post("/api/admin/v1/quarantine", json=body, headers=headers)
-    assert done.json() == {"device_quarantined": device}
-    [row] = client.get("/api/admin/v1/quarantine").json()
-    assert (row["member"], row["reason"], row["actor"]) == ("ada", "why", "web:grace")
-    assert [(word["witness"], word["kind"], word["step"]) for word in row["words"]] == [(HOSTILE, "step", 7)]
-    assert HOSTILE not in client.get("/admin/quarantine").text
-    lifted = client.post("/api/admin/v1/lift", json={"name": "ada"}, headers=headers)
-    assert lifted.json() == {"devices_released": [device]}
-    assert client.get("/api/admin/v1/quarantine").json() == []
 
 
 def test_going_back_takes_the_step_twice(client: TestClient, csrf: str, run: FakeRun) -> None:
@@ -254,20 +233,17 @@ def test_going_back_takes_the_step_twice(client: TestClient, csrf: str, run: Fak
         answer = client.post("/admin/rewind", data=form | {"csrf": csrf})
         assert (answer.status_code, reason in answer.text) == (400, True)
     assert client.post("/admin/rewind", data={"step": "1", "confirmation": "1"}).status_code == 403
-    told = client.post("/api/admin/v1/rewind", json={"step": 1}, headers={"x-csrf-token": csrf})
-    assert (told.status_code, "no checkpoint of step 1" in told.text) == (400, True)
     assert run.services.ledger.current_era() == 0
 
 
 def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None:
-    """By forms and by the API; what cannot be is refused in words, and every act is on record."""
+    """What cannot be is refused in words, and every act is on record."""
     run.add_step(1, 5.0)
     assert client.post("/admin/steer", data={"act": "pause", "csrf": csrf}).headers["location"] == "/admin/steering"
     assert "Paused." in client.get("/admin/steering").text
     again = client.post("/admin/steer", data={"act": "pause", "csrf": csrf})
     assert (again.status_code, "paused already" in again.text) == (400, True)
-    headers = {"x-csrf-token": csrf}
-    assert client.post("/api/admin/v1/steer", json={"act": "resume"}, headers=headers).json()["done"]
+    assert client.post("/admin/steer", data={"act": "resume", "csrf": csrf}).status_code == 303
     change = {"act": "change", "step": "9", "learning_rate_scale": "0.5", "target_batch_size": "", "csrf": csrf}
     assert client.post("/admin/steer", data=change).status_code == 303
     assert client.post("/admin/steer", data=change | {"step": "soon"}).status_code == 400
@@ -276,7 +252,7 @@ def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None
     assert "From step 9 on: learning rate times 0.5." in page
     assert HOSTILE not in page
     assert client.post("/admin/steer", data={"act": "pause"}).status_code == 403
-    assert client.post("/api/admin/v1/steer", json={"act": "sink"}, headers=headers).status_code == 422
+    assert client.post("/admin/steer", data={"act": "sink", "csrf": csrf}).status_code == 400
     acts = [row.act for row in audit_log(run.services.sessions, 9)]
     assert acts == ["steer"] * 4
 
@@ -286,7 +262,7 @@ def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str)
     cookies = dict(client.cookies)
     assert client.post("/admin/logout", data={"csrf": csrf}).headers["location"] == "/admin/login"
     client.cookies.update(cookies)
-    assert client.get("/api/admin/v1/session").status_code == 401
+    assert client.get("/admin").headers["location"] == "/admin/login"
 
 
 def width(page: Page) -> int:
