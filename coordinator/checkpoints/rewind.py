@@ -1,13 +1,13 @@
 """Return to an earlier checkpoint: its verification, the contributors since, and moving undone checkpoints away.
 
-The command undoes the later steps in the database, where that begins an era; the keeper sees the era, takes the
+`rewind` undoes the later steps in the database, where that begins an era; the keeper sees the era, takes the
 checkpoint up, and has every peer return to it (`peer.swarm.view`). So it works with the run served or not.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from sqlalchemy import func, select
 
 from auth.errors import ConfigError, StorageError
 from coordinator.checkpoints.manifest import StoredCheckpoint, stored_steps, verify
+from coordinator.ledger.ledger import Ledger
+from coordinator.members.administration import Administration
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Report, Suspicion
@@ -72,6 +74,26 @@ def contributors_since(sessions: Sessions, step: int) -> list[Contributor]:
             for member, device_id, steps, samples in session.execute(given)
         ]
     return sorted(found, key=lambda row: (-row.suspicions, -row.samples, row.member))
+
+
+def rewind(
+    administration: Administration, directory: Path, ledger: Ledger, step: int, suspects: Collection[str]
+) -> tuple[int, int]:
+    """Undo all steps after this one, whose checkpoint must be there; returns how many, and the era that begins.
+
+    Of the devices that have contributed since, `suspects` are put in quarantine. Raises `ConfigError`.
+    """
+    checkpoint_to_return_to(directory, step)
+    undone = ledger.last_step() - step
+    if undone < 1:
+        raise ConfigError(f"There is nothing to undo: step {ledger.last_step()} is the last.")
+    for row in contributors_since(administration.sessions, step):
+        if row.device_id in suspects:
+            administration.quarantine(
+                row.member, row.device_id, f"contributed to steps after {step}, which were undone"
+            )
+    with administration.audit.act("rewind", str(step), f"{undone} step(s)"):
+        return undone, ledger.roll_back(step)
 
 
 def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:

@@ -31,11 +31,10 @@ def allow(
             _say_allowlist(run.membership.allowlist(), as_json)
             return
         _check_provider(run, entry)
-        with run.audit.act("disallow" if remove else "allow", entry, "" if remove else role):
-            if remove:
-                run.membership.disallow(entry)
-            else:
-                run.membership.allow(entry, role, name)
+        if remove:
+            run.administration.disallow(entry)
+        else:
+            run.administration.allow(entry, role, name)
         link = str(run.directory.join_link)
     if as_json:
         say_json({"entry": entry, "role": role, "allowed": not remove, "join_link": link})

@@ -12,10 +12,8 @@ import typer
 from auth.errors import ConfigError
 from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import open_run
-from coordinator.members.audit import os_actor
 from coordinator.members.devices import DeviceRow, device_rows
-from coordinator.members.quarantine import QuarantineRow
-from coordinator.web.admin.administration import Administration
+from coordinator.members.quarantine import QuarantineRow, quarantines
 from peer.runtime.console import format_age, say, say_json, say_table
 
 
@@ -76,14 +74,13 @@ def quarantine(
     if action is not QuarantineAction.LIST and not name:
         raise ConfigError(f"`{action.value}` needs the member's name.")
     with open_run(directory) as run:
-        acts = Administration(run.sessions, run.membership, os_actor(), time.time)
         if action is QuarantineAction.LIST:
-            _say_quarantines(acts.quarantines(), as_json)
+            _say_quarantines(quarantines(run.sessions), as_json)
         elif action is QuarantineAction.IMPOSE:
-            device_id = acts.quarantine(name, device, reason)
+            device_id = run.administration.quarantine(name, device, reason)
             say_done(as_json, {"device_quarantined": device_id}, f"{name}'s device {device_id} is in quarantine.")
         else:
-            released = acts.lift(name, device)
+            released = run.administration.lift(name, device)
             done = f"Lifted for {name}'s {', '.join(released)}: the same command joins again."
             say_done(as_json, {"devices_released": released}, done)
 

@@ -30,8 +30,7 @@ from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import read_helm
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
-from coordinator.members.devices import device_act, tokens_until
-from coordinator.members.erasure import erase as erase_member
+from coordinator.members.devices import tokens_until
 from coordinator.members.invites import ROLE_RANKS
 from coordinator.members.join_page import Invitation
 from coordinator.members.membership import MemberRow
@@ -135,9 +134,8 @@ def invite(
 ) -> None:
     """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
     packed = own_software()  # before there is a code, which is shown only now
-    detail = f"{role}, {devices} code(s), {days:g} days"
-    with open_run(directory) as run, run.audit.act("invite", name, detail):
-        codes = run.membership.invite(name, role=role, days=days, devices=devices)
+    with open_run(directory) as run:
+        codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
         address = run.directory.settings.web_address
     software = packed.address(address)
@@ -222,20 +220,15 @@ def revoke(
     as_json: bool = JSON,
 ) -> None:
     """Shut a member out, with all devices or one only; it reaches the swarm within seconds while the run is served."""
-    if device is not None:
-        _revoke_device(directory, name, device, reason, as_json)
-        return
-    with open_run(directory) as run, run.audit.act("revoke", name, reason):
-        count = run.membership.revoke(name, reason)
-    done = f"{name} is revoked, with {count} device{'' if count == 1 else 's'}."
-    say_done(as_json, {"member": name, "devices_revoked": count}, done)
-
-
-def _revoke_device(directory: Path, name: str, device: str, reason: str, as_json: bool) -> None:
-    with open_run(directory) as run, run.audit.act("revoke-device", name, device_act(device, reason)):
-        device_id = run.membership.revoke_device(name, device, reason)
-    done = f"{name}'s device {device_id} is revoked; {name} may bring another."
-    say_done(as_json, {"member": name, "device_revoked": device_id}, done)
+    with open_run(directory) as run:
+        if device is None:
+            count = run.administration.revoke(name, reason)
+            done = f"{name} is revoked, with {count} device{'' if count == 1 else 's'}."
+            say_done(as_json, {"member": name, "devices_revoked": count}, done)
+        else:
+            device_id = run.administration.revoke_device(name, device, reason)
+            done = f"{name}'s device {device_id} is revoked; {name} may bring another."
+            say_done(as_json, {"member": name, "device_revoked": device_id}, done)
 
 
 @app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")
@@ -249,8 +242,7 @@ def erase(
     if not yes:
         typer.confirm(f"Shut {name!r} out and forget the name? This cannot be undone", abort=True, err=True)
     with open_run(directory) as run:
-        pseudonym = erase_member(run.sessions, run.membership, name)
-        run.audit.record("erase", pseudonym)
+        pseudonym = run.administration.erase(name)
     say_done(as_json, {"pseudonym": pseudonym}, f"The member is called {pseudonym} from now on.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import Enum
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import typer
 
 from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import open_run
-from coordinator.members.credits import set_named, unnamed_members
-from coordinator.members.names import display_names, hide_name, set_display_name
+from coordinator.members.credits import unnamed_members
+from coordinator.members.names import display_names
 from peer.runtime.console import say_json, say_table
 
 
@@ -30,9 +29,8 @@ def display_name(
     as_json: bool = JSON,
 ) -> None:
     """Choose the name under which the public sees a member."""
-    with open_run(directory) as run, run.audit.act("display-name", name, pseudonym):
-        set_display_name(run.sessions, name, pseudonym)
-    _say_shown(name, pseudonym or name, as_json)
+    with open_run(directory) as run:
+        _say_shown(name, run.administration.show_as(name, pseudonym), as_json)
 
 
 def hide_name_of(
@@ -42,9 +40,8 @@ def hide_name_of(
     as_json: bool = JSON,
 ) -> None:
     """Let the public see a number instead of a member's name, whatever the member has chosen."""
-    with open_run(directory) as run, run.audit.act("show-name" if show else "hide-name", name):
-        shown = hide_name(run.sessions, name, not show, time.time())
-    _say_shown(name, shown, as_json)
+    with open_run(directory) as run:
+        _say_shown(name, run.administration.hide_name(name, not show), as_json)
 
 
 def _say_shown(name: str, shown: str, as_json: bool) -> None:
@@ -60,8 +57,7 @@ def credits_of(
     """Say whom the model card names: everybody who contributed, unless they asked not to be (`omit`)."""
     with open_run(directory) as run:
         if action is not CreditAction.LIST:
-            with run.audit.act(f"credits-{action.value}", name):
-                set_named(run.sessions, name, named=action is CreditAction.NAME)
+            run.administration.credit(name, action is CreditAction.NAME)
         hidden, shown = unnamed_members(run.sessions), display_names(run.sessions)
         given = [row.member for row in run.ledger.contributions()]
     rows = [{"member": name, "card": None if name in hidden else shown.get(name, name)} for name in given]

@@ -10,15 +10,18 @@ from pathlib import Path
 import typer
 
 from auth.errors import ConfigError
-from coordinator.checkpoints.rewind import Contributor, checkpoint_to_return_to, contributors_since
+from coordinator.checkpoints.rewind import (
+    Contributor,
+    checkpoint_to_return_to,
+    contributors_since,
+    rewind as undo_steps,
+)
 from coordinator.checkpoints.validations import validations
 from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
 from coordinator.ledger.steering import Steersman
-from coordinator.members.audit import os_actor
 from coordinator.members.devices import SHORT_ID_CHARS
-from coordinator.web.admin.administration import Administration
 from peer.runtime.console import format_age, say, say_json, say_table
 
 STEP = typer.Argument(None, help="The checkpoint's step; none: show which there are.", show_default=False)
@@ -96,9 +99,8 @@ def rewind(
         if not yes:
             _say_contributors(step, run.ledger.last_step(), found, as_json)
             return
-        acts = Administration(run.sessions, run.membership, os_actor(), time.time)
         suspects = {row.device_id for row in found if row.member in quarantine}
-        undone, era = acts.rewind(run.directory.checkpoints_dir, run.ledger, step, suspects)
+        undone, era = undo_steps(run.administration, run.directory.checkpoints_dir, run.ledger, step, suspects)
     facts = {"step": step, "era": era, "undone": undone, "contributors": [asdict(row) for row in found]}
     done = f"Undone: {undone} steps after step {step}. All peers resume from there as soon as the keeper is up."
     say_done(as_json, facts, done)
@@ -106,8 +108,7 @@ def rewind(
 
 def _steer(directory: Path, as_json: bool, act: Callable[[Steersman], str]) -> None:
     with open_run(directory) as run:
-        acts = Administration(run.sessions, run.membership, os_actor(), time.time)
-        done = acts.steer(run.directory.config, act)
+        done = run.administration.steer(run.directory.config, act)
     say_done(as_json, {"done": done}, done)
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.ledger.ledger import Ledger
+from coordinator.members.administration import Administration
 from coordinator.members.audit import AuditLog, os_actor
 from coordinator.members.membership import Membership
 from coordinator.run.database_owner import open_database, require_unused
@@ -32,7 +33,8 @@ class OpenRun:
     sessions: Sessions
     membership: Membership
     ledger: Ledger
-    audit: AuditLog  # of whoever runs this command
+    administration: Administration  # by whoever runs this command
+    audit: AuditLog  # of the same person's acts
 
 
 def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
@@ -75,17 +77,14 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
     directory = RunDirectory.open(path)
     config, limits = directory.config, directory.config.membership
     with open_database(directory) as sessions:
-        yield OpenRun(
-            directory=directory,
-            sessions=sessions,
-            membership=Membership(
-                sessions,
-                lambda: directory.authority,
-                config.run.name,
-                limits.token_lifetime_s,
-                clock,
-                limits.max_devices_per_member,
-            ),
-            ledger=Ledger(sessions, config, clock),
-            audit=AuditLog(sessions, os_actor(), clock),
+        membership = Membership(
+            sessions,
+            lambda: directory.authority,
+            config.run.name,
+            limits.token_lifetime_s,
+            clock,
+            limits.max_devices_per_member,
         )
+        administration = Administration(sessions, membership, os_actor(), clock)
+        ledger = Ledger(sessions, config, clock)
+        yield OpenRun(directory, sessions, membership, ledger, administration, administration.audit)

@@ -1,4 +1,1 @@
-"""Administration by the web: pages and login of administrators.
-
-`coordinator.web.app` imports the routers. `administration` performs an action for pages and commands alike.
-"""
+"""Administration by the web: pages and login of administrators. `coordinator.web.app` imports the routers."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from auth.errors import ConfigError
+from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
+from coordinator.members.audit import audit_log
+from coordinator.members.devices import device_rows
 from coordinator.members.invites import ROLE_RANKS
 from coordinator.members.join_page import Invitation
-from coordinator.web.admin.administration import Administration
+from coordinator.members.names import display_names
+from coordinator.members.quarantine import quarantines as devices_in_quarantine
+from coordinator.store.refusals import newest_refusals
 from coordinator.web.admin.login import (
     LoginDesk,
     clear_cookie,
@@ -34,17 +42,18 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 templates = Environment(loader=FileSystemLoader(ADMIN), autoescape=True, undefined=StrictUndefined)
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 Who = Annotated[Login, Depends(current_login)]
+SHOWN = 200  # rows of a list
 
 
-async def posted_form(request: Request, login: Who) -> dict[str, str]:
-    """The fields of a form that this login's own page has sent."""
+async def posted_form(request: Request, login: Who) -> defaultdict[str, str]:
+    """The fields of a form that this login's own page has sent; one that it lacks is empty."""
     require_own_origin(request)
-    form = await read_form(request)
-    require_csrf(login, form.get("csrf", ""))
+    form = defaultdict(str, await read_form(request))
+    require_csrf(login, form["csrf"])
     return form
 
 
-Form = Annotated[dict[str, str], Depends(posted_form)]
+Form = Annotated[defaultdict[str, str], Depends(posted_form)]
 
 
 def administration(request: Request, login: Login) -> Administration:
@@ -70,7 +79,7 @@ async def log_in(request: Request) -> Response:
     token = await desk.log_in(request, form.get("name", ""), form.get("password", ""))
     if token is None:
         return draw(request, "login.html", None, 403, error="The name or the password is wrong.")
-    answer = _to_members()
+    answer = RedirectResponse("/admin", 303)
     set_cookie(request, answer, token)
     return answer
 
@@ -94,10 +103,10 @@ async def members(request: Request, login: Who) -> Response:
 @router.post("/invite")
 async def invite(request: Request, login: Who, form: Form) -> Response:
     """Make a code and show it, this once."""
-    name, role = form.get("name", ""), form.get("role", "")
+    name, role = form["name"], form["role"]
     try:
         run = administration(request, login)
-        code = await asyncio.to_thread(run.invite, name, role, number(form.get("days", "")))
+        [code] = await asyncio.to_thread(run.invite, name, role, number(form["days"]))
     except ConfigError as error:
         return await _members(request, login, 400, error=str(error))
     services = request.app.state.services
@@ -109,13 +118,14 @@ async def invite(request: Request, login: Who, form: Form) -> Response:
 @router.post("/revoke")
 async def revoke(request: Request, login: Who, form: Form) -> Response:
     """Shut a member out."""
-    return await _act(request, login, "revoke", form, "name", "reason")
+    return await _act_on_member(request, login, lambda run: run.revoke(form["name"], form["reason"]))
 
 
 @router.post("/revoke-device")
 async def revoke_device(request: Request, login: Who, form: Form) -> Response:
     """Shut one device of a member out."""
-    return await _act_on_device(request, login, "revoke_device", form)
+    name, device, reason = form["name"], form["device"], form["reason"]
+    return await _act_on_device(request, login, name, lambda run: run.revoke_device(name, device, reason))
 
 
 @router.get("/quarantine")
@@ -127,40 +137,39 @@ async def quarantines(request: Request, login: Who) -> Response:
 @router.post("/quarantine")
 async def quarantine(request: Request, login: Who, form: Form) -> Response:
     """Cut one device of a member off until that is lifted."""
-    return await _act_on_device(request, login, "quarantine", form)
+    name, device, reason = form["name"], form["device"], form["reason"]
+    return await _act_on_device(request, login, name, lambda run: run.quarantine(name, device, reason))
 
 
 @router.post("/lift")
 async def lift(request: Request, login: Who, form: Form) -> Response:
     """Lift the quarantine of a device."""
-    try:
-        await asyncio.to_thread(administration(request, login).lift, form.get("name", ""), form.get("device", ""))
-    except ConfigError as error:
-        return await _quarantines(request, login, 400, error=str(error))
-    return RedirectResponse("/admin/quarantine", 303)
+    page = partial(_quarantines, request, login)
+    return await act_on(request, login, lambda run: run.lift(form["name"], form["device"]), page, "/admin/quarantine")
 
 
 @router.post("/display-name")
 async def display_name(request: Request, login: Who, form: Form) -> Response:
     """Show a member under another name."""
-    return await _act(request, login, "show_as", form, "name", "display_name")
+    return await _act_on_member(request, login, lambda run: run.show_as(form["name"], form["display_name"]))
 
 
 @router.post("/hide-name")
 async def hide_name(request: Request, login: Who, form: Form) -> Response:
     """Show the public a number instead of a name, or end that."""
-    try:
-        run, hidden = administration(request, login), form.get("hidden", "") == "yes"
-        await asyncio.to_thread(run.hide_name, form.get("name", ""), hidden)
-    except ConfigError as error:
-        return await _members(request, login, 400, error=str(error))
-    return _to_members()
+    return await _act_on_member(request, login, lambda run: run.hide_name(form["name"], form["hidden"] == "yes"))
 
 
 @router.post("/erase")
 async def erase(request: Request, login: Who, form: Form) -> Response:
-    """Forget a member."""
-    return await _act(request, login, "erase", form, "name", "confirmation")
+    """Forget a member, whose name must be typed twice."""
+
+    def forget(run: Administration) -> None:
+        if form["name"] != form["confirmation"]:
+            raise ConfigError("To erase a member, type the very same name again.")
+        run.erase(form["name"])
+
+    return await _act_on_member(request, login, forget)
 
 
 @router.get("/devices")
@@ -172,7 +181,7 @@ async def devices(request: Request, login: Who, member: Annotated[str, Query(max
 @router.get("/refusals")
 async def refusals(request: Request, login: Who) -> Response:
     """What was refused."""
-    rows = await asyncio.to_thread(administration(request, login).refusals)
+    rows = await asyncio.to_thread(newest_refusals, request.app.state.sessions, SHOWN)
     facts = [(row.at, (row.kind, row.code, row.reason)) for row in rows]
     return draw(request, "rows.html", login, title="Refusals", rows=facts)
 
@@ -180,51 +189,61 @@ async def refusals(request: Request, login: Who) -> Response:
 @router.get("/audit")
 async def audit(request: Request, login: Who) -> Response:
     """Who did what."""
-    rows = await asyncio.to_thread(administration(request, login).audit)
+    rows = await asyncio.to_thread(audit_log, request.app.state.sessions, SHOWN)
     facts = [(row.at, (row.actor, row.act, row.subject, row.detail)) for row in rows]
     return draw(request, "rows.html", login, title="Audit log", rows=facts)
 
 
 def number(text: str) -> float:
-    """A form's number; raises 400."""
+    """A form's number; raises `ConfigError`."""
     try:
         return float(text)
     except ValueError as error:
-        raise HTTPException(400, "The days must be a number.") from error
+        raise ConfigError("The days must be a number.") from error
 
 
-async def _act(request: Request, login: Login, act: str, form: dict[str, str], *names: str) -> Response:
-    action = getattr(administration(request, login), act)
+async def act_on(
+    request: Request,
+    login: Login,
+    act: Callable[[Administration], object],
+    page: Callable[..., Awaitable[Response]],
+    then: str,
+) -> Response:
+    """Do what a form asks for, and send the browser on; a refusal is told on the form's own page."""
     try:
-        await asyncio.to_thread(action, *(form.get(name, "") for name in names))
+        await asyncio.to_thread(act, administration(request, login))
     except ConfigError as error:
-        return await _members(request, login, 400, error=str(error))
-    return _to_members()
+        return await page(400, error=str(error))
+    return RedirectResponse(then, 303)
 
 
-async def _act_on_device(request: Request, login: Login, act: str, form: dict[str, str]) -> Response:
-    name, device, reason = (form.get(field, "") for field in ("name", "device", "reason"))
-    action = getattr(administration(request, login), act)
-    try:
-        await asyncio.to_thread(action, name, device, reason)
-    except ConfigError as error:
-        return await _devices(request, login, name, 400, error=str(error))
-    return RedirectResponse(f"/admin/devices?{urlencode({'member': name})}", 303)
+async def _act_on_member(request: Request, login: Login, act: Callable[[Administration], object]) -> Response:
+    return await act_on(request, login, act, partial(_members, request, login), "/admin")
+
+
+async def _act_on_device(
+    request: Request, login: Login, member: str, act: Callable[[Administration], object]
+) -> Response:
+    then = f"/admin/devices?{urlencode({'member': member})}"
+    return await act_on(request, login, act, partial(_devices, request, login, member), then)
 
 
 async def _quarantines(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
-    found = await asyncio.to_thread(administration(request, login).quarantines)
+    found = await asyncio.to_thread(devices_in_quarantine, request.app.state.sessions)
     return draw(request, "quarantine.html", login, status, quarantines=found, **values)
 
 
 async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
-    found = await asyncio.to_thread(administration(request, login).members)
+    services = request.app.state.services
+    rows = await asyncio.to_thread(services.membership.members)
+    shown = await asyncio.to_thread(display_names, services.sessions)
+    found = [(row, shown.get(row.name, row.name)) for row in rows]
     values = {"invited": "", "invitation": None} | values
     return draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
 
 
 async def _devices(request: Request, login: Login, member: str, status: int = 200, **values: Any) -> Response:
-    found = await asyncio.to_thread(administration(request, login).devices, member)
+    found = await asyncio.to_thread(device_rows, request.app.state.sessions, member, SHOWN)
     return draw(request, "devices.html", login, status, devices=found, member=member, **values)
 
 
@@ -232,7 +251,3 @@ def draw(request: Request, template: str, login: Login | None, status: int = 200
     """A page from its template."""
     known = {"run": request.app.state.config.run.name, "login": login, "here": request.url.path, "error": ""}
     return HTMLResponse(templates.get_template(template).render(known | values), status)
-
-
-def _to_members() -> Response:
-    return RedirectResponse("/admin", 303)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from auth.errors import ConfigError
+from coordinator.checkpoints.rewind import contributors_since, rewind as undo_steps
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.ledger.steering import Act, Steersman, announcements, read_helm
+from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
-from coordinator.web.admin.members import Form, Who, administration, draw
+from coordinator.web.admin.members import Form, Who, act_on, draw
 from coordinator.web.state.live import LiveSnapshot
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
@@ -34,16 +36,15 @@ async def checkpoints(request: Request, login: Who, step: Step | None = None) ->
 @router.post("/rewind")
 async def rewind(request: Request, login: Who, form: Form) -> Response:
     """Undo all steps after a checkpoint's, which must be typed again."""
-    step = form.get("step", "")
+    step, state = form["step"], request.app.state
     suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
-    try:
-        if not step.isdecimal() or step != form.get("confirmation"):
+
+    def undo(run: Administration) -> None:
+        if not step.isdecimal() or step != form["confirmation"]:
             raise ConfigError("To go back to a checkpoint, type its step again.")
-        run, state = administration(request, login), request.app.state
-        await asyncio.to_thread(run.rewind, state.checkpoints_dir, state.services.ledger, int(step), suspects)
-    except ConfigError as error:
-        return await _checkpoints(request, login, None, 400, error=str(error))
-    return RedirectResponse("/admin/checkpoints", 303)
+        undo_steps(run, state.checkpoints_dir, state.services.ledger, int(step), suspects)
+
+    return await act_on(request, login, undo, partial(_checkpoints, request, login, None), "/admin/checkpoints")
 
 
 class SteeringRequest(BaseModel):
@@ -85,23 +86,22 @@ async def steering(request: Request, login: Who) -> Response:
 async def steer(request: Request, login: Who, form: Form) -> Response:
     """One act from a form; fields that are left empty say nothing."""
     fields = {name: value for name, value in form.items() if name in SteeringRequest.model_fields and value}
-    try:
-        act = SteeringRequest.model_validate(fields)
-    except ValueError:
-        return await _steering(request, login, 400, error="Steps and samples are whole numbers, the scale a number.")
-    try:
-        await _steer(request, login, act.take)
-    except ConfigError as error:
-        return await _steering(request, login, 400, error=str(error))
-    return RedirectResponse("/admin/steering", 303)
+
+    def take(run: Administration) -> None:
+        try:
+            wish = SteeringRequest.model_validate(fields)
+        except ValueError as error:
+            raise ConfigError("Steps and samples are whole numbers, the scale a number.") from error
+        run.steer(request.app.state.config, wish.take)
+
+    return await act_on(request, login, take, partial(_steering, request, login), "/admin/steering")
 
 
 async def _checkpoints(request: Request, login: Login, step: int | None, status: int = 200, **values: Any) -> Response:
     live: LiveSnapshot = request.app.state.live
     rows: list[CheckpointRow] = list(live.current.checkpoints)
     losses = {row.step: row.facts["loss"] for row in live.current.validations}
-    run = administration(request, login)
-    since = [] if step is None else await asyncio.to_thread(run.contributors_since, step)
+    since = [] if step is None else await asyncio.to_thread(contributors_since, request.app.state.sessions, step)
     found = {
         "alarms": live.current.alarms,
         "checkpoints": rows,
@@ -110,10 +110,6 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
         "contributors": since,
     }
     return draw(request, "checkpoints.html", login, status, **found, **values)
-
-
-async def _steer(request: Request, login: Login, act: Callable[[Steersman], str]) -> str:
-    return await asyncio.to_thread(administration(request, login).steer, request.app.state.config, act)
 
 
 async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:

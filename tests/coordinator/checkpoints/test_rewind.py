@@ -9,13 +9,13 @@ import pytest
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified, stored_steps
-from coordinator.checkpoints.rewind import UNDONE, checkpoint_to_return_to, contributors_since, set_aside_undone
+from coordinator.checkpoints.rewind import UNDONE, checkpoint_to_return_to, contributors_since, rewind, set_aside_undone
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
+from coordinator.members.administration import Administration
 from coordinator.members.audit import audit_log
 from coordinator.members.quarantine import Claim, hear, quarantines
 from coordinator.run.settings import Policy
-from coordinator.web.admin.administration import Administration
 from peer.reporting.messages import StepReport
 from tests.support.receipts import key_of
 from tests.support.small_checkpoints import add_checkpoint
@@ -51,7 +51,7 @@ class Scene:
     def rewind(self, step: int, *suspects: str) -> tuple[int, int]:
         """As an operator."""
         devices = [self.device_ids[name] for name in suspects]
-        return self.acts.rewind(self.run.directory.checkpoints_dir, self.run.ledger, step, devices)
+        return rewind(self.acts, self.run.directory.checkpoints_dir, self.run.ledger, step, devices)
 
 
 @pytest.fixture

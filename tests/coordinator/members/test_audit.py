@@ -45,8 +45,8 @@ def test_commands_are_recorded_with_the_systems_user(tmp_path: Path, monkeypatch
 def test_what_is_refused_is_recorded_with_why(tmp_path: Path) -> None:
     """An act that fails is no secret, and no success."""
     with open_run(make_small_run(tmp_path).path) as run:
-        with pytest.raises(ConfigError), run.audit.act("revoke", "nobody"):
-            run.membership.revoke("nobody")
+        with pytest.raises(ConfigError):
+            run.administration.revoke("nobody", "")
         (row,) = audit_log(run.sessions, 10)
     assert row.detail.startswith("refused: No member is called 'nobody'")
 
