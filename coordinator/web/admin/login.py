@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 TRIES_PER_MINUTE = 10  # of one address, and of one account
 HASHED_AT_ONCE = 2  # each takes 64 MiB while it is compared
 COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
-MAX_FIELDS = 16
+MAX_FIELDS = 1000  # of a form: a box for each device that is to be cut off at a return to a checkpoint
 
 
 class LoginNeededError(Exception):
