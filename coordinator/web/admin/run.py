@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.rewind import contributors_since, rewind as undo_steps
@@ -50,7 +50,6 @@ async def rewind(request: Request, login: Who, form: Form) -> Response:
 class SteeringRequest(BaseModel):
     """One act, with what it needs: a step to stop with, what to change from which step, a text to announce."""
 
-    model_config = ConfigDict(extra="forbid")
     act: Act
     step: Count | None = None
     learning_rate_scale: float | None = None
@@ -85,7 +84,7 @@ async def steering(request: Request, login: Who) -> Response:
 @router.post("/steer")
 async def steer(request: Request, login: Who, form: Form) -> Response:
     """One act from a form; fields that are left empty say nothing."""
-    fields = {name: value for name, value in form.items() if name in SteeringRequest.model_fields and value}
+    fields = {name: value for name, value in form.items() if value}
 
     def take(run: Administration) -> None:
         try:
