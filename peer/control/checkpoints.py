@@ -26,7 +26,7 @@ from peer.network.downloads import has_digest
 from peer.network.least_rate import at_least_rate
 from peer.network.public_web import public_client
 from peer.network.traffic import Throttle
-from peer.protocol import STATE_FILES, control_pb2
+from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
@@ -66,12 +66,12 @@ class CheckpointOffer:
 
 
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
-    """Read the offer, if its state is the swarm's current one: a donor would have to replace an older one whole.
+    """Read the offer, if its state will still be followed by averages that the keeper holds when it has arrived.
 
     Raises `RequestError` for an offer that no coordinator has reason to make. `most_bytes`: the most bytes that this
     run's state can have.
     """
-    if not reply.address or reply.step != reply.swarm_step:
+    if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
         return None
     files = tuple(OfferedFile(file.name, file.size_bytes, bytes(file.sha256)) for file in reply.files)
     offer = CheckpointOffer(reply.address, reply.step, files)

@@ -17,6 +17,7 @@ MAX_PEER_MESSAGE_BYTES: Final = 64 * 1024  # what a coordinator accepts
 MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # what a peer accepts: a revocation list may be long
 CHUNK_BYTES: Final = 256 * 1024  # of a file, per message
 STATE_FILES: Final = ("model.safetensors", "optimizer.safetensors")  # of an offered checkpoint: the whole state
+HELD_AVERAGES: Final = 6  # steps whose averages the keeper holds; in 16 bits as many bytes as a state with two moments
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_RUN_FILES: Final = 32
 MAX_PROBE_BYTES: Final = 4 * 1024 * 1024  # of a line's measurement, in each direction

@@ -15,9 +15,8 @@ import torch
 from hivemind.compression import CompressionInfo, Float16Compression, NoCompression
 from hivemind.proto import runtime_pb2
 
+from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import decode
-
-MOST_STEPS = 6  # whose averages in 16 bits are as many bytes as the state with its two moments
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class AverageHistory:
 
     def __init__(self) -> None:
         self._position = (-1, -1)  # era and step of the newest
-        self._averages: deque[Average] = deque(maxlen=MOST_STEPS)
+        self._averages: deque[Average] = deque(maxlen=HELD_AVERAGES)
 
     def keep(self, era: int, step: int, average: Average) -> None:
         """Keep the average that led to `step`; forget the others if they are not those of the steps before it."""

@@ -36,10 +36,11 @@ from peer.averaging.all_reduce import is_finite
 from peer.averaging.rounds import freeze_imported
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
+from peer.protocol import HELD_AVERAGES
 from peer.protocol.history_pb2 import AveragesAfter
 from peer.reduction.compression import decode
 from peer.swarm.fingerprint import Sketch, sketch_of
-from peer.swarm.history import MOST_STEPS, Average, AverageHistory, encode_average
+from peer.swarm.history import Average, AverageHistory, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
@@ -244,7 +245,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         try:
             for donor in await self.directory.with_role(self.access.donor_roles):
                 got = await self._receive(
-                    donor, "rpc_download_averages", AveragesAfter(era=era, step=step), MOST_STEPS * self._own_bytes()
+                    donor, "rpc_download_averages", AveragesAfter(era=era, step=step), HELD_AVERAGES * self._own_bytes()
                 )
                 facts, tensors = got or ({}, [])
                 if isinstance(facts, dict) and "steps" in facts:  # nothing otherwise: it is busy, or does not answer
@@ -334,7 +335,7 @@ def _whole(steps: object, tensors: list[torch.Tensor], tensors_a_step: int) -> l
     """Return the tensors of so many steps; none if some are missing, None if the donor has not all steps."""
     if not isinstance(steps, int):
         return None
-    return tensors if 0 <= steps <= MOST_STEPS and len(tensors) == steps * tensors_a_step else []
+    return tensors if 0 <= steps <= HELD_AVERAGES and len(tensors) == steps * tensors_a_step else []
 
 
 def _misplaced(era: object, minimum_era: int) -> str | None:

@@ -1,9 +1,9 @@
 """A worker's first state: from a checkpoint that its agent fetched over HTTPS, else from a donor.
 
-A checkpoint serves only as long as it is the swarm's current state, which the keeper's beacon tells: the difference
-between two steps is no smaller than the state itself. So fifty peers that join a run that has just been started again,
-or waits, take the state from the web server; peers that join a swarm that has gone on take it from a donor, which gives
-it to a few at once and then writes a new checkpoint for the others.
+A checkpoint serves as long as the keeper holds the averages of the steps after it: the peer follows them before its
+first microbatch. So fifty peers that join a run that has just been started again, or waits, or has written a checkpoint
+lately, take the state from the web server; others take it from a donor, which gives it to a few at once and then writes
+a new checkpoint for the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from auth.errors import StorageError
 from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.protocol import HELD_AVERAGES
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.swarm.fingerprint import drifted, sketch_of
 from peer.swarm.state import optimizer_tensors
@@ -103,16 +104,19 @@ class StateTaking:
         return None
 
     def _take(self, step: int, directory: Path) -> bool:
-        """Take a checkpoint's state if it is the one that the keeper's beacon describes; return whether it was."""
+        """Take a checkpoint's state if this peer can follow the swarm from there; return whether it was taken.
+
+        Where the keeper's beacon describes this very state it is compared, else the one that it leads to will be.
+        """
         beacon = self._swarm.await_beacon(BEACON_WAIT_S)
-        if beacon is None or beacon.step != step or not beacon.sketch:
+        if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:
             logger.info("the checkpoint of step %d is not the swarm's state of now", step)
             return False
         with self._swarm.frozen_state():
             restore_model(self._model, directory)
             restore_optimizer(self._model, self._swarm.optimizer, directory)
             moments = optimizer_tensors(self._swarm.optimizer)
-            if drifted(sketch_of(self._swarm.parameters, moments), beacon.sketch):
+            if beacon.step == step and drifted(sketch_of(self._swarm.parameters, moments), beacon.sketch):
                 logger.warning("the checkpoint of step %d does not hold the keeper's state", step)
                 return False
             self._swarm.restore(step, beacon.era)

@@ -20,7 +20,7 @@ from peer.control.checkpoints import (
     read_offer,
 )
 from peer.network.traffic import Throttle
-from peer.protocol import STATE_FILES, control_pb2
+from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 from tests.support.small_disks import small_disk
 from tests.support.web_files import WebFiles, serve_files
 
@@ -39,7 +39,9 @@ def test_the_state_of_now_is_worth_fetching() -> None:
     offer = read_offer(reply(), MOST_BYTES)
     assert offer is not None
     assert (offer.step, offer.host, offer.size_bytes) == (7, "run.example", 800)
-    assert read_offer(reply(swarm_step=8), MOST_BYTES) is None
+    assert read_offer(reply(swarm_step=7 + HELD_AVERAGES // 2), MOST_BYTES) is not None
+    assert read_offer(reply(swarm_step=6), MOST_BYTES) is None
+    assert read_offer(reply(swarm_step=8 + HELD_AVERAGES // 2), MOST_BYTES) is None
     assert read_offer(control_pb2.CheckpointReply(), MOST_BYTES) is None
 
 

@@ -8,10 +8,11 @@ from hivemind.compression import Float16Compression
 from hivemind.compression.base import CompressionInfo
 from hivemind.proto import runtime_pb2
 
+from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import decode
-from peer.swarm.history import MOST_STEPS, Average, AverageHistory, encode_average
+from peer.swarm.history import Average, AverageHistory, encode_average
 
-NAMES = [encode_average([torch.full((2,), float(step))]) for step in range(MOST_STEPS + 4)]
+NAMES = [encode_average([torch.full((2,), float(step))]) for step in range(HELD_AVERAGES + 4)]
 
 
 def held(steps: range, era: int = 0) -> AverageHistory:
@@ -47,9 +48,9 @@ def test_a_gap_is_never_bridged() -> None:
 
 def test_old_averages_are_forgotten() -> None:
     """As many are held as are worth a download of the state."""
-    history = held(range(1, MOST_STEPS + 4))
+    history = held(range(1, HELD_AVERAGES + 4))
     assert history.after(0, 2) is None
-    assert led_to(history.after(0, 3)) == list(range(4, MOST_STEPS + 4))
+    assert led_to(history.after(0, 3)) == list(range(4, HELD_AVERAGES + 4))
 
 
 @pytest.mark.parametrize(("came_in_16_bits", "value_bytes"), [(True, 2), (False, 4)])
