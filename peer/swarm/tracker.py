@@ -149,7 +149,7 @@ class StepTracker(ProgressTracker):
             return
         step = self.local_progress.epoch
         if not short and self._role == "keeper":
-            self._credits.take(weights, self.course.age_s(time.monotonic()), self.course.allowances.of)
+            self._credits.take(weights, self.course.age_s(step, time.monotonic()), self.course.allowances.of)
         self.course.round_ended(step, weights, short)
 
     @property
@@ -215,7 +215,7 @@ class StepTracker(ProgressTracker):
         """Return the part that makes the keeper's record the beacon; it names credits above what anybody may claim."""
         allowances = self.course.allowances
         return Course(
-            age_s=self.course.age_s(time.monotonic()),
+            age_s=self.course.age_s(self.local_progress.epoch, time.monotonic()),
             usual_s=self._credits.usual_s,
             credits=self._credits.credits_above(allowances.share * allowances.target / GROWTH),
             steering=self._steering,

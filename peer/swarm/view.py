@@ -128,11 +128,11 @@ class SwarmCourse:
             peers = [peer for peer in peers if peer.record.era == self.era]
         trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
-        self._met_at = now if trainers and self._met_at is None else self._met_at
         # the keeper, whose own the beacon is, follows most members however far they have come without it
         step = nearest_step(agreed_step(steps_by_member(trainers)), beacon, None if self._is_keeper else held)
-        if step != self._step_began[0]:
+        if step != self._step_began[0] or self._met_at is None:  # a keeper may be alone for days before the first step
             self._begin_step(step, beacon, now)
+        self._met_at = now if trainers and self._met_at is None else self._met_at
         self.allowances = self._allowances(trainers, target, now)
         view = view_swarm(peers, step, beacon, self.allowances)
         if not self._is_keeper or self.has_met_all(now):
@@ -207,9 +207,10 @@ class SwarmCourse:
         """Return whether all peers have had the time to be seen; before that, the first ones would be a majority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
-    def age_s(self, now: float) -> float:
-        """Return the seconds since the swarm's step began, as far as this peer knows."""
-        return max(0.0, now - self._step_began[1]) if self._step_began[0] >= 0 else 0.0
+    def age_s(self, step: int, now: float) -> float:
+        """Return the seconds since the swarm began this step, 0 if it has begun another or nobody has trained yet."""
+        begun, began = self._step_began
+        return max(0.0, now - began) if begun == step and self._met_at is not None else 0.0
 
     def _allowances(self, trainers: list[KnownPeer], target: int, now: float) -> Allowances:
         newest = self._watch.newest
@@ -217,7 +218,7 @@ class SwarmCourse:
         return Allowances(
             target=target,
             share=newcomer_share(len({peer.member for peer in trainers}), self._least_share),
-            patience=max(1.0, self.age_s(now) / (usual_s or self._first_step_s)),
+            patience=max(1.0, self.age_s(self._step_began[0], now) / (usual_s or self._first_step_s)),
             usual_s=usual_s,
             credits=newest.course.credits if newest is not None else {},
             missing=self._claims.missing,
@@ -247,7 +248,7 @@ class SwarmCourse:
         """
         own = self._peers.get(self._own_id)
         reached = step if own is None else max(step, own.record.step)
-        horizon = reached + STEPS_AHEAD + int(self.age_s(now) * STEPS_PER_SECOND)
+        horizon = reached + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
         for peer in trainers:
             if peer.record.step > horizon:
                 self.suspect(peer.peer_id, "step", step, f"claims step {peer.record.step}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.swarm.credit import Allowances
+from peer.swarm.credit import Allowances, CreditBook
 from peer.swarm.fingerprint import Sketch
 from peer.swarm.records import Beacon, Course, KnownPeer, nearest_step
 from peer.swarm.view import (
@@ -193,7 +193,7 @@ def test_everybody_is_met_some_time_after_the_first_was_seen() -> None:
 
 def test_no_step_has_an_age_before_the_first_look() -> None:
     """Nobody knows how long it has taken."""
-    assert Scene().course.age_s(1000.0) == 0.0
+    assert Scene().course.age_s(0, 1000.0) == 0.0
 
 
 def test_the_keeper_follows_most_members() -> None:
@@ -305,9 +305,32 @@ def test_a_newcomer_knows_from_the_beacon_when_the_step_began() -> None:
     """The beacon's age is that of its own step: one that most members have reached without it has just begun."""
     scene = Scene()
     scene.look([*peers(record(3), record(3)), keeper(3, age_s=7.0)], 100.0)
-    assert scene.course.age_s(105.0) == 12.0
+    assert scene.course.age_s(3, 105.0) == 12.0
     scene.look([*peers(record(4), record(4)), keeper(3, age_s=17.0, time=2.0)], 110.0)
-    assert scene.course.age_s(115.0) == 5.0
+    assert scene.course.age_s(4, 115.0) == 5.0
+
+
+def test_a_step_usually_takes_as_long_as_one_step() -> None:
+    """Neither earlier steps nor the days that a keeper waits for its first trainer are part of a step's usual time.
+
+    With more than that, honest weights were cut while rounds fail: of three peers one goes, and two have three batches.
+    """
+    scene, book = Scene(is_keeper=True), CreditBook()
+
+    def look(step: int, now: float, *samples: int) -> None:
+        own = keeper(step, time=now + 1, age_s=scene.course.age_s(step, now), usual_s=book.usual_s)
+        scene.look([*peers(*(record(step, claimed, time=now + 1) for claimed in samples)), own], now)
+
+    for now in (0.0, 500.0, 1000.0):
+        look(0, now)
+    for step, began in ((0, 1000.5), (1, 1002.5)):
+        look(step, began, 0, 0, 0)
+        book.take({}, scene.course.age_s(step, began + 2.0), scene.course.allowances.of)
+    assert book.usual_s == 2.0
+    look(2, 1004.5, 0, 0, 0)
+    look(2, 1012.5, 3 * TARGET, 3 * TARGET)
+    caps, _ = scene.course.weight_caps()
+    assert min(caps.values()) >= 3 * TARGET
 
 
 @pytest.mark.parametrize(("usual_s", "rate"), [(0.0, 1e6), (4.0, 0.5 * TARGET / 4)])
