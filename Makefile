@@ -58,6 +58,8 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-
 test: $(STAMP)
 	$(PYTEST) -m 'not thorough' $(ARGS)
 
+# A third process computes while the swarms of two wait.
+test-all: WORKERS = 3
 test-all: $(STAMP)
 	$(PYTEST) $(ARGS)
 

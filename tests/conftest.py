@@ -80,13 +80,22 @@ def pytest_report_header() -> str:
     return f"programs: tests of {'; '.join(names)} are skipped. To run them: apt-get install {' '.join(packages)}"
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest chooses by the marks then
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is thorough, and begin with the swarms: they take longest, and both workers shall end together."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # pytest chooses by the marks in between
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Mark what is thorough, and spread the swarms' files among the others: these compute while a swarm waits."""
     for item in items:
         if item.nodeid.startswith(THOROUGH) and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.thorough)
-    items.sort(key=lambda item: not item.nodeid.startswith(SWARMS))
+    yield
+    files = list(dict.fromkeys(map(_file_of, items)))
+    swarms = [file for file in files if file.startswith(SWARMS)]
+    others = [file for file in files if not file.startswith(SWARMS)]
+    place = {file: index / len(kind) for kind in (swarms, others) for index, file in enumerate(kind)}
+    items.sort(key=lambda item: (place[_file_of(item)], not item.nodeid.startswith(SWARMS)))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_sessionfinish() -> None:

@@ -113,6 +113,16 @@ def test_make_test_and_the_rest_are_everything(tmp_path: Path) -> None:
     assert collected(tmp_path, []) == chosen[0] | chosen[1]
 
 
+def test_swarms_are_spread_among_the_other_tests(tmp_path: Path) -> None:
+    """A swarm waits while others compute; a file's tests stay together, whatever was chosen of them."""
+    for name in ("tests/system/test_b", "tests/system/test_a", "tests/test_1", "tests/test_2", "tests/test_3"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("def test_x(): pass\ndef test_y(): pass\n")
+    result = run_suite(tmp_path, "def test_y(): pass", "--collect-only", "--quiet", "-k", "test_y")
+    files = [Path(file).stem for file in re.findall(r"^(.*)::test_y$", result.stdout, re.MULTILINE)]
+    assert files == ["test_a", "test_sample", "test_1", "test_b", "test_2", "test_3"]
+
+
 def test_make_test_starts_some_whole_swarms() -> None:
     """Training together, a killed peer, an outsider and the pages are tried with every change."""
     smoke = {
