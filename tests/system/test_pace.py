@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from peer.swarm.credit import HEADROOM
 from tests.support.swarms import CONFIG, LOSING, MICROBATCH, TARGET, Peer, SwarmFactory
 
 LOCAL: dict[str, Any] = LOSING | {
@@ -81,7 +82,7 @@ def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> Non
 
     In most of the steps the group has everybody, and spends less time in averaging than the window has.
     """
-    last, window_s = 6, 50.0
+    last, window_s = 6, 20.0
     patient = CONFIG | {
         "averaging": CONFIG["averaging"] | {"matchmaking_time_s": window_s, "averaging_timeout_s": 2 * window_s}
     }
@@ -99,14 +100,18 @@ def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> Non
 
 
 def complete_steps(outcomes: list[dict[int, dict[str, Any]]], target: int) -> list[int]:
-    """The steps that all of their group have told of; every step has its target's samples, and these are theirs."""
+    """The steps that all of their group have told of; every step has its target's samples, and these are theirs.
+
+    A weight above twice the batch, as after failed rounds, may have been cut to that.
+    """
     complete = []
     for step in sorted({step for of_peer in outcomes for step in of_peer}):
         taken = [of_peer[step] for of_peer in outcomes if step in of_peer]
         assert {outcome["group_samples"] for outcome in taken} == {taken[0]["group_samples"]}
         assert taken[0]["group_samples"] >= target
         if len(taken) == taken[0]["group_size"]:
-            assert sum(outcome["samples"] for outcome in taken) == taken[0]["group_samples"]
+            samples = [int(outcome["samples"]) for outcome in taken]
+            assert sum(min(own, HEADROOM * target) for own in samples) <= taken[0]["group_samples"] <= sum(samples)
             complete.append(step)
     return complete
 
