@@ -96,6 +96,16 @@ def test_a_script_and_a_module_are_run(tmp_path: Path) -> None:
         assert done.stdout == "__main__ x found\n"
 
 
+def test_an_isolated_script_is_run(tmp_path: Path) -> None:
+    """It finds nothing that lies beside it."""
+    (tmp_path / "beside.py").touch()
+    code = "import importlib.util as i, sys\nprint(i.find_spec('beside'), sys.argv[1:], 'torch' in sys.modules)"
+    (tmp_path / "script.py").write_text(code)
+    command = [sys.executable, "-I", str(tmp_path / "script.py"), "x"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "None ['x'] True\n"
+
+
 def test_nothing_is_left_of_a_killed_process() -> None:
     """The nursery of a process ends with it."""
     process = psutil.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])

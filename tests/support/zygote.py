@@ -2,8 +2,9 @@
 
 An import of torch, hivemind and transformers takes a processor five seconds; a command starts several processes, and a
 test several commands. Within `forking_python`, `subprocess` and `multiprocessing`'s "spawn" start `python` (with `-m`,
-`-c` or a script) by asking a *nursery*, a process of one thread that has everything imported, and forks. Each process
-that it starts has a nursery of its own, forked before anything else, for the processes that it starts in its turn.
+`-c` or a script, and with `-I` before it) by asking a *nursery*, a process of one thread that has everything imported,
+and forks. Each process that it starts has a nursery of its own, forked before anything else, for the processes that it
+starts in its turn.
 
 The new process is a child of the process that asked: parent, exit code, signals, group, files, environment and the way
 it ends are a fresh interpreter's. (The nursery's fork forks again and ends; meanwhile the process that asked adopts the
@@ -50,6 +51,7 @@ PRELOADED = (
 )
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STANDARD = (0, 1, 2)
+_ISOLATED = "-I"
 _NUMBER = struct.Struct("=q")
 _MOST_FILES = 200
 _FRESH = subprocess.Popen._execute_child, multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
@@ -228,17 +230,19 @@ def _moved(file: int, above: int) -> int:
 
 def _run(arguments: Sequence[str]) -> None:
     """As `python` does with these arguments."""
+    isolated = arguments[0] == _ISOLATED
+    arguments = arguments[isolated:]
     option, *sys.argv = arguments if arguments[0] in {"-m", "-c"} else ("", *arguments)
+    if not isolated:
+        folder = {"-c": "", "-m": os.getcwd()}.get(option, str(Path(sys.argv[0]).resolve().parent))  # noqa: PTH109
+        sys.path.insert(0, folder)
     if option == "-c":
         code, sys.argv[0] = sys.argv[0], option
-        sys.path.insert(0, "")
         main_module = sys.modules["__main__"] = ModuleType("__main__")
         exec(compile(code, "<string>", "exec"), main_module.__dict__)  # noqa: S102
     elif option == "-m":
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
@@ -284,11 +288,12 @@ def _forked_by(nursery: Nursery) -> tuple[Callable[..., Any], Callable[..., Any]
 
 
 def _python_arguments(args: Any) -> Sequence[str]:
-    """Behind the interpreter's name, unless another program is to run, or this one with options of its own."""
+    """Behind the interpreter's name, unless another program is to run, or this one with options but `-I`."""
     if isinstance(args, (str, bytes, os.PathLike)):
         return ()
     words = [os.fsdecode(word) for word in args]
-    if len(words) > 1 and words[0] == sys.executable and (words[1] in {"-m", "-c"} or words[1].endswith(".py")):
+    first = words[1:2] if words[1:2] != [_ISOLATED] else words[2:3]
+    if words[:1] == [sys.executable] and first and (first[0] in {"-m", "-c"} or first[0].endswith(".py")):
         return words[1:]
     return ()
 
