@@ -158,6 +158,13 @@ class Site:
             command.kill()
 
 
+def expect_no_survivors() -> None:
+    """Begin a forked coordinator whose keeper waits seconds, not a minute, for peers that have steps it would undo."""
+    from coordinator.keeper import keeper
+
+    keeper.SURVIVORS_TOLD_S = 5.0
+
+
 def service_of(serve: Command, port: int) -> psutil.Process:
     """The coordinator's process that listens on this port."""
     for process in serve.family():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from coordinator.checkpoints.manifest import newest_verified
-from tests.support.commands import NAMES, Site
+from tests.support.commands import NAMES, Command, Site
 from tests.support.swarms import SwarmFactory
 from tests.support.waiting import PATIENCE_S
 
@@ -32,11 +34,12 @@ def test_a_donor_serves_a_few_and_the_others_come_back(swarm: SwarmFactory) -> N
 
 def test_who_joins_a_run_that_waits_takes_the_checkpoint_over_the_web(site: Site) -> None:
     """After a restart nobody asks the keeper for its state, and training goes on from it."""
-    commands = [site.serve(), *(site.join(name, first=True) for name in NAMES)]
+    serve, volunteers = site.serve(), [site.join(name, first=True) for name in NAMES]
     site.wait_for_step(3)
     site.start("pause", "coordinator", "pause", str(site.run.path)).process.wait(PATIENCE_S)
-    for command in reversed(commands):
-        command.terminate()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Command.terminate, volunteers))
+    serve.terminate()
     reached = newest_verified(site.run.checkpoints_dir)
     assert reached is not None
 

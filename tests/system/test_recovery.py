@@ -1,7 +1,4 @@
-"""A whole run, through the command line, while its processes are killed, revoked and told to leave.
-
-A keeper that finds steps in the ledger that it would undo waits a minute for somebody who still has them.
-"""
+"""A whole run, through the command line, while its processes are killed, revoked and told to leave."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from transformers import AlbertForPreTraining
 from auth.errors import RevokedError
 from coordinator.checkpoints.manifest import newest_verified, verify
 from coordinator.ledger.presence import read_swarm_status
-from tests.support.commands import NAMES, Site, service_of
+from tests.support.commands import NAMES, Site, expect_no_survivors, service_of
 from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.waiting import PATIENCE_S
 
@@ -48,7 +45,7 @@ def test_everything_is_killed_behind_a_phases_boundary_and_comes_back(tmp_path: 
         for path in site.run.checkpoints_dir.glob("step-*"):
             if path != boundary:
                 shutil.rmtree(path)
-        site.serve()
+        site.serve(expect_no_survivors)
         status = read_swarm_status(site.sessions)
         assert status is not None
         assert (status.step, status.target_batch_size) == (2, target)
