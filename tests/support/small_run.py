@@ -55,8 +55,8 @@ def small_config(
             "averaging": {
                 "target_batch_size": TARGET_BATCH_SIZE,
                 "matchmaking_time_s": 1.5,
-                "averaging_timeout_s": 60.0,
-                "statistics_expiration_s": 30.0,
+                "averaging_timeout_s": 20.0,
+                "statistics_expiration_s": 10.0,
                 "progress_refresh_s": 0.15,
             },
             "phases": phases,
