@@ -23,6 +23,7 @@ from coordinator.run.ports import free_ports
 from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.zygote import forking_python
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 HOSTILE = "<img src=x onerror=alert(1)> $x^{"
@@ -76,12 +77,13 @@ def train_two_steps(served: RunDirectory, directory: Path) -> None:
     sessions = sessions_of(served)
     code = Membership(sessions, served.authority, "small", 3600, time.time).invite("mara")[0]
     command = [sys.executable, "-m", "manyhands", "join", str(served.join_link), "--threads", "1"]
-    volunteer = subprocess.Popen(
-        [*command, "--state-dir", str(directory / "mara"), "--listen", "/ip4/127.0.0.1/tcp/0"],
-        env=os.environ | {"MANYHANDS_INVITE": code},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with forking_python():
+        volunteer = subprocess.Popen(
+            [*command, "--state-dir", str(directory / "mara"), "--listen", "/ip4/127.0.0.1/tcp/0"],
+            env=os.environ | {"MANYHANDS_INVITE": code},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     try:
         ledger = Ledger(sessions, served.config)
         wait_until("the ledger has two steps", lambda: len(ledger.steps()) >= 2)

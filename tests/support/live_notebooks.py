@@ -18,15 +18,16 @@ from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Sessions, open_engine
 from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.zygote import forking_python
 
 NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
 
 
 @contextmanager
 def served_run(directory: Path) -> Iterator[RunDirectory]:
-    """A small run, made and served in `directory`."""
+    """A small run, made and served in `directory`; its processes are forked, those of the notebooks are not."""
     run = make_small_run(directory)
-    with (directory / "coordinator.log").open("w") as log:
+    with (directory / "coordinator.log").open("w") as log, forking_python():
         server = subprocess.Popen(
             [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path)],
             stdout=log,
