@@ -19,9 +19,9 @@ from hivemind.averaging.control import StepControl
 from hivemind.compression import Float16Compression
 
 from benchmarks._home_peer import PORT, DownloadWatch, Journal, end_of_input
+from benchmarks._homes import Plan
 from benchmarks._swarm_worker import RepeatedBatches
 from benchmarks._trainer_variant import SPECIAL
-from benchmarks.home_lines import EXPIRATION_S, Plan
 from peer.config.run import RunConfig
 from peer.models.build import build_model
 from peer.models.objectives import compute_losses
@@ -138,7 +138,7 @@ def open_optimizer(plan: Plan, config: RunConfig, model: Any, dht: hivemind.DHT,
         auxiliary=is_keeper,
         grad_compression=Float16Compression(),
         state_averaging_compression=Float16Compression(),
-        tracker_opts={"metadata_expiration": EXPIRATION_S},
+        tracker_opts={"metadata_expiration": averaging.statistics_expiration_s},
         verbose=True,
     )
 

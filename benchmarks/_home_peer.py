@@ -20,9 +20,9 @@ import psutil
 import torch
 
 from auth.credentials import Credentials
+from benchmarks._homes import Plan
 from benchmarks._swarm_worker import RepeatedBatches
 from benchmarks._trainer_variant import SPECIAL
-from benchmarks.home_lines import Plan
 from peer.backends import MicrobatchResult
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig

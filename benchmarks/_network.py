@@ -75,6 +75,9 @@ class Network:
         self._plans = plans
         self._stack = ExitStack()
         self._id = f"mh{os.getpid() % 100_000}n{next(_counter)}"
+        self._links: dict[
+            str, list[tuple[str, str, float]]
+        ] = {}  # host -> (namespace, device, rate), what it sends first
 
     def __enter__(self) -> dict[str, Host]:
         with ExitStack() as stack:
@@ -90,6 +93,23 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def slow_down(self, name: str, factor: float) -> None:
+        """Let this host's link have so much of its rates from now on."""
+        for namespace, device, rate in self._links[name]:
+            _shape("change", namespace, device, rate * factor)
+
+    def cut(self, name: str) -> None:
+        """Let nothing pass this host's link any more."""
+        self._set_link(name, "down")
+
+    def mend(self, name: str) -> None:
+        """Let all pass again."""
+        self._set_link(name, "up")
+
+    def _set_link(self, name: str, state: Literal["up", "down"]) -> None:
+        _, (hub, device, _) = self._links[name]
+        _ip("-n", hub, "link", "set", device, state)
 
     def _namespace(self, stack: ExitStack, name: str) -> str:
         namespace = f"{self._id}-{name}"
@@ -107,8 +127,10 @@ class Network:
         if address_v6:
             _ip("-n", outside, "address", "add", f"{address_v6}/64", "dev", "wan", "nodad")
         _ip("-n", hub, "link", "set", f"p{number}", "master", "br0")
-        _shape(outside, "wan", plan.mbit_per_second)
-        _shape(hub, f"p{number}", plan.down_mbit_per_second or plan.mbit_per_second)
+        down = plan.down_mbit_per_second or plan.mbit_per_second
+        self._links[plan.name] = [(outside, "wan", plan.mbit_per_second), (hub, f"p{number}", down)]
+        for inside, device, rate in self._links[plan.name]:
+            _shape("add", inside, device, rate)
         if plan.place == "nat":
             _join(namespace, "lan", "192.168.7.2", outside, "lan", "192.168.7.1")
             _ip("-n", namespace, "route", "add", "default", "via", "192.168.7.1")
@@ -139,11 +161,11 @@ def _join(
         _ip("-n", namespace, "link", "set", device, "up")
 
 
-def _shape(namespace: str, device: str, mbit_per_second: float) -> None:
+def _shape(verb: Literal["add", "change"], namespace: str, device: str, mbit_per_second: float) -> None:
     """Let no more than this rate leave by the device."""
     burst = max(LEAST_BURST_BYTES, int(mbit_per_second * 1e6 / 8 * BURST_S))
     options = ["rate", f"{mbit_per_second}mbit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
-    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *options)
+    _run("tc", "-n", namespace, "qdisc", verb, "dev", device, "root", "tbf", *options)
 
 
 def _refuse_new(namespace: str, hook: str) -> None:

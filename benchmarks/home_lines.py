@@ -1,7 +1,7 @@
 """A swarm of real homes beside plain hivemind: who contributes, and how much of the computation counts.
 
     python benchmarks/home_lines.py [--setting stress|ordinary|both] [--seconds 330] [--systems ours,hivemind]
-                                    [--logs DIR] [--quick] [--json]
+                                    [--churn|--drop-line|--dead-link] [--logs DIR] [--quick] [--json]
 
 Five hosts in network namespaces with lines that `tc` shapes (_network.py): a keeper, a fast volunteer, one half as
 fast, and two home lines that send five times as slowly as they receive, one of them behind a router. Lines and model
@@ -24,88 +24,47 @@ step on a peer's own gradient only that another volunteer took, too, loses its s
 download, for all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers join
 one after another.
 
+With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back; with `--drop-line` the line of
+`middle` drops to a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
+
 The measurement ends with the first step after `--seconds`. Samples that still wait for a step then are neither counted
 nor lost. A volunteer's time begins when it holds the run's state.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import itertools
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from auth.keys import AuthorityKey
-from benchmarks._members import admit
-from benchmarks._network import Host, HostPlan, Network, why_impossible
+from benchmarks._homes import KEEPER, MODULES, POLL_S, TWO_MORE, VOLUNTEERS, Homes, Peer, Volunteer, slower_rate
+from benchmarks._network import why_impossible
 from benchmarks._trainer_variant import SPECIAL
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.averaging.shares import reduction_shares, round_time
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.models.build import build_model
 from peer.reporting.messages import LostCause
-from peer.runtime.processes import end_group
 
-ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"ours": "_home_peer", "hivemind": "_hivemind_peer"}
 BYTES_PER_VALUE = 2  # fp16
 TARGET_BATCH = 64
 MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are both systems' defaults
-JOIN_EVERY_S = 3.0
-OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
-SETTLE_S = 3.0  # so long after it, for the others' reports of it
-LEAVE_S = 60.0
-POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Volunteer:
-    """One volunteer's line, and how fast its device is beside the others'."""
-
-    line: HostPlan
-    speed: float
-
-    @property
-    def name(self) -> str:
-        """The name of its host."""
-        return self.line.name
-
-
-KEEPER = HostPlan("keeper", 25)
-VOLUNTEERS = (
-    Volunteer(HostPlan("fast", 12.5), 3),
-    Volunteer(HostPlan("middle", 6.25), 2),
-    Volunteer(HostPlan("home", 1.25, down_mbit_per_second=6.25), 1.5),
-    Volunteer(HostPlan("home-nat", 1.25, "nat", down_mbit_per_second=6.25), 1),
-)
-STRESS_BATCH_S = 5.0  # to compute it, by all four at once
+STRESS_BATCH_S = 5.0  # to compute it, by all volunteers at once
 ORDINARY_ROUNDS = 4.0  # so many rounds' least time, likewise
 SETTINGS = {"stress": 2, "ordinary": 1}  # samples in a microbatch
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What one process of _home_peer.py or _hivemind_peer.py does."""
-
-    role: str  # "keeper" or "trainer"
-    config_json: str
-    address: str
-    seconds_per_sample: float = 0.0
-    rate: float | None = None  # of the line's slower direction, in bytes per second
-    behind_nat: bool = False
-    credentials_dir: str = ""
-    initial_peers: tuple[str, ...] = ()
+CHURN_EVERY_S = 15.0
+DROP, DEAD_S = 0.1, 60.0
+STRICKEN = "middle"  # whose line drops or is dead from half of the time on
+OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
+SETTLE_S = 3.0  # so long after it, for the others' reports of it
 
 
 @dataclass
@@ -157,56 +116,75 @@ class Result:
         return 100 * self.counted / judged if judged else 0.0
 
 
-class Peer:
-    """One process: keeps what it says, with the time."""
+@dataclass(frozen=True)
+class Case:
+    """What is measured: how long a batch computes, what happens meanwhile, for how long."""
 
-    def __init__(self, host: Host, system: str, plan: Plan, log: Path) -> None:
-        self.began_at = time.monotonic()
-        command = host.command(sys.executable, "-m", f"benchmarks.{MODULES[system]}", json.dumps(asdict(plan)))
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with log.open("w") as file:
-            self.process = subprocess.Popen(  # noqa: S603
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-                start_new_session=True,
-            )
-        self.said: list[dict[str, Any]] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+    setting: str
+    incident: str  # a key of `INCIDENTS`
+    seconds: float
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(json.loads(line))
+    @property
+    def name(self) -> str:
+        """In a few words."""
+        return self.setting if self.incident == "none" else f"{self.setting}, {self.incident}"
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        """All that it said of this kind."""
-        return [said for said in list(self.said) if said["event"] == kind]
+    @property
+    def volunteers(self) -> tuple[Volunteer, ...]:
+        """Who takes part: for churn six, so that a swarm is left."""
+        return VOLUNTEERS + TWO_MORE if self.incident == "churn" else VOLUNTEERS
 
-    def leave(self) -> None:
-        """Tell it to stop."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
+    def seconds_per_sample(self, config: RunConfig) -> dict[Volunteer, float]:
+        """How long each volunteer's device computes a sample."""
+        batch_s = STRESS_BATCH_S if self.setting == "stress" else ORDINARY_ROUNDS * least_round_s(values_of(config))
+        all_speed = sum(volunteer.speed for volunteer in self.volunteers)
+        return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
 
-    def end(self, patience_s: float) -> None:
-        """Wait until it has left, and end all of it."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience_s)
-        end_group(self.process.pid)
-        self.process.wait()
-        self._thread.join()
+
+Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, what happens)
+
+
+def nothing(_homes: Homes, _case: Case) -> Events:
+    """All goes well."""
+    return []
+
+
+def churn(homes: Homes, case: Case) -> Events:
+    """Each 15 seconds one volunteer leaves, or the one that has left comes back; all have their turn."""
+    turns = (
+        action
+        for each in itertools.cycle(case.volunteers)
+        for action in (partial(homes.leave, each), partial(homes.start, each))
+    )
+    times = itertools.takewhile(lambda at: at < case.seconds, itertools.count(4 * CHURN_EVERY_S, CHURN_EVERY_S))
+    return list(zip(times, turns, strict=False))
+
+
+def drop_line(homes: Homes, case: Case) -> Events:
+    """One line drops to a tenth."""
+    return [(case.seconds / 2, partial(homes.network.slow_down, STRICKEN, DROP))]
+
+
+def dead_link(homes: Homes, case: Case) -> Events:
+    """One line is dead for a minute."""
+    at = case.seconds / 2
+    return [(at, partial(homes.network.cut, STRICKEN)), (at + DEAD_S, partial(homes.network.mend, STRICKEN))]
+
+
+INCIDENTS: dict[str, Callable[[Homes, Case], Events]] = {
+    "none": nothing,
+    "churn": churn,
+    "drop-line": drop_line,
+    "dead-link": dead_link,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure both systems in each setting."""
     parser = argument_parser("Who contributes on home lines, beside plain hivemind.")
     parser.add_argument("--setting", choices=[*SETTINGS, "both"], default="both", help="how long a batch computes")
+    for incident, events in list(INCIDENTS.items())[1:]:
+        parser.add_argument(f"--{incident}", dest="incident", action="store_const", const=incident, help=events.__doc__)
     parser.add_argument("--seconds", type=float, default=330.0, help="of each system in each setting")
     parser.add_argument("--systems", default="ours,hivemind", help="which to measure: ours, hivemind, or both")
     parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of both")
@@ -224,8 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures = []
     for setting in settings:
         config = configure(setting, options.matchmaking, options.quick)
-        results = {system: measure(system, setting, config, seconds, options.logs) for system in systems}
-        figures += figures_of(setting, results)
+        case = Case(setting, options.incident or "none", seconds)
+        results = {system: measure(system, case, config, options.logs) for system in systems}
+        figures += figures_of(case.name, results)
     report("home lines", figures, options.json)
 
 
@@ -246,11 +225,6 @@ def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
     return RunConfig.from_mapping(raw)
 
 
-def slower_rate(line: HostPlan) -> float:
-    """Bytes per second of the line's slower direction."""
-    return min(line.mbit_per_second, line.down_mbit_per_second or line.mbit_per_second) * 1e6 / 8
-
-
 def least_round_s(values: int) -> float:
     """The least time of a round of all on these lines; who is behind a router reduces nothing."""
     lines = [KEEPER, *(volunteer.line for volunteer in VOLUNTEERS)]
@@ -266,112 +240,72 @@ def values_of(config: RunConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def measure(system: str, setting: str, config: RunConfig, seconds: float, logs: Path | None) -> Result:
-    """Run one system in one setting."""
-    batch_s = STRESS_BATCH_S if setting == "stress" else ORDINARY_ROUNDS * least_round_s(values_of(config))
-    all_speed = sum(volunteer.speed for volunteer in VOLUNTEERS)
-    outcomes = {each.name: Outcome(batch_s / TARGET_BATCH * all_speed / each.speed) for each in VOLUNTEERS}
-    with Network([KEEPER, *(each.line for each in VOLUNTEERS)]) as hosts, tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        log_dir = directory if logs is None else logs / f"{setting}-{system}"
+def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Result:
+    """Run one system in one case."""
+    seconds_per_sample = case.seconds_per_sample(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        log_dir = Path(scratch) if logs is None else logs / f"{case.name.replace(', ', '-')}-{system}"
         log_dir.mkdir(parents=True, exist_ok=True)
-        with _started(system, config, hosts, directory, log_dir, outcomes) as peers:
-            volunteers = peers[1:]
-            began_at = volunteers[0].began_at
+        with Homes(system, config, seconds_per_sample, Path(scratch), log_dir) as homes:
+            began_at = homes.peers[0].began_at
             psutil.cpu_percent()
-            ended_at = _run(peers, began_at, seconds)
+            ended_at = _run(homes, case, began_at)
             busy = psutil.cpu_percent()
-    taken = Counter(event["step"] for peer in volunteers for event in peer.events("step"))
-    for peer, outcome in zip(volunteers, outcomes.values(), strict=True):
-        _judge(peer, outcome, ended_at, taken)
+    outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
+    takers = Counter(event["step"] for peer in homes.peers for event in peer.events("step"))
+    for name, outcome in outcomes.items():
+        for peer in homes.stays[name]:
+            _add_up(peer, outcome, ended_at, takers)
     able = sum(outcome.present_s / outcome.seconds_per_sample for outcome in outcomes.values())
     counted = sum(outcome.counted for outcome in outcomes.values())
     for outcome in outcomes.values():
         outcome.percent_able = 100 * outcome.present_s / outcome.seconds_per_sample / able if able else 0.0
         outcome.percent_counted = 100 * outcome.counted / counted if counted else 0.0
-    return Result(ended_at - began_at, len(taken), outcomes, busy)
+    return Result(ended_at - began_at, len(takers), outcomes, busy)
 
 
-@contextmanager
-def _started(
-    system: str, config: RunConfig, hosts: dict[str, Host], directory: Path, logs: Path, outcomes: dict[str, Outcome]
-) -> Iterator[list[Peer]]:
-    """The keeper, then the volunteers, one after another; all have left at the end."""
-    authority = AuthorityKey.generate()
-    run, config_json = config.run.name, config.to_json()
-    with ExitStack() as stack:
-
-        def start(name: str, plan: Plan) -> Peer:
-            host = hosts[name]
-            peer = Peer(host, system, replace(plan, address=host.address), logs / f"{name}.log")
-            stack.callback(peer.end, LEAVE_S)
-            return peer
-
-        keeper = start(
-            "keeper",
-            Plan("keeper", config_json, "", credentials_dir=admit(directory / "keeper", authority, "keeper", run)),
-        )
-        stack.callback(keeper.leave)
-        addresses = tuple(_await(keeper, "addresses")["addresses"])
-        peers = [keeper]
-        for volunteer in VOLUNTEERS:
-            plan = Plan(
-                "trainer",
-                config_json,
-                "",
-                outcomes[volunteer.name].seconds_per_sample,
-                slower_rate(volunteer.line),
-                volunteer.line.place == "nat",
-                admit(directory / volunteer.name, authority, "trainer", run),
-                addresses,
-            )
-            peers.append(start(volunteer.name, plan))
-            time.sleep(JOIN_EVERY_S)
-        yield peers
-        for peer in peers[1:]:
-            peer.leave()
-
-
-def _await(peer: Peer, kind: str) -> dict[str, Any]:
-    while not (found := peer.events(kind)):
-        if peer.process.poll() is not None:
-            raise RuntimeError("a peer has ended; its log says why: see `--logs`")
-        time.sleep(POLL_S)
-    return found[0]
-
-
-def _run(peers: Sequence[Peer], began_at: float, seconds: float) -> float:
-    """Wait for the first step after so many seconds; return its time, or when it is waited for no longer."""
-    due = began_at + seconds
-    while (now := time.monotonic()) < due + OVERTIME * seconds:
-        if gone := [peer for peer in peers if peer.process.poll() is not None]:
-            raise RuntimeError(f"{len(gone)} peers have ended; their logs say why: see `--logs`")
-        steps = [event["at"] for peer in peers for event in peer.events("step") if event["at"] >= due]
-        if steps:
+def _run(homes: Homes, case: Case, began_at: float) -> float:
+    """Wait for the first step after the case's time; return its time, or when it is waited for no longer."""
+    due, events = began_at + case.seconds, INCIDENTS[case.incident](homes, case)
+    while (now := time.monotonic()) < due + OVERTIME * case.seconds:
+        while events and now >= began_at + events[0][0]:
+            events.pop(0)[1]()
+        for peer in [homes.keeper, *homes.peers]:
+            peer.require_alive()
+        if any(event["at"] >= due for peer in homes.peers for event in peer.events("step")):
             time.sleep(SETTLE_S)
-            return max(float(event["at"]) for peer in peers for event in peer.events("step"))
+            now = max(float(event["at"]) for peer in homes.peers for event in peer.events("step"))
+            break
         time.sleep(POLL_S)
     return now
 
 
-def _judge(peer: Peer, outcome: Outcome, ended_at: float, taken: Counter[int]) -> None:
-    """Add up what a volunteer said; `taken`: how many volunteers took each step."""
-    ready = peer.events("ready")
-    ready_at = ready[0]["at"] if ready else ended_at
-    outcome.joining_s, outcome.present_s = ready_at - peer.began_at, ended_at - ready_at
+def _add_up(peer: Peer, outcome: Outcome, ended_at: float, takers: Counter[int]) -> None:
+    """Add one stay of a volunteer, as far as it lasted; `takers`: how many volunteers took each step."""
+    ready, end = peer.events("ready"), min(peer.left_at, ended_at)
+    ready_at = ready[0]["at"] if ready else end
+    outcome.joining_s += ready_at - peer.began_at
+    outcome.present_s += end - ready_at
+    last = peer.said[-1] if peer.said else {}
+    computed, counted = last.get("computed", 0), 0
+    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host is up
+    lost: Counter[str] = Counter()
     for event in peer.events("step"):
-        if event["group"] == 1 and taken[event["step"]] > 1:  # it only thought that it was alone
-            outcome.lost[LostCause.AVERAGING.value] += event["samples"]
+        if event["group"] == 1 and takers[event["step"]] > 1:  # it only thought that it was alone
+            lost[LostCause.AVERAGING.value] += event["samples"]
         else:
-            outcome.counted += event["samples"]
+            counted += event["samples"]
     for event in peer.events("lost"):
-        outcome.lost += Counter({cause: lost for cause, lost in event["by_cause"].items() if cause != "left"})
+        lost += Counter(event["by_cause"])
+    del lost[LostCause.LEFT.value]
+    if peer.left_at < ended_at:
+        lost[LostCause.LEFT.value] = computed - counted - lost.total()
     for event in peer.events("download"):
         outcome.downloads += 1
         outcome.download_s += event["seconds"]
-    last = peer.said[-1] if peer.said else {}
-    outcome.computed = last.get("computed", 0)
-    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)
+    outcome.computed += computed
+    outcome.counted += counted
+    outcome.lost += lost
 
 
 SWARM_FIGURES: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
