@@ -18,7 +18,7 @@ import torch
 from hivemind.averaging.control import StepControl
 from hivemind.compression import Float16Compression
 
-from benchmarks._home_peer import PORT, DownloadWatch, Journal, end_of_input
+from benchmarks._home_peer import PORT, DownloadWatch, Journal, end_of_input, run_to_end
 from benchmarks._homes import Plan
 from benchmarks._swarm_worker import RepeatedBatches
 from benchmarks._trainer_variant import SPECIAL
@@ -156,4 +156,4 @@ def train(plan: Plan, config: RunConfig, model: Any, optimizer: WatchedOptimizer
 
 
 if __name__ == "__main__":
-    main()
+    run_to_end(main)

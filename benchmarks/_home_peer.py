@@ -12,9 +12,10 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import torch
@@ -117,6 +118,16 @@ def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
     return ended
 
 
+def run_to_end(act: Callable[[], None]) -> NoReturn:
+    """End with what `act` ends: in order, hivemind's threads and processes would keep this one."""
+    try:
+        act()
+    except Exception:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
+        traceback.print_exc()
+        exit_now(1)
+    exit_now(0)
+
+
 def main() -> None:
     """Do what the plan says."""
     kill_forks_at_end()
@@ -137,7 +148,6 @@ def main() -> None:
     )
     (keep if plan.role == "keeper" else take_part)(plan, config, swarm, model, journal)
     journal.say("left")
-    exit_now(0)
 
 
 def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Journal) -> None:
@@ -189,4 +199,4 @@ def _watch(swarm: Swarm, downloads: DownloadWatch) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_to_end(main)

@@ -81,10 +81,11 @@ class Peer:
     """One process: keeps what it says, with the time."""
 
     def __init__(self, host: Host, system: str, plan: Plan, log: Path) -> None:
-        self.plan, self.began_at, self.left_at = plan, time.monotonic(), math.inf
+        self.plan, self.has_died = plan, False
+        self.began_at, self.left_at = time.monotonic(), math.inf
         command = host.command(sys.executable, "-m", f"benchmarks.{MODULES[system]}", json.dumps(asdict(plan)))
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with log.open("a") as file:
+        with log.open("w") as file:
             self.process = subprocess.Popen(  # noqa: S603
                 command,
                 cwd=ROOT,
@@ -111,14 +112,16 @@ class Peer:
     def hear(self, kind: str) -> dict[str, Any]:
         """Wait until it has said something of this kind; raises `RuntimeError` if it ends before."""
         while not (found := self.events(kind)):
-            self.require_alive()
+            self.look()
+            if self.has_died:
+                raise RuntimeError("a peer has ended; its log says why: see `--logs`")
             time.sleep(POLL_S)
         return found[0]
 
-    def require_alive(self) -> None:
-        """Raise `RuntimeError` if it has ended unasked."""
+    def look(self) -> None:
+        """Note if it has ended unasked."""
         if self.left_at == math.inf and self.process.poll() is not None:
-            raise RuntimeError("a peer has ended; its log says why: see `--logs`")
+            self.left_at, self.has_died = time.monotonic(), True
 
     def leave(self) -> None:
         """Tell it to stop."""
@@ -197,8 +200,9 @@ class Homes:
         return admit(self._directory / name, self._authority, role, self._config.run.name)
 
     def _start(self, name: str, plan: Plan) -> Peer:
-        host = self._hosts[name]
-        return Peer(host, self._system, replace(plan, address=host.address), self._logs / f"{name}.log")
+        host, stay = self._hosts[name], len(self.stays.get(name, []))
+        log = self._logs / f"{name}{f'-{stay + 1}' if stay else ''}.log"
+        return Peer(host, self._system, replace(plan, address=host.address), log)
 
     def _end_volunteers(self) -> None:
         for peer in self.peers:

@@ -38,7 +38,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -101,6 +101,7 @@ class Result:
 
     seconds: float  # from the first volunteer's start to the end
     steps: int
+    split_steps: int  # that volunteers took in more than one group
     volunteers: dict[str, Outcome]
     processors_percent: float  # that were busy, of this machine: near 100 the figures tell of it, not of the lines
 
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case = Case(setting, options.incident or "none", seconds)
         results = {system: measure(system, case, config, options.logs) for system in systems}
         figures += figures_of(case.name, results)
-    report("home lines", figures, options.json)
+    report(f"home lines: {' beside '.join(systems)}", figures, options.json)
 
 
 def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
@@ -252,16 +253,19 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
             ended_at = _run(homes, case, began_at)
             busy = psutil.cpu_percent()
     outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
-    takers = Counter(event["step"] for peer in homes.peers for event in peer.events("step"))
+    groups: dict[int, list[int]] = {}  # step -> the sizes that those who took it tell of
+    for event in (event for peer in homes.peers for event in peer.events("step")):
+        groups.setdefault(event["step"], []).append(event["group"])
     for name, outcome in outcomes.items():
         for peer in homes.stays[name]:
-            _add_up(peer, outcome, ended_at, takers)
+            _add_up(peer, outcome, ended_at, groups)
     able = sum(outcome.present_s / outcome.seconds_per_sample for outcome in outcomes.values())
     counted = sum(outcome.counted for outcome in outcomes.values())
     for outcome in outcomes.values():
         outcome.percent_able = 100 * outcome.present_s / outcome.seconds_per_sample / able if able else 0.0
         outcome.percent_counted = 100 * outcome.counted / counted if counted else 0.0
-    return Result(ended_at - began_at, len(takers), outcomes, busy)
+    split = sum(len(set(sizes)) > 1 or len(sizes) > max(sizes) for sizes in groups.values())
+    return Result(ended_at - began_at, len(groups), split, outcomes, busy)
 
 
 def _run(homes: Homes, case: Case, began_at: float) -> float:
@@ -270,8 +274,8 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
     while (now := time.monotonic()) < due + OVERTIME * case.seconds:
         while events and now >= began_at + events[0][0]:
             events.pop(0)[1]()
-        for peer in [homes.keeper, *homes.peers]:
-            peer.require_alive()
+        for peer in homes.peers:
+            peer.look()
         if any(event["at"] >= due for peer in homes.peers for event in peer.events("step")):
             time.sleep(SETTLE_S)
             now = max(float(event["at"]) for peer in homes.peers for event in peer.events("step"))
@@ -280,8 +284,8 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
     return now
 
 
-def _add_up(peer: Peer, outcome: Outcome, ended_at: float, takers: Counter[int]) -> None:
-    """Add one stay of a volunteer, as far as it lasted; `takers`: how many volunteers took each step."""
+def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]]) -> None:
+    """Add one stay of a volunteer, as far as it lasted; `groups`: of all who took each step."""
     ready, end = peer.events("ready"), min(peer.left_at, ended_at)
     ready_at = ready[0]["at"] if ready else end
     outcome.joining_s += ready_at - peer.began_at
@@ -291,7 +295,7 @@ def _add_up(peer: Peer, outcome: Outcome, ended_at: float, takers: Counter[int])
     outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host is up
     lost: Counter[str] = Counter()
     for event in peer.events("step"):
-        if event["group"] == 1 and takers[event["step"]] > 1:  # it only thought that it was alone
+        if event["group"] == 1 and len(groups[event["step"]]) > 1:  # it only thought that it was alone
             lost[LostCause.AVERAGING.value] += event["samples"]
         else:
             counted += event["samples"]
@@ -299,7 +303,8 @@ def _add_up(peer: Peer, outcome: Outcome, ended_at: float, takers: Counter[int])
         lost += Counter(event["by_cause"])
     del lost[LostCause.LEFT.value]
     if peer.left_at < ended_at:
-        lost[LostCause.LEFT.value] = computed - counted - lost.total()
+        cause = LostCause.DIED if peer.has_died else LostCause.LEFT
+        lost[cause.value] = computed - counted - lost.total()
     for event in peer.events("download"):
         outcome.downloads += 1
         outcome.download_s += event["seconds"]
@@ -310,6 +315,7 @@ def _add_up(peer: Peer, outcome: Outcome, ended_at: float, takers: Counter[int])
 
 SWARM_FIGURES: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
     ("steps", "", lambda result: result.steps),
+    ("steps of several groups", "", lambda result: result.split_steps),
     ("samples counted", "samples/s", lambda result: result.counted / result.seconds),
     ("batch averaged", "of the target", lambda result: result.counted / TARGET_BATCH / max(1, result.steps)),
     ("counted, of computed", "%", lambda result: result.percent_counted),
