@@ -14,6 +14,8 @@ from peer.network.placement import Place
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
+MAX_REASON_CHARS = 40  # of a report's `lost_reason`
+
 
 class LostCause(str, Enum):
     """A cause for which computed samples are in no global step, of a closed list, so that losses can be added up.

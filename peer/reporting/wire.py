@@ -7,76 +7,43 @@ whether a claim is plausible is the ledger's question.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
 
 from auth.errors import RequestError
 from auth.receipts import MAX_RECEIPT_CHARS
 from peer.protocol import control_pb2
-from peer.reporting.messages import Lost, StepReport, known_causes
+from peer.reporting.messages import MAX_REASON_CHARS, Lost, StepReport, known_causes
 
 MAX_COUNT = 2**31 - 1
-
 MAX_LONG = 2**62
-
-MAX_REASON_CHARS = 40
-
 MAX_CAUSES = 16
+_LONG = {"seq", "averaged_bytes"}  # whose columns hold 64 bits
+_FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
+_WHOLE = [name for name, each in _FIELDS.items() if each.type in (each.TYPE_UINT32, each.TYPE_UINT64)]
+# Fields have the same names in both forms; era and losses by cause are taken apart from the others.
+_CLAIMS = [each.name for each in fields(StepReport) if each.name not in ("era", "lost")]
 
 
 def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
     """The message for a report that waits in the outbox under the number `seq`."""
-    return control_pb2.StepReport(
-        seq=seq,
-        step=report.step,
-        samples=report.samples,
-        loss=report.loss,
-        mlm_loss=report.mlm_loss,
-        sop_loss=report.sop_loss,
-        group_size=report.group_size,
-        group_samples=report.group_samples,
-        averaging_s=report.averaging_s,
-        samples_per_second=report.samples_per_second,
-        lost_samples=report.lost_samples,
-        lost_reason=report.lost_reason[:MAX_REASON_CHARS],
-        lost=report.lost,
-        data_wait_s=report.data_wait_s,
-        elapsed_s=report.elapsed_s,
-        averaged_bytes=report.averaged_bytes,
-        receipt=report.receipt,
-        era=era,
-        time=completed_at,
-    )
+    reason = report.lost_reason[:MAX_REASON_CHARS]
+    claims = asdict(report) | {"seq": seq, "era": era, "time": completed_at, "lost_reason": reason}
+    return control_pb2.StepReport(**claims)
 
 
 def report_from_wire(message: control_pb2.StepReport) -> StepReport:
     """The report in a message; raises `RequestError` if a number or text is larger than any that is meant."""
-    for name in ("step", "samples", "group_size", "group_samples", "lost_samples", "era"):
-        if getattr(message, name) > MAX_COUNT:
-            raise RequestError(f"`{name}` ({getattr(message, name)}) must not exceed {MAX_COUNT}.")
-    for name in ("seq", "averaged_bytes"):
-        if getattr(message, name) > MAX_LONG:
-            raise RequestError(f"`{name}` ({getattr(message, name)}) must not exceed {MAX_LONG}.")
-    if len(message.lost_reason) > MAX_REASON_CHARS:
-        raise RequestError(f"`lost_reason` must not be longer than {MAX_REASON_CHARS} characters.")
-    if len(message.receipt) > MAX_RECEIPT_CHARS:
-        raise RequestError(f"`receipt` must not be longer than {MAX_RECEIPT_CHARS} characters.")
-    return StepReport(
-        step=message.step,
-        samples=message.samples,
-        loss=message.loss if message.HasField("loss") else None,
-        mlm_loss=message.mlm_loss if message.HasField("mlm_loss") else None,
-        sop_loss=message.sop_loss if message.HasField("sop_loss") else None,
-        group_size=message.group_size,
-        group_samples=message.group_samples if message.HasField("group_samples") else None,
-        averaging_s=message.averaging_s,
-        samples_per_second=message.samples_per_second,
-        lost_samples=message.lost_samples,
-        lost_reason=message.lost_reason,
-        lost=_lost_by_cause(message),
-        data_wait_s=message.data_wait_s,
-        elapsed_s=message.elapsed_s,
-        averaged_bytes=message.averaged_bytes,
-        receipt=message.receipt,
-    )
+    for name in _WHOLE:
+        value, most = getattr(message, name), MAX_LONG if name in _LONG else MAX_COUNT
+        if value > most:
+            raise RequestError(f"`{name}` ({value}) must not exceed {most}.")
+    for name, most in (("lost_reason", MAX_REASON_CHARS), ("receipt", MAX_RECEIPT_CHARS)):
+        if len(getattr(message, name)) > most:
+            raise RequestError(f"`{name}` must not be longer than {most} characters.")
+    said = {name for name in _CLAIMS if not _FIELDS[name].has_presence or message.HasField(name)}
+    claims: dict[str, Any] = {name: getattr(message, name) if name in said else None for name in _CLAIMS}
+    return StepReport(**claims, lost=_lost_by_cause(message))
 
 
 def lost_to_wire(seq: int, at: float, lost: Lost) -> control_pb2.Lost:

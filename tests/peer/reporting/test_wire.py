@@ -10,12 +10,11 @@ import pytest
 from auth.errors import RequestError
 from auth.receipts import MAX_RECEIPT_CHARS
 from peer.protocol.errors import error_from_rpc, told
-from peer.reporting.messages import Lost, StepReport
+from peer.reporting.messages import MAX_REASON_CHARS, Lost, StepReport
 from peer.reporting.wire import (
     MAX_CAUSES,
     MAX_COUNT,
     MAX_LONG,
-    MAX_REASON_CHARS,
     lost_from_wire,
     lost_to_wire,
     report_from_wire,
