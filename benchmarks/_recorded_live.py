@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import joinedload
@@ -11,8 +10,8 @@ from sqlalchemy.orm import joinedload
 from benchmarks._recorded_rows import report_row, step_row
 from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedStay
 from benchmarks._recorded_steps import AVERAGING_S, TARGET, RecordedShare, RecordedStep, loss_at
+from coordinator.ledger.ledger import enter_reports
 from coordinator.ledger.presence import write_swarm_status
-from coordinator.ledger.shares import Recount, recounted, reports_came
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Report, Session, Step
 from coordinator.store.notify import Topic, tell
@@ -68,16 +67,10 @@ class LiveRun:
         step = RecordedStep(self._step, began_at, now, loss, shares)
         rows = [report_row(step, share, self._era, self._seq, self._rng) for share in shares]
         with self._sessions.begin() as session:
-            session.execute(insert(Report), rows)
-            reports_came(session, rows)
-            recounted(session, (_confirmed(row) for row in rows))
+            enter_reports(session, rows)
             session.execute(insert(Step), [step_row(step, self._era)])
             tell(session, Topic.PROGRESS)
         self._last_at = now
-
-
-def _confirmed(row: dict[str, Any]) -> Recount:
-    return Recount(row["device_id"], row["completed_at"], row["samples"], before=None, after=row["counted"])
 
 
 def _stay(row: Session) -> RecordedStay:

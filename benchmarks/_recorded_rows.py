@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from benchmarks._recorded_losses import lost_rows
 from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedStay
 from benchmarks._recorded_steps import PHASE_AT, TARGET, RecordedShare, RecordedStep
-from coordinator.ledger.shares import Recount, recounted, reports_came
+from coordinator.ledger.ledger import enter_reports
 from coordinator.store.base import Base
 from coordinator.store.engine import Sessions
 from coordinator.store.models import (
@@ -99,16 +99,10 @@ def write_history(sessions: Sessions, history: RecordedHistory, now: float) -> N
         left = iter(rows)
         while page := list(islice(left, ROWS_AT_ONCE)):
             with sessions.begin() as session:
-                session.execute(insert(table), page)
                 if table is Report:
-                    reports_came(session, page)
-                    recounted(session, map(_recount, page))
-
-
-def _recount(report: Mapping[str, Any]) -> Recount:
-    """The samples of a report that receipts confirmed: none, if its step was undone."""
-    counted = None if report["superseded"] else report["counted"]
-    return Recount(report["device_id"], report["completed_at"], report["samples"], None, counted)
+                    enter_reports(session, page)
+                else:
+                    session.execute(insert(table), page)
 
 
 def member_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:

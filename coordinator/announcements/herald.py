@@ -31,7 +31,7 @@ from coordinator.announcements.deliveries import (
     put_off,
 )
 from coordinator.checkpoints.validations import validations
-from coordinator.ledger.ledger import SETTLED_S, Ledger, StepRow
+from coordinator.ledger.reading import SETTLED_S, LedgerReader, StepRow
 from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import read_secret
 from coordinator.run.webhook_settings import MatrixWebhook, Webhook
@@ -68,7 +68,7 @@ class Herald:
 
     def reached(self) -> list[Milestone]:
         """The run's milestones so far, of steps whose reports are in."""
-        ledger = Ledger(self.sessions, self.directory.config, self.clock)
+        ledger = LedgerReader(self.sessions, self.clock)
         era = ledger.current_era()
         if era != self.era:
             self.era, self.steps = era, []

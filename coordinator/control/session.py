@@ -24,7 +24,7 @@ from auth.tokens import AccessToken
 from coordinator.context.services import RunServices
 from coordinator.control.relays import offer_relay, relay_of
 from coordinator.control.session_hub import End, LiveSession, SessionHub, addresses_message, announcement_message
-from coordinator.ledger.intake import Delivery, Verdict
+from coordinator.ledger.judgement import Delivery, Verdict
 from coordinator.ledger.presence import (
     APART,
     PresenceClaim,

@@ -20,8 +20,8 @@ from auth.errors import ManyhandsError, QuarantinedError, RequestError, Unreacha
 from auth.tokens import AccessToken, verify_revocations
 from coordinator.context.services import RunServices
 from coordinator.control.relays import ended_elsewhere, forget_relays_of_the_gone, relays, some_of
-from coordinator.ledger.ledger import Contribution
 from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.reading import Contribution
 from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import announcements, read_helm
 from coordinator.throttling.rate_limits import Address

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from coordinator.checkpoints.validations import validations
-from coordinator.ledger.ledger import SETTLED_S, Ledger
+from coordinator.ledger.reading import SETTLED_S, LedgerReader
 from coordinator.statistics.alarms import MODEL_KINDS, Vitals, alarms_of, write_alarms
 from coordinator.store.checkpoint_models import UnigramBaseline, UpdateNorm
 from coordinator.store.engine import Sessions
@@ -29,7 +29,7 @@ RECENT_STEPS = 500  # so far back the best loss is looked for
 class AlarmWatch:
     """Called after each step."""
 
-    def __init__(self, sessions: Sessions, config: RunConfig, ledger: Ledger, clock: Callable[[], float]) -> None:
+    def __init__(self, sessions: Sessions, config: RunConfig, ledger: LedgerReader, clock: Callable[[], float]) -> None:
         self._sessions, self._config, self._ledger, self._clock = sessions, config, ledger, clock
         self._last: tuple[int, int, Sketch] | None = None  # era, step, sketch
 

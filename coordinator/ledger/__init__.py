@@ -1,4 +1,5 @@
 """The ledger: reports and receipts of each step, counted once, presence of devices, and steering of the run.
 
-`ledger`, `presence` and `steering` write; `contributions`, `shares` and `speed` are read by all packages above.
+`ledger` writes, `reading` and `speed` read, `presence` and `steering` do both; all packages above use these.
+`judgement` decides without a database which reports and samples count.
 """

@@ -1,34 +1,58 @@
 """The ledger: reports become steps and contributions, each report counted once and as far as receipts confirm it.
 
-A step's sums are kept up to date in the transaction that stores a report or a receipt, so reading them costs nothing.
+This module gathers the facts and writes the rows; `coordinator.ledger.judgement` decides in between, and
+`coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also brings up to date all sums
+that follow from it: the samples that count, the step's sums, the sums of the device's UTC day, and its lost samples. So
+the order of arrival does not matter, and reading the sums costs little.
+
+Lost samples were computed but are in no step; they are summed by device, day and cause, so that members can see why. A
+device tells its own losses, with its reports or, when it leaves, apart from them. The coordinator itself counts what it
+refuses or cuts off. Losses earn nothing, so there is nothing to gain by a false claim.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any, cast
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import BigInteger, Table, case, delete, func, insert, literal, select, tuple_, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from coordinator.ledger.contributions import Gift, gifts_by_member
-from coordinator.ledger.counting import count_step
-from coordinator.ledger.intake import Delivery, Verdict, record_reports, target_batch_size
-from coordinator.ledger.presence import is_online
-from coordinator.ledger.receipts import take_receipt
-from coordinator.ledger.shares import record_lost, steps_undone
+from coordinator.ledger.judgement import (
+    Delivery,
+    Facts,
+    Judgement,
+    KeptReceipt,
+    ReportOutcome,
+    SampleClaim,
+    Verdict,
+    count,
+    false_claims,
+    judge,
+    judge_lost,
+    step_horizon,
+    step_sums,
+)
+from coordinator.ledger.reading import LedgerReader
+from coordinator.ledger.receipts import kept_receipts, take_receipt
+from coordinator.ledger.steering import helm_of
 from coordinator.store.engine import Sessions
 from coordinator.store.eras import begin_era, current_era, last_counting_step
-from coordinator.store.locks import Lock, beside_others, one_at_a_time
+from coordinator.store.ledger_models import DAY_S, DailyShare, LossMark, LostSamples, day_of
+from coordinator.store.locks import Lock, all_for_oneself, beside_others, is_postgresql, one_at_a_time
 from coordinator.store.models import (
-    KEEPER_ROLE,
     Checkpoint,
     Device,
     Evaluation,
     Member,
     Receipt,
+    Refusal,
     Report,
     Session as Stay,
     Step,
@@ -36,55 +60,25 @@ from coordinator.store.models import (
     Validation,
 )
 from coordinator.store.notify import Topic, tell
-from coordinator.throttling.cost_cache import Costly
+from coordinator.store.refusals import add_refusal
+from coordinator.store.upsert import add_up
 from peer.config.run import RunConfig
-from peer.reporting.messages import Lost, StepReport
+from peer.reporting.messages import Lost, LostCause, StepReport
 
-SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class StepRow:
-    """One global step, as far as it is reported."""
-
-    step: int
-    samples: int
-    loss: float | None  # mean over samples; None while nobody has reported a loss
-    devices: int
-    completed_at: float
-    target_batch_size: int
+NAMED_EVERY_S = 3600.0  # who claims too much is named once in this time
+CLAIM = "claim"  # the code of such a suspicion
+_REPORTS, _DEVICES = cast(Table, Report.__table__), cast(Table, Device.__table__)
+_AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "data_wait_s", "averaged_bytes")
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """What a member has given so far."""
-
-    member: str
-    samples: int  # that receipts confirm
-    devices: int
-    online: int  # of these devices, now
-    last_seen_at: float | None
-    samples_per_second: float  # of the devices online
-    elapsed_s: float  # that its devices trained, each counted; those steps that count
-    data_wait_s: float  # of it, waiting for data
-    averaged_bytes: int  # of others' numbers, in all steps, as the devices themselves say
-    pending_samples: int = 0  # claimed, and neither confirmed nor denied by any receipt
-
-
-def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
-    """Which part of the time that these have trained they waited for data; None before there is any."""
-    elapsed_s = sum(row.elapsed_s for row in contributions)
-    return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
-
-
-class Ledger:
-    """Reports in, steps and contributions out."""
+class Ledger(LedgerReader):
+    """Reports and receipts in, steps and contributions out."""
 
     def __init__(self, sessions: Sessions, config: RunConfig, clock: Callable[[], float] = time.time) -> None:
-        self._sessions = sessions
+        super().__init__(sessions, clock)
         self._config = config
-        self._clock = clock
-        self.recent_contributions = Costly(self.contributions)  # the same, perhaps somewhat older in a long run
 
     def record(
         self, device_id: str, session_id: str | None, seq: int, era: int, report: StepReport, completed_at: float
@@ -97,12 +91,14 @@ class Ledger:
 
     def record_all(self, deliveries: Sequence[Delivery]) -> list[Verdict | Exception]:
         """The same for many in one transaction; one that cannot be recorded gives its error and spoils no other."""
+
+        def record(session: Session) -> list[Verdict]:
+            beside_others(session, Lock.ERA)
+            all_for_oneself(session, Lock.COUNTING, {delivery.report.step for delivery in deliveries})
+            return _Intake(session, self._config, deliveries, self._clock()).record()
+
         try:
-            return list(
-                self._sessions.transact(
-                    lambda session: record_reports(session, self._config, deliveries, self._clock())
-                )
-            )
+            return list(self._sessions.transact(record))
         except OperationalError as error:  # the database itself: the others would fare no better
             return [error] * len(deliveries)
         except Exception as error:  # noqa: BLE001 - the boundary of a batch: whose fault it is shows in smaller ones
@@ -112,10 +108,23 @@ class Ledger:
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Count samples lost beside a device's reports; returns why not, or an empty string."""
-        with self._sessions() as session:
-            target = target_batch_size(session, self._config, lost.step)
-        return record_lost(self._sessions, device_id, seq, lost, at, target, self._clock())
+        """Count what a device lost beside its reports, once however often it comes; returns why not, or nothing."""
+
+        def record(session: Session) -> str:
+            now = self._clock()
+            device = session.get_one(Device, device_id, with_for_update=True)
+            mark = session.get(LossMark, device_id)
+            if mark is not None and seq <= mark.seq:
+                return ""
+            session.merge(LossMark(device_id=device_id, seq=seq))
+            reason = judge_lost(lost, helm_of(session).batch_after(lost.step - 1, self._config))
+            if reason:
+                add_refusal(session, "report", "implausible", reason, device_id, now)
+            else:
+                count_losses(session, device_id, lost.step, lost.by_cause, min(now, max(at, device.created_at)))
+            return reason
+
+        return self._sessions.transact(record)
 
     def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
         """Keep what a device, the keeper's, received at this step, and count by it; a bad one is recorded."""
@@ -125,11 +134,7 @@ class Ledger:
             one_at_a_time(session, Lock.COUNTING, step)
             now = self._clock()
             if take_receipt(session, self._config.run.name, device_id, step, receipt, now):
-                target, least_share = (
-                    target_batch_size(session, self._config, step),
-                    self._config.membership.newcomer_share,
-                )
-                count_step(session, step, target, least_share, now)
+                _count_step(session, self._config, step, helm_of(session).batch_after(step - 1, self._config), now)
 
         self._sessions.transact(take)
 
@@ -142,100 +147,257 @@ class Ledger:
 
         def undo(session: Session) -> int:
             one_at_a_time(session, Lock.ERA)
-            steps_undone(session, step)
+            undo_reports(session, step)
             era = begin_era(session, after_step=step, now=self._clock())
-            session.execute(update(Report).where(Report.step > step).values(superseded=True))
-            session.execute(delete(Step).where(Step.step > step))
-            session.execute(delete(Receipt).where(Receipt.step > step))
-            session.execute(delete(Validation).where(Validation.step > step))
-            session.execute(delete(Evaluation).where(Evaluation.step > step))
-            session.execute(delete(Checkpoint).where(Checkpoint.step > step))
+            for table in (Step, Receipt, Validation, Evaluation, Checkpoint):
+                session.execute(delete(table).where(table.step > step))
             session.execute(update(SwarmStatus).values(era=era, step=step, samples_accumulated=0))
             tell(session, Topic.PROGRESS)
             return era
 
         return self._sessions.transact(undo)
 
-    def current_era(self) -> int:
-        """How often the swarm has returned to a checkpoint."""
-        with self._sessions() as session:
-            return current_era(session)
 
-    def last_counting_step(self, era: int) -> int | None:
-        """The last step of `era` that no later era undid; None where nothing was undone."""
-        with self._sessions() as session:
-            return last_counting_step(session, era)
+class _Intake:
+    """Reports of one transaction, with the same results as if they were recorded one after the other.
 
-    def last_step(self) -> int:
-        """The highest step that anybody reported; 0 before the first."""
-        with self._sessions() as session:
-            return session.scalar(select(func.max(Step.step))) or 0
+    Each is judged in the order of arrival, with the changes by those before it; the rows that all need are read once,
+    and each of their steps is counted once, at the end. The transaction holds the locks of all these steps, so nothing
+    is counted twice, even if another replica records at the same time.
+    """
 
-    def steps(self, after: int = 0) -> list[StepRow]:
-        """All steps above `after`, in order."""
-        columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
-        query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
-        with self._sessions() as session:  # plain columns: of a long run, objects would take a second to make
-            return [
-                StepRow(
-                    step=step,
-                    samples=samples,
-                    loss=loss_sum / loss_samples if loss_samples else None,
-                    devices=devices,
-                    completed_at=completed_at,
-                    target_batch_size=target,
-                )
-                for step, samples, loss_sum, loss_samples, devices, completed_at, target in session.execute(query)
-            ]
+    def __init__(self, session: Session, config: RunConfig, deliveries: Sequence[Delivery], now: float) -> None:
+        self._session, self._config, self._deliveries, self._now = session, config, deliveries, now
+        helm, of_era = helm_of(session), select(func.max(Report.step))
+        self._target = cache(lambda step: helm.batch_after(step - 1, config))
+        self._era = current_era(session)
+        self._last_counting_step = cache(lambda era: last_counting_step(session, era))
+        self._last_reported = cache(lambda era: session.scalar(of_era.where(Report.era == era)) or 0)
+        self._last_step = cache(lambda: session.scalar(select(func.max(Step.step))) or 0)
+        self._status = session.scalar(select(SwarmStatus))
+        joined = select(Device.id, Device.created_at).where(Device.id.in_({each.device_id for each in deliveries}))
+        self._joined_at: dict[str, float] = dict(session.execute(joined).all())
+        self._numbers = self._found((Report.device_id, Report.seq), {each.number for each in deliveries})
+        self._places = self._found((Report.device_id, Report.era, Report.step), {each.place for each in deliveries})
+        self._rows: list[dict[str, Any]] = []  # to store
+        self._to_count: set[int] = set()
 
-    def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
-        """Every member with a device, the largest contribution first, bytes after samples; without the keeper.
+    def record(self) -> list[Verdict]:
+        """Store what can be true, and count it."""
+        verdicts = [self._take(delivery) for delivery in self._deliveries]
+        if self._rows:
+            enter_reports(self._session, self._rows)
+        for step in sorted(self._to_count):
+            _count_step(self._session, self._config, step, self._target(step), self._now)
+        return verdicts
 
-        `gifts` are what members gave, by their ids, where that is known already.
-        """
-        now = self._clock()
-        present = (
-            select(
-                Member.id,
-                Member.name,
-                func.count(Device.id.distinct()),
-                func.count(Device.id.distinct()).filter(is_online(now)),
-                func.max(Stay.last_seen_at),
-                func.sum(Stay.samples_per_second).filter(is_online(now)),
-            )
-            .join(Device.member)
-            .outerjoin(Stay, Stay.device_id == Device.id)
-            .where(Device.role != KEEPER_ROLE)
-            .group_by(Member.id, Member.name)
+    def _found(self, columns: Sequence[Any], wanted: set[Any]) -> set[Any]:
+        """Those of `wanted` for which there is a report."""
+        query = select(*columns).where(tuple_(*columns).in_(sorted(wanted)))
+        return {tuple(row) for row in self._session.execute(query)}
+
+    def _take(self, delivery: Delivery) -> Verdict:
+        report = delivery.report
+        judgement = judge(delivery, self._facts(delivery))
+        count_losses(self._session, delivery.device_id, max(0, report.step), judgement.lost, judgement.at)
+        if judgement.brings_receipt:
+            self._to_count.add(report.step)
+            if report.receipt:
+                run = self._config.run.name
+                take_receipt(self._session, run, delivery.device_id, report.step, report.receipt, self._now)
+        if judgement.stored:
+            self._rows.append(self._row(delivery, judgement))
+            self._numbers.add(delivery.number)
+            self._places.add(delivery.place)
+        elif judgement.refused:
+            add_refusal(self._session, "report", "implausible", judgement.reason, delivery.device_id, self._now)
+        return judgement.verdict
+
+    def _facts(self, delivery: Delivery) -> Facts:
+        return Facts(
+            now=self._now,
+            joined_at=self._joined_at[delivery.device_id],
+            current_era=self._era,
+            last_counting_step=self._last_counting_step(delivery.era),
+            horizon_step=self._horizon(delivery.era),
+            target_batch_size=self._target(delivery.report.step),
+            known=delivery.number in self._numbers,
+            reported_already=delivery.place in self._places,
         )
-        with self._sessions() as session:
-            given = gifts_by_member(session) if gifts is None else gifts
-            rows = session.execute(present).all()
-        found = [
-            _contribution(given.get(member_id, Gift()), member, devices, online, last_seen_at, rate)
-            for member_id, member, devices, online, last_seen_at, rate in rows
-        ]
-        return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
-    def standing(self, member: str) -> tuple[int, int, int]:
-        """A member's samples, rank (from 1; equals share one) and the number of members, for the terminal panel."""
-        samples = {row.member: row.samples for row in self.contributions()}
-        own = samples.get(member, 0)
-        return own, 1 + sum(other > own for other in samples.values()), len(samples)
+    def _horizon(self, era: int) -> int:
+        """The highest step that can have been completed in this era by now."""
+        if self._status is not None:
+            horizon = step_horizon(self._status.step, self._now - self._status.updated_at)
+        else:  # no keeper has written yet: the ledger's own last step must do
+            counting = (row["step"] for row in self._rows if not row["superseded"])
+            horizon = step_horizon(max([self._last_step(), *counting]), 0.0)
+        if era < self._era:  # it went further than where the swarm is now
+            reported = (row["step"] for row in self._rows if row["era"] == era)
+            horizon = max(horizon, step_horizon(max([self._last_reported(era), *reported]), 0.0))
+        return horizon
+
+    def _row(self, delivery: Delivery, judgement: Judgement) -> dict[str, Any]:
+        """A report's columns; its receipt and its losses by cause go elsewhere."""
+        claims = {name: value for name, value in asdict(delivery.report).items() if name in _REPORTS.c}
+        return claims | {
+            "device_id": delivery.device_id,
+            "session_id": delivery.session_id,
+            "seq": delivery.seq,
+            "era": delivery.era,
+            "completed_at": judgement.at,
+            "received_at": self._now,
+            "superseded": judgement.outcome is ReportOutcome.UNDONE,
+        }
 
 
-def _contribution(
-    gift: Gift, member: str, devices: int, online: int, last_seen_at: float | None, rate: float | None
-) -> Contribution:
-    return Contribution(
-        member=member,
-        samples=int(gift.samples),
-        devices=devices,
-        online=online,
-        last_seen_at=last_seen_at,
-        samples_per_second=rate or 0.0,
-        elapsed_s=gift.elapsed_s,
-        data_wait_s=gift.data_wait_s,
-        averaged_bytes=int(gift.averaged_bytes),
-        pending_samples=int(gift.pending_samples),
+def _count_step(session: Session, config: RunConfig, step: int, target_batch_size: int, now: float) -> None:
+    """Count the reports of a step and write its sums; nothing is written while nobody has reported it."""
+    receipts, claims = kept_receipts(session, step), _claims(session, step)
+    if not claims:
+        return
+    counted = count(claims, receipts)
+    if changed := [claim for claim in claims if counted[claim.report_id] != claim.counted]:
+        _recount(session, changed, counted)
+    short = [claim for claim in claims if (known := counted[claim.report_id]) is not None and known < claim.samples]
+    if short:
+        members = _members(session, claims, receipts)
+        false = false_claims(short, receipts, members, target_batch_size, config.membership.newcomer_share)
+        _name_for_false_claims(session, step, false, counted, now)
+    before = session.get(Step, step - 1)
+    loss_before = before.loss_sum / before.loss_samples if before is not None and before.loss_samples else None
+    row = session.get(Step, step)
+    if row is None:
+        row = Step(step=step, era=claims[0].era, target_batch_size=target_batch_size)
+        session.add(row)
+    for name, value in step_sums(claims, counted, loss_before)._asdict().items():
+        setattr(row, name, value)
+    session.flush()
+    tell(session, Topic.PROGRESS)
+
+
+def _claims(session: Session, step: int) -> list[SampleClaim]:
+    """The reports of a step that count, in the order of their arrival."""
+    table = _REPORTS.join(_DEVICES, _DEVICES.c.id == _REPORTS.c.device_id)
+    named = {"report_id": _REPORTS.c.id, "device_number": _DEVICES.c.number, "member_id": _DEVICES.c.member_id}
+    columns = [named[name] if name in named else _REPORTS.c[name] for name in SampleClaim._fields]
+    counting = select(*columns).select_from(table).where(_REPORTS.c.step == step, _REPORTS.c.superseded.is_(False))
+    # past the mapper, which is slow with thousands of rows
+    return [SampleClaim._make(row) for row in session.connection().execute(counting.order_by(_REPORTS.c.id))]
+
+
+def _members(session: Session, claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int]:
+    """Device's number -> member's id, of all who took part."""
+    members = {claim.device_number: claim.member_id for claim in claims}
+    numbers = {number for receipt in receipts for number in receipt.samples} - members.keys()
+    others = select(Device.number, Device.member_id).where(Device.number.in_(numbers))
+    return members | dict(session.execute(others).all())
+
+
+def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[int, int | None]) -> None:
+    """Write how many samples of these reports count now, and correct the sums of their devices' days."""
+    session.execute(update(Report), [{"id": each.report_id, "counted": counted[each.report_id]} for each in changed])
+    changes = []
+    for claim in changed:
+        before, after = claim.counted, counted[claim.report_id]
+        pending = claim.samples * ((after is None) - (before is None))
+        amounts = {"counted": (after or 0) - (before or 0), "pending": pending}
+        changes.append((claim.device_id, day_of(claim.completed_at), amounts))
+    _add_to_days(session, changes)
+
+
+def _name_for_false_claims(
+    session: Session, step: int, false: Sequence[SampleClaim], counted: Mapping[int, int | None], now: float
+) -> None:
+    """Each device once in a while, all looked up at once: many may be false."""
+    if not false:
+        return
+    device_ids = [claim.device_id for claim in false]
+    lately = select(Refusal.device_id).where(
+        Refusal.at > now - NAMED_EVERY_S, Refusal.code == CLAIM, Refusal.device_id.in_(device_ids)
     )
+    named = set(session.scalars(lately))
+    members = select(Device.id, Member.name).join(Device.member).where(Device.id.in_(set(device_ids) - named))
+    names: dict[str, str] = dict(session.execute(members).all())
+    for claim in false:
+        if claim.device_id in names:
+            reason = (
+                f"{names[claim.device_id]}'s device claimed {claim.samples} samples for step {step}, "
+                f"of which receipts confirm {counted[claim.report_id]}"
+            )
+            logger.warning("suspicious: %s (device %s)", reason, claim.device_id)
+            add_refusal(session, "suspicion", CLAIM, reason, claim.device_id, now)
+
+
+def enter_reports(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store reports (columns of the table), and add them to the sums of their devices' days."""
+    session.execute(insert(Report), rows)
+    _add_to_days(session, ((row["device_id"], day_of(row["completed_at"]), _amounts(row)) for row in rows))
+
+
+def _amounts(report: Mapping[str, Any]) -> dict[str, float]:
+    if report["superseded"]:
+        return {"undone": report["samples"]}
+    counted = report.get("counted")
+    return {
+        "reports": 1,
+        "claimed": report["samples"],
+        "counted": counted or 0,
+        "pending": report["samples"] if counted is None else 0,
+        "elapsed_s": report["elapsed_s"],
+        "data_wait_s": report["data_wait_s"],
+        "averaged_bytes": report["averaged_bytes"],
+    }
+
+
+def undo_reports(session: Session, after_step: int) -> None:
+    """Undo the reports of all later steps: they stay, marked, and count on no day any more."""
+    days, later = Report.completed_at / literal(DAY_S), Report.step > after_step
+    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite's cast cuts off
+    counted = {
+        "reports": func.count(),
+        "claimed": func.sum(Report.samples),
+        "counted": func.sum(func.coalesce(Report.counted, 0)),
+        "pending": func.sum(case((Report.counted.is_(None), Report.samples), else_=0)),
+        **{name: func.sum(_REPORTS.c[name]) for name in ("elapsed_s", "data_wait_s", "averaged_bytes")},
+    }
+    query = (
+        select(Report.device_id, day, func.sum(Report.samples), *(-amount for amount in counted.values()))
+        .where(later, Report.superseded.is_(False))
+        .group_by(Report.device_id, day)
+    )
+    changes = [
+        (device_id, on, dict(zip(("undone", *counted), amounts, strict=True)))
+        for device_id, on, *amounts in session.execute(query)
+    ]
+    _add_to_days(session, changes)
+    session.execute(update(Report).where(later).values(superseded=True))
+
+
+def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str, float]]]) -> None:
+    """Add amounts to devices' days; always in the same order, so that no two writers block."""
+    sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_AMOUNTS, 0))
+    for device_id, day, amounts in changes:
+        row = sums[device_id, day]
+        for name, amount in amounts.items():
+            row[name] += amount
+    rows = [{"device_id": device_id, "day": day, **amounts} for (device_id, day), amounts in sorted(sums.items())]
+    add_up(session, DailyShare, ("device_id", "day"), rows)
+
+
+def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[str, int], at: float) -> None:
+    """Add samples to what this device has lost on that day (Unix seconds), by cause."""
+    rows = [
+        {"device_id": device_id, "day": day_of(at), "cause": cause, "samples": samples, "times": 1, "last_step": step}
+        for cause, samples in sorted(by_cause.items())
+        if samples > 0
+    ]
+    add_up(session, LostSamples, ("device_id", "day", "cause"), rows, newest={"last_step"})
+
+
+def count_cut_off(session: Session, device: Device, now: float) -> None:
+    """Count the samples that a device held when it was cut off, by its own last word."""
+    newest = select(Stay).where(Stay.device_id == device.id, Stay.ended_at.is_(None)).order_by(Stay.started_at.desc())
+    stay = session.scalar(newest.limit(1))
+    if stay is not None:
+        count_losses(session, device.id, stay.step + 1, {LostCause.QUARANTINE.value: stay.own_samples}, now)

@@ -7,35 +7,21 @@ the ledger's transactions.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError, RequestError
 from auth.receipts import Receipt as ReceiptBody, open_receipt, read_receipt
+from coordinator.ledger.judgement import KeptReceipt, chosen
 from coordinator.store.eras import current_era, last_counting_step
 from coordinator.store.models import KEEPER_ROLE, Device, Receipt, Report
 from coordinator.store.refusals import add_refusal
 from coordinator.store.standing import require_active
 
-KEPT_OTHERS = 4  # beside the keeper's: without it and without the claimant's own, three decide, of whom one may lie
 WAIT_S = 7 * 86_400.0  # so long after a step's first report receipts of it are taken; then it is settled
 WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # an observer averages nothing
-
-
-@dataclass(frozen=True)
-class KeptReceipt:
-    """What a kept receipt says, by devices' numbers."""
-
-    receipt_id: int
-    device_id: str
-    member_id: int
-    is_keeper: bool
-    samples: Mapping[int, int]
 
 
 def take_receipt(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:
@@ -64,20 +50,6 @@ def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
 def samples_by_number(stored: str) -> dict[int, int]:
     """The column `samples`."""
     return {int(number): samples for number, samples in json.loads(stored).items()}
-
-
-def chosen(step: int, receipts: Sequence[KeptReceipt]) -> set[int]:
-    """Which receipts of one step to keep, by id: the keeper's first, and by lot one of each of four members."""
-    keepers = [receipt.receipt_id for receipt in receipts if receipt.is_keeper][:1]
-    of_each_member: dict[int, int] = {}
-    for receipt in sorted(receipts, key=lambda receipt: _lot(step, receipt.device_id)):
-        if not receipt.is_keeper:
-            of_each_member.setdefault(receipt.member_id, receipt.receipt_id)
-    return {*keepers, *list(of_each_member.values())[:KEPT_OTHERS]}
-
-
-def _lot(step: int, device_id: str) -> bytes:
-    return hashlib.sha256(f"{step} {device_id}".encode()).digest()
 
 
 def _take(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:

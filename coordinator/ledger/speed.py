@@ -61,10 +61,5 @@ def time_left_s(config: RunConfig, helm: Helm, swarm: SwarmView | None) -> float
     changes = [*(phase.from_step for phase in config.phases), *(order.from_step for order in helm.orders)]
     last = config.at_step(max(changes, default=0)).schedule.total_steps if helm.last_step is None else helm.last_step
     bounds = [swarm.step, *sorted({step for step in changes if swarm.step < step < last}), max(swarm.step, last)]
-    samples = sum((end - begin) * _batch_after(config, helm, begin) for begin, end in pairwise(bounds))
+    samples = sum((end - begin) * helm.batch_after(begin, config) for begin, end in pairwise(bounds))
     return batch_left_s(swarm.samples_accumulated, samples, swarm.samples_per_second)
-
-
-def _batch_after(config: RunConfig, helm: Helm, step: int) -> int:
-    """Samples that the step after this one takes."""
-    return helm.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size

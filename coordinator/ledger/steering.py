@@ -59,6 +59,10 @@ class Helm:
         past = [order for order in self.orders if order.from_step <= step]
         return past[-1] if past else Orders(from_step=0)
 
+    def batch_after(self, step: int, config: RunConfig) -> int:
+        """Samples that the step after `step` takes: what an operator has set, or the phase in force there."""
+        return self.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size
+
     def beacon(self, step: int) -> Steering:
         """What the beacon of `step` says of it."""
         changes = [Change(**_without_checkpoints(order)) for order in self.orders]
@@ -206,14 +210,6 @@ class Steersman:
             session.add(SteeringAct(at=self._clock(), actor=self._actor, act=act, **row))
 
         self._sessions.transact(write)
-
-
-def target_batch_size_at(session: Session, step: int) -> int | None:
-    """The target that an operator has set for what comes after `step` steps; None: the run file's."""
-    changes = select(SteeringAct.target_batch_size).where(
-        SteeringAct.act == "change", SteeringAct.target_batch_size.is_not(None), SteeringAct.step <= step
-    )
-    return session.scalar(changes.order_by(SteeringAct.step.desc(), SteeringAct.id.desc()).limit(1))
 
 
 def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:

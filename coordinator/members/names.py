@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, NotInvitedError, RequestError
 from auth.keys import peer_id_of
-from coordinator.ledger.ledger import Contribution
+from coordinator.ledger.reading import Contribution
 from coordinator.members.membership import member_name
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Naming

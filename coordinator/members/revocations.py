@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from auth.keys import AuthorityKey
 from auth.tokens import RevocationList, issue_revocations
-from coordinator.ledger.shares import count_cut_off
+from coordinator.ledger.ledger import count_cut_off
 from coordinator.store.engine import Sessions
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Revocation

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.validations import validations
 from coordinator.evaluation.evaluations import evaluations
-from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.reading import LedgerReader
 from coordinator.members.credits import unnamed_members
 from coordinator.members.names import display_names, publicly
 from coordinator.publishing.model_card import CardFacts, write_card
@@ -28,7 +28,7 @@ CARD, CURVE = "README.md", "loss.svg"
 
 def card_of_run(
     sessions: Sessions,
-    ledger: Ledger,
+    ledger: LedgerReader,
     config: RunConfig,
     checkpoint: StoredCheckpoint,
     model_license: str,

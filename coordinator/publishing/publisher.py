@@ -20,8 +20,8 @@ from auth.errors import ManyhandsError, StorageError
 from auth.files import make_private_directory
 from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.reading import LedgerReader
 from coordinator.publishing.card_facts import card_of_run
 from coordinator.publishing.places import open_place, published_name
 from coordinator.publishing.publications import is_due, pause_s, pending_publication, record_failure, record_published
@@ -95,7 +95,7 @@ class Publisher:
 
     def _card(self, stored: StoredCheckpoint) -> Mapping[str, str]:
         config, settings = self.directory.config, self.directory.settings
-        ledger = Ledger(self.sessions, config, self.clock)
+        ledger = LedgerReader(self.sessions, self.clock)
         return card_of_run(self.sessions, ledger, config, stored, settings.model_license or "")
 
     def _tidy(self) -> None:

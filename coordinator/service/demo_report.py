@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.checkpoints.validations import ValidationRow
-from coordinator.ledger.ledger import Contribution, StepRow, data_wait_share
+from coordinator.ledger.reading import Contribution, StepRow, data_wait_share
 
 SETTLE_S = 3.0  # a step that somebody has not reported for so long is told as it is
 

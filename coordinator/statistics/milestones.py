@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from coordinator.checkpoints.validations import ValidationRow
-from coordinator.ledger.ledger import StepRow
+from coordinator.ledger.reading import StepRow
 
 LEAST_SAMPLES = 1000
 LEAST_DEVICES = 5

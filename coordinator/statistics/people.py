@@ -17,9 +17,9 @@ from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.ledger.presence import ONLINE_S, is_online
-from coordinator.ledger.shares import DAY_S, day_of
 from coordinator.members.names import display_names
 from coordinator.store.engine import Sessions
+from coordinator.store.ledger_models import DAY_S, day_of
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Member, Session as Stay
 
 _LARGE = re.compile(r"\b(a100|a800|h100|h200|h800|gh200|b100|b200|gb200|v100|l40s?|a40|a30|a6000|mi[123]\d\d)\b")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from coordinator.ledger.ledger import StepRow
+from coordinator.ledger.reading import StepRow
 from coordinator.store.engine import Sessions
 from coordinator.store.models import KEEPER_ROLE, Device, Report, Suspicion
 from coordinator.store.service_models import SwarmFigures

@@ -10,6 +10,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from coordinator.store.base import Base
 
+DAY_S = 86_400
+
+
+def day_of(at: float) -> int:
+    """The UTC day of a time in Unix seconds, as days since 1970-01-01."""
+    return int(at // DAY_S)
+
 
 class Receipt(Base):
     """One device's signed word on one global step; `coordinator.ledger.receipts` keeps only a few for each step."""
@@ -30,7 +37,7 @@ class Receipt(Base):
 
 
 class DailyShare(Base):
-    """The sums over one device's reports of one UTC day; see `coordinator.ledger.shares`, which keeps them."""
+    """The sums over one device's reports of one UTC day; see `coordinator.ledger.ledger`, which keeps them."""
 
     __tablename__ = "daily_shares"
     __table_args__ = (Index("ix_daily_shares_day", "day"),)
@@ -48,7 +55,7 @@ class DailyShare(Base):
 
 
 class LostSamples(Base):
-    """The samples of one device that were lost for one cause on one UTC day; see `coordinator.ledger.shares`."""
+    """The samples of one device that were lost for one cause on one UTC day; see `coordinator.ledger.ledger`."""
 
     __tablename__ = "lost_samples"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.ledger.ledger import SETTLED_S
+from coordinator.ledger.reading import SETTLED_S
 from coordinator.store.engine import Sessions
 from coordinator.tracking.logbook import Logbook
 from coordinator.tracking.points import Point, Position, in_current_era, next_points

@@ -23,11 +23,11 @@ from auth.errors import ConfigError, StorageError
 from auth.files import new_directory
 from coordinator.checkpoints.manifest import FileEntry
 from coordinator.context.services import RunServices, open_run_services
-from coordinator.ledger.shares import DAY_S
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.moments import chunk_of
 from coordinator.statistics.people import HardwareClass, Window, people
 from coordinator.store.engine import Sessions
+from coordinator.store.ledger_models import DAY_S
 from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.frozen import Archive, Parameters, answer_name
 from coordinator.web.pages.translations import choose_language

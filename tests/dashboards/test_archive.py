@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, Request, Response, expect
 
-from coordinator.ledger.shares import count_losses
+from coordinator.ledger.ledger import count_losses
 from coordinator.members.names import choose_name, hide_name
 from coordinator.store.models import Device
 from dashboards import catalogs

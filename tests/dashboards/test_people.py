@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from coordinator.ledger.ledger import count_losses
 from coordinator.ledger.presence import open_session
-from coordinator.ledger.shares import count_losses
 from coordinator.members.join_page import Invitation
 from coordinator.members.names import choose_name
 from coordinator.store.models import Device

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import insert
-
+from coordinator.ledger.ledger import enter_reports
 from coordinator.ledger.presence import checked_claim, touch_sessions
-from coordinator.ledger.shares import Recount, recounted, reports_came
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Report, Session as Stay
+from coordinator.store.models import Device, Member, Session as Stay
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 43_200.0  # noon
@@ -82,6 +80,4 @@ def add_reports(sessions: Sessions, rows: Sequence[tuple[str, int, int, int | No
         for seq, (device, step, samples, counted, at) in enumerate(rows, start=1)
     ]
     with sessions.begin() as session:
-        session.execute(insert(Report), reports)
-        reports_came(session, reports)
-        recounted(session, (Recount(device, at, samples, None, counted) for device, _, samples, counted, at in rows))
+        enter_reports(session, reports)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from coordinator.ledger.ledger import Verdict
+from typing import Any
+
+from coordinator.ledger.judgement import Verdict
+from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import write_swarm_status
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member
 from peer.config.run import RunConfig
-from tests.support.receipts import key_of
+from tests.support.receipts import key_of, receipt_by
+from tests.support.reports import report
 
 TARGET = 100
 CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
@@ -47,3 +51,15 @@ def keeper_at(sessions: Sessions, step: int, now: float) -> None:
         addresses=(),
         now=now,
     )
+
+
+def record(ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any) -> Verdict:
+    """Report as a device; the sequence number is the step's unless a test says otherwise."""
+    number = step if seq is None else seq
+    return ledger.record(device, None, number, era, report(step, **claims), completed_at=1000.0 + step)
+
+
+def confirm(ledger: Ledger, step: int, era: int = 0, **samples: int) -> None:
+    """The keeper has received so many samples of each device (its id with `_` for `-`)."""
+    received = {device.replace("_", "-"): brought for device, brought in samples.items()}
+    ledger.take_receipt("keeper-1", step, receipt_by("keeper-1", step, received, era=era))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from coordinator.ledger.ledger import Contribution
 from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.reading import Contribution
 from tests.support.commands import HOST, Site
 from tests.support.swarms import MICROBATCH, TARGET, SwarmFactory, relative_difference, train_alone
 

@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from coordinator.context.services import RunServices
-from coordinator.ledger.contributions import LATE_STEPS
+from coordinator.ledger.reading import LATE_STEPS
 from coordinator.statistics.history import TableName, csv_lines, write_parquet
 from coordinator.statistics.milestones import milestones
 from coordinator.statistics.moments import CHUNK_STEPS, Chunk, read_chunk

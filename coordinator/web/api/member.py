@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from fastapi import HTTPException
 from pydantic import BaseModel
 
-from coordinator.ledger.shares import day_of
 from coordinator.statistics.member import DayFacts, days_of, losses_of, steps_of
 from coordinator.statistics.people import (
     DeviceFacts,
@@ -20,6 +19,7 @@ from coordinator.statistics.people import (
     streaks,
 )
 from coordinator.store.engine import Sessions
+from coordinator.store.ledger_models import day_of
 
 SHOWN_DAYS = 366
 SHOWN_DEVICES = 100

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from auth.certificates import write_certificate
 from auth.errors import RequestError
-from coordinator.ledger.shares import DAY_S
 from coordinator.statistics.certificates import certify
 from coordinator.statistics.people import (
     MOST_STAYS,
@@ -24,6 +23,7 @@ from coordinator.statistics.people import (
     people,
     stays,
 )
+from coordinator.store.ledger_models import DAY_S
 from coordinator.web.api.member import MemberPage, member_page
 from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.paging import Cursor, cursor_of, key_of

@@ -10,9 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from coordinator.ledger.contributions import Kind
-from coordinator.ledger.ledger import Contribution, data_wait_share
 from coordinator.ledger.presence import CheckpointRow, SwarmView
+from coordinator.ledger.reading import Contribution, Kind, data_wait_share
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig

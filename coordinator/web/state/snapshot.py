@@ -8,8 +8,6 @@ from functools import cached_property
 from coordinator.checkpoints.validations import ValidationRow, validations
 from coordinator.context.services import RunServices
 from coordinator.evaluation.evaluations import EvaluationRow, evaluations
-from coordinator.ledger.contributions import LATE_STEPS, READ_WHOLE_S, Giving, read_giving
-from coordinator.ledger.ledger import SETTLED_S, Contribution, Ledger, StepRow
 from coordinator.ledger.presence import (
     CheckpointRow,
     OnlineSession,
@@ -17,6 +15,16 @@ from coordinator.ledger.presence import (
     checkpoints,
     online_sessions,
     read_swarm_status,
+)
+from coordinator.ledger.reading import (
+    LATE_STEPS,
+    READ_WHOLE_S,
+    SETTLED_S,
+    Contribution,
+    Giving,
+    LedgerReader,
+    StepRow,
+    read_giving,
 )
 from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import read_helm
@@ -139,7 +147,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
     )
 
 
-def _steps(ledger: Ledger, before: Snapshot | None) -> tuple[StepRow, ...]:
+def _steps(ledger: LedgerReader, before: Snapshot | None) -> tuple[StepRow, ...]:
     """As with what was given, the newest steps are read each time, and all of them when the gifts are."""
     if before is None or len(before.steps) <= LATE_STEPS:
         return tuple(ledger.steps())

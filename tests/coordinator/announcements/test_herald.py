@@ -15,7 +15,7 @@ from coordinator.announcements import herald as module
 from coordinator.announcements.chats import Reply, Result, judge
 from coordinator.announcements.deliveries import LONGEST_PAUSE_S, MAX_ATTEMPTS, NEWS_S, Outcome, find_notice, pause_s
 from coordinator.announcements.herald import Herald, open_herald, outcome_of
-from coordinator.ledger.ledger import SETTLED_S
+from coordinator.ledger.reading import SETTLED_S
 from coordinator.run.directory import RunDirectory
 from coordinator.service.parts import HERALD, PartProcess
 from tests.support.chat_server import ChatServer, chat_server

@@ -18,8 +18,8 @@ from auth.errors import PortTakenError, UnreachableError, WorkerError
 from coordinator.checkpoints.validations import record_validation
 from coordinator.cli.demo import default_directory
 from coordinator.context.open_run import OpenRun
-from coordinator.ledger.ledger import Contribution, StepRow
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
+from coordinator.ledger.reading import Contribution, StepRow
 from coordinator.run.ports import free_ports
 from coordinator.service import demo as demo_run
 from coordinator.service.demo import (

@@ -20,8 +20,8 @@ from coordinator.control.session_hub import (
     presence_every_s,
     standings,
 )
-from coordinator.ledger.ledger import Contribution
 from coordinator.ledger.presence import ONLINE_S
+from coordinator.ledger.reading import Contribution
 from peer.protocol.control_pb2 import CoordinatorMessage
 from tests.support.control_plane import serving
 

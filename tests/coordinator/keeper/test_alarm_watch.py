@@ -7,7 +7,7 @@ import torch
 from starlette.testclient import TestClient
 
 from coordinator.keeper.alarm_watch import AlarmWatch, update_norm
-from coordinator.ledger.ledger import SETTLED_S
+from coordinator.ledger.reading import SETTLED_S
 from coordinator.members.audit import audit_log
 from coordinator.statistics.alarms import raised_alarms
 from coordinator.web.app import WebState, create_app

@@ -1,46 +1,41 @@
-"""The ledger: each report counted once, and the right ones undone."""
+"""The ledger: each report counted once, and the right ones undone; many in one transaction come to the same."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import BigInteger, Column, Integer, func, select
 
+from auth.errors import RequestError
 from coordinator.checkpoints.validations import record_validation, validations
-from coordinator.ledger.ledger import Contribution, Ledger, StepRow, Verdict, data_wait_share
-from coordinator.ledger.presence import checkpoints, close_session, open_session, read_swarm_status, record_checkpoint
+from coordinator.ledger.judgement import Delivery, Verdict
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.presence import checkpoints, read_swarm_status, record_checkpoint
+from coordinator.ledger.reading import StepRow
 from coordinator.store.engine import Sessions
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Evaluation, Receipt, Refusal, Report
 from peer.config.run import RunConfig
+from peer.protocol.control_pb2 import StepReport as StepReportMessage
+from peer.reporting.messages import StepReport
+from peer.reporting.wire import MAX_COUNT, report_from_wire
 from tests.support.clocks import Clock
-from tests.support.crowds import touch
-from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, keeper_at
+from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, confirm, keeper_at, record
 from tests.support.receipts import receipt_by
 from tests.support.reports import report
 from tests.support.served_page import validation_row
 from tests.support.stores import empty_store, let_others_wait
 
 pytestmark = pytest.mark.usefixtures("members")
-
-
-def record(ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any) -> Verdict:
-    """Report as a device; the sequence number is the step's unless a test says otherwise."""
-    number = step if seq is None else seq
-    return ledger.record(device, None, number, era, report(step, **claims), completed_at=1000.0 + step)
-
-
-def confirm(ledger: Ledger, step: int, era: int = 0, **samples: int) -> None:
-    """The keeper has received so many samples of each device (its id with `_` for `-`)."""
-    received = {device.replace("_", "-"): brought for device, brought in samples.items()}
-    ledger.take_receipt("keeper-1", step, receipt_by("keeper-1", step, received, era=era))
 
 
 def test_step_is_the_sum_of_its_reports(ledger: Ledger) -> None:
@@ -228,91 +223,6 @@ def test_each_return_is_an_era_of_its_own(ledger: Ledger) -> None:
     assert [row.step for row in ledger.steps()] == [1]
 
 
-def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
-    """A member's devices count together; only those heard of lately are online; the keeper is left out."""
-    record(ledger, "ada-1", 1, samples=10, averaged_bytes=100)
-    record(ledger, "ada-2", 1, samples=20, averaged_bytes=200)
-    record(ledger, "bob-1", 1, samples=5)
-    confirm(ledger, 1, ada_1=10, ada_2=20, bob_1=5)
-    first = open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 100)
-    second = open_session(sessions, "ada-2", "cpu", "0.1", clock.now - 100)
-    open_session(sessions, "keeper-1", "cpu", "0.1", clock.now)
-    for stay, seen_at in ((first, clock.now - 1), (second, clock.now - 20)):
-        touch(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
-    assert ledger.contributions() == [
-        Contribution(
-            "Ada",
-            30,
-            devices=2,
-            online=1,
-            last_seen_at=clock.now - 1,
-            samples_per_second=4.0,
-            elapsed_s=0.0,
-            data_wait_s=0.0,
-            averaged_bytes=300,
-        ),
-        Contribution(
-            "Bob",
-            5,
-            devices=1,
-            online=0,
-            last_seen_at=None,
-            samples_per_second=0.0,
-            elapsed_s=0.0,
-            data_wait_s=0.0,
-            averaged_bytes=0,
-        ),
-    ]
-    close_session(sessions, first, clock.now)
-    assert ledger.contributions()[0].online == 0
-
-
-def test_who_only_averages_stands_behind_who_trains(ledger: Ledger) -> None:
-    """Bytes are no samples: they order those who have as many of these, and move no step's loss."""
-    record(ledger, "ada-1", 1, samples=1)
-    record(ledger, "bob-1", 1, samples=0, loss=None, averaged_bytes=10**9)
-    confirm(ledger, 1, ada_1=1)
-    assert [(row.member, row.samples, row.averaged_bytes) for row in ledger.contributions()] == [
-        ("Ada", 1, 0),
-        ("Bob", 0, 10**9),
-    ]
-    [step] = ledger.steps()
-    assert (step.samples, step.loss) == (1, 2.0)
-
-
-def test_many_sessions_do_not_multiply_samples(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
-    """A device that reconnected often has still given what it gave, and is one device."""
-    record(ledger, "ada-1", 1, samples=10)
-    confirm(ledger, 1, ada_1=10)
-    for second in range(5):
-        open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 10 + second)
-    ada = ledger.contributions()[0]
-    assert (ada.samples, ada.devices, ada.online) == (10, 2, 1)
-
-
-def test_waiting_for_data_is_a_share_of_the_time_trained(ledger: Ledger) -> None:
-    """Over all members' steps that count; unknown before anybody has trained, never more than all of it."""
-    assert data_wait_share(ledger.contributions()) is None
-    record(ledger, "ada-1", 1, elapsed_s=4.0, data_wait_s=1.0)
-    record(ledger, "bob-1", 1, elapsed_s=6.0, data_wait_s=0.5)
-    ledger.roll_back(1)
-    record(ledger, "bob-1", 2, elapsed_s=90.0, data_wait_s=90.0)  # undone
-    assert data_wait_share(ledger.contributions()) == pytest.approx(0.15)
-    ada, bob = ledger.contributions()[:2]
-    assert (data_wait_share([ada]), data_wait_share([bob])) == (0.25, pytest.approx(0.5 / 6))
-    assert data_wait_share([replace(ada, data_wait_s=9.0)]) == 1.0
-
-
-def test_standing_tells_a_member_its_rank(ledger: Ledger) -> None:
-    """Rank counts those with more samples; a newcomer is last; equals share a rank."""
-    confirm(ledger, 1, ada_1=5, bob_1=5)
-    record(ledger, "bob-1", 1, samples=5)
-    assert ledger.standing("Bob") == (5, 1, 2)
-    assert ledger.standing("Ada") == (0, 2, 2)
-    record(ledger, "ada-1", 1, samples=5)
-    assert ledger.standing("Ada") == (5, 1, 2)
-
-
 def test_reports_at_once_are_all_counted(ledger: Ledger) -> None:
     """Threads that report the same step, some of them twice, lose nothing and double nothing."""
     reports = [(device, step) for device in ("ada-1", "ada-2", "bob-1") for step in (1, 2)] * 2
@@ -390,3 +300,127 @@ def test_a_report_is_measured_by_its_steps_phase(sessions: Sessions, clock: Cloc
     assert record(ledger, "ada-1", 2, seq=2, samples=TARGET).accepted
     assert record(ledger, "ada-1", 3, seq=3, samples=15 * TARGET).accepted
     assert [(row.step, row.target_batch_size) for row in ledger.steps()] == [(2, TARGET), (3, 10 * TARGET)]
+
+
+def test_every_claim_of_a_report_has_its_column() -> None:
+    """The receipt and the losses by cause go to tables of their own; what may be unknown may be null."""
+    unknown = {
+        each.name: "None" in str(each.type) for each in fields(StepReport) if each.name not in ("receipt", "lost")
+    }
+    assert {name: Report.__table__.c[name].nullable for name in unknown} == unknown
+
+
+CLAIMED = StepReportMessage.DESCRIPTOR.fields_by_name
+
+
+@pytest.mark.parametrize(
+    "column", [each for each in Report.__table__.c if each.name in CLAIMED], ids=lambda each: each.name
+)
+def test_a_message_brings_no_number_that_its_column_cannot_hold(column: Column[Any]) -> None:
+    """Those of 32 bits end at `MAX_COUNT`, on whichever database."""
+    if isinstance(column.type, Integer):
+        too_large = not isinstance(column.type, BigInteger)
+        with pytest.raises(RequestError, match=column.name) if too_large else nullcontext():
+            report_from_wire(StepReportMessage(**{column.name: MAX_COUNT + 1}))
+
+
+def delivery(device: str, step: int, seq: int = 0, *, era: int = 0, **claims: Any) -> Delivery:
+    """A report as it is handed in; the sequence number is the step's unless a test says otherwise."""
+    return Delivery(device, None, seq or step, era, report(step, **claims), 1000.0 + step)
+
+
+def test_a_bad_report_spoils_no_other(ledger: Ledger) -> None:
+    """One that is refused is told why, one that cannot even be stored has its own error; all others count."""
+    outcomes = ledger.record_all(
+        [
+            delivery("ada-1", 1),
+            delivery("bob-1", 1, samples=100 * TARGET),
+            delivery("nobody", 1),
+            delivery("ada-2", 1),
+            delivery("ada-2", 2),
+        ]
+    )
+    assert [outcomes[place] for place in (0, 3, 4)] == [ACCEPTED] * 3
+    assert isinstance(outcomes[1], Verdict)
+    assert "samples" in outcomes[1].reason
+    assert isinstance(outcomes[2], Exception)
+    assert [(row.step, row.samples, row.devices) for row in ledger.steps()] == [(1, 20, 2), (2, 10, 1)]
+
+
+def test_the_same_report_twice_in_a_batch_counts_once(ledger: Ledger) -> None:
+    """By its number it is the same and accepted again; under a new number the step is reported already."""
+    first, again, other = ledger.record_all(
+        [delivery("ada-1", 1), delivery("ada-1", 1), delivery("ada-1", 1, seq=2, samples=5)]
+    )
+    assert (first, again) == (ACCEPTED, ACCEPTED)
+    assert isinstance(other, Verdict)
+    assert "already reported" in other.reason
+    assert ledger.steps()[0].samples == 10
+
+
+def test_without_a_keeper_reports_of_a_batch_lead_each_other(ledger: Ledger) -> None:
+    """Each accepted step moves what the next may claim, as if they had come one after the other."""
+    outcomes = ledger.record_all([delivery("ada-1", step) for step in (2, 4, 6, 9, 8)])
+    assert [isinstance(outcome, Verdict) and outcome.accepted for outcome in outcomes] == [True] * 3 + [False, True]
+
+
+def test_batches_side_by_side_lose_and_double_nothing(sessions: Sessions) -> None:
+    """Two services that record the same steps in different orders, and some reports both, wait in one order."""
+    keeper_at(sessions, step=9, now=Clock().now)
+    wanted = [delivery(device, step) for device in REPORTERS for step in range(1, 10)]
+    ledgers = [Ledger(sessions, CONFIG, Clock()) for _ in range(2)]
+    orders = [random.Random(seed).sample(wanted, len(wanted)) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(lambda place: ledgers[place % 2].record_all(orders[place]), range(4)))
+    assert outcomes == [[ACCEPTED] * len(wanted)] * 4
+    assert [(row.samples, row.devices) for row in ledgers[0].steps()] == [(30, 3)] * 9
+
+
+DELIVERIES = st.tuples(
+    st.sampled_from(REPORTERS),
+    st.integers(1, 5),  # step
+    st.integers(0, 1),  # era
+    st.sampled_from([1, 5, 9, 10 * TARGET]),  # samples; the last cannot be
+    st.sampled_from([None, None, 3, 9]),  # what its receipt says of everybody
+    st.integers(0, 1),  # so that a step is reported under two numbers
+)
+HISTORIES = st.lists(st.one_of(st.lists(DELIVERIES, min_size=1, max_size=12), st.integers(0, 3)), max_size=4)
+
+
+@pytest.mark.parametrize("store_kind", ["sqlite"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=HISTORIES)
+def test_together_comes_to_the_same_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, history: list[Any]) -> None:
+    """Verdicts, reports and what counts of them, receipts, refusals and steps, over returns to checkpoints, too."""
+    found = []
+    for together in (True, False):
+        with empty_store(tmp_path_factory.mktemp("recording")) as sessions:
+            add_members(sessions)
+            found.append(_played(sessions, history, together))
+    assert found[0] == found[1]
+
+
+def _played(sessions: Sessions, history: list[Any], together: bool) -> list[Any]:
+    ledger = Ledger(sessions, CONFIG, Clock())
+    outcomes: list[Any] = []
+    for event in history:
+        if isinstance(event, int):
+            ledger.roll_back(event)
+            continue
+        batch = [_delivery(*claims) for claims in event]
+        for part in [batch] if together else [[each] for each in batch]:
+            outcomes += ledger.record_all(part)
+    columns = (Report.device_id, Report.seq, Report.era, Report.step, Report.samples, Report.counted, Report.superseded)
+    witnesses = select(Receipt.device_id, Receipt.era, Receipt.step, Receipt.samples)
+    with sessions() as session:
+        rows = [tuple(row) for row in session.execute(select(*columns).order_by(Report.id))]
+        kept = sorted(tuple(row) for row in session.execute(witnesses))
+        of_reports = Refusal.kind.in_(("report", "receipt"))
+        refused = [tuple(row) for row in session.execute(select(Refusal.code, Refusal.reason).where(of_reports))]
+    return [outcomes, rows, kept, sorted(refused), ledger.steps(), ledger.contributions()]
+
+
+def _delivery(device: str, step: int, era: int, samples: int, received: int | None, again: int) -> Delivery:
+    said = {} if received is None else dict.fromkeys(REPORTERS, received)
+    receipt = receipt_by(device, step, said, era=era) if said else ""
+    return delivery(device, step, seq=100 * step + 10 * era + again + 1, era=era, samples=samples, receipt=receipt)

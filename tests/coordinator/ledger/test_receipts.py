@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from coordinator.ledger.counting import NAMED_EVERY_S
-from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.receipts import KEPT_OTHERS, WAIT_S, KeptReceipt, chosen
+from coordinator.ledger.judgement import KEPT_OTHERS
+from coordinator.ledger.ledger import NAMED_EVERY_S, Ledger
+from coordinator.ledger.receipts import WAIT_S
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Device, Member, Receipt, Refusal
 from peer.reporting.messages import StepReport
@@ -296,12 +296,3 @@ def test_few_receipts_are_kept(ledger: Ledger, sessions: Sessions) -> None:
                 kept.append(session.scalars(select(Receipt.device_id).where(Receipt.step == 1 + step)).all())
     assert all("keeper" in devices and len(devices) == 1 + KEPT_OTHERS for devices in kept)
     assert not any({"ada", "ada-2"} <= set(devices) for devices in kept)
-
-
-def test_the_lot_knows_no_order() -> None:
-    """Which receipts stay follows from the step and the devices, and over the steps everybody's do."""
-    receipts = [KeptReceipt(number, f"device-{number}", number, False, {}) for number in range(8)]
-    drawn = [chosen(step, receipts) for step in range(60)]
-    assert drawn == [chosen(step, receipts[::-1]) for step in range(60)]
-    assert set().union(*drawn) == set(range(8))
-    assert all(len(each) == KEPT_OTHERS for each in drawn)

@@ -13,14 +13,15 @@ from coordinator.ledger.steering import (
     LEAD_STEPS,
     MAX_ANNOUNCEMENT_CHARS,
     MOST_STEP,
+    Helm,
     Orders,
     Steersman,
     announcements,
     read_helm,
-    target_batch_size_at,
 )
 from coordinator.store.engine import Sessions
 from coordinator.store.models import Step
+from peer.config.run import RunConfig
 from peer.config.steering import MAX_CHANGES, Change
 from tests.support.clocks import Clock
 from tests.support.small_run import small_config
@@ -86,14 +87,19 @@ def test_a_change_leaves_alone_what_it_does_not_name(sessions: Sessions, steersm
     )
 
 
+def test_a_step_takes_the_batch_that_is_in_force_before_it() -> None:
+    """A phase from step 4 on, and an operator's change from step 6 on, first count for the steps after these."""
+    phases = [{"from_step": 4, "target_batch_size": 20}]
+    config = RunConfig.from_mapping({"averaging": {"target_batch_size": 10}, "phases": phases})
+    helm = Helm(orders=(Orders(from_step=6, target_batch_size=30), Orders(from_step=8, target_batch_size=30)))
+    assert [helm.batch_after(step, config) for step in range(3, 9)] == [10, 20, 20, 30, 30, 30]
+
+
 def test_the_last_word_on_a_step_counts(sessions: Sessions, steersman: Steersman) -> None:
     """A second change from the same step corrects the first."""
     steersman.change(20, target_batch_size=64)
     steersman.change(20, target_batch_size=32)
     assert read_helm(sessions).at(20).target_batch_size == 32
-    with sessions() as session:
-        found = [target_batch_size_at(session, step) for step in (19, 20, 21)]
-    assert found == [None, 32, 32]
 
 
 @pytest.mark.parametrize(

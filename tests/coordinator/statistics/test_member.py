@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from sqlalchemy import update
 
 from auth.certificates import open_certificate
 from auth.errors import RequestError
 from auth.keys import AuthorityKey
-from coordinator.ledger.shares import count_losses, steps_undone
+from coordinator.ledger.ledger import count_losses, undo_reports
 from coordinator.statistics.certificates import certify
 from coordinator.statistics.member import LossFacts, days_of, losses_of, step_ranges, steps_of
 from coordinator.store.engine import Sessions
-from coordinator.store.models import Report
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
 from tests.support.stores import Kind, empty_store
 
@@ -58,8 +56,7 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
         ]
         add_reports(sessions, rows)
         with sessions.begin() as session:
-            steps_undone(session, 9)
-            session.execute(update(Report).where(Report.step == 10).values(superseded=True))
+            undo_reports(session, 9)
             count_losses(session, "ada-1", 2, {"late": 6, "left": 2}, NOW - DAY)
             count_losses(session, "ada-2", 3, {"late": 4}, NOW)
             count_losses(session, "bob-1", 3, {"died": 5}, NOW)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.ledger.ledger import StepRow
+from coordinator.ledger.reading import StepRow
 from coordinator.statistics.milestones import milestones, power_of_ten, round_number
 from tests.support.served_page import validation_row
 

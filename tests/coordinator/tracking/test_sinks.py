@@ -17,7 +17,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from auth.errors import ConfigError, StorageError
-from coordinator.ledger.ledger import SETTLED_S
+from coordinator.ledger.reading import SETTLED_S
 from coordinator.run.settings import Settings
 from coordinator.run.sink_settings import Sinks
 from coordinator.tracking.logbook import Logbook

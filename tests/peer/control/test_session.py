@@ -14,7 +14,7 @@ from auth.errors import RevokedError, TokenError
 from auth.join_link import Address
 from coordinator.context import services as run_services
 from coordinator.control import session_hub
-from coordinator.ledger.intake import Delivery, Verdict
+from coordinator.ledger.judgement import Delivery, Verdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from coordinator.run.ports import free_ports

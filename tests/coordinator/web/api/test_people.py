@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from auth.certificates import open_certificate, read_certificate
-from coordinator.ledger.shares import count_losses
+from coordinator.ledger.ledger import count_losses
 from coordinator.members.join_page import Invitation, invite_facts, notebooks_of
 from coordinator.members.names import hide_name
 from coordinator.run.settings import Settings

@@ -1,8 +1,12 @@
-"""Contributions of members and of kinds of hardware, summed over their reports.
+"""Reading of the ledger: the run's steps, and the contributions of members and of kinds of hardware.
 
-A run has hundreds of thousands of reports, and the dashboard refreshes every second. So all reports are read once, and
-then only those of the newest steps; the sums of older steps are kept. A return to a checkpoint begins an era and
-changes older sums, and so may a very late report: every 15 minutes all reports are read again.
+The sums of each step and of each device's day are kept up to date as reports arrive (`coordinator.ledger.ledger`), so
+reading them costs little.
+
+Contributions by hardware are summed over reports. A run has hundreds of thousands of reports, and the dashboard
+refreshes every second. So all reports are read once, and then only those of the newest steps; the sums of older steps
+are kept. A return to a checkpoint begins an era and changes older sums, and so may a very late report: every 15 minutes
+all reports are read again.
 
 The kind of hardware follows from a session's description of its machine: `cuda:0,1, 4 cores`, `tpu, 96 cores`.
 """
@@ -11,22 +15,60 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from sqlalchemy import Select, and_, case, func, select
 from sqlalchemy.orm import Session
 
-from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Report, Session as Stay
-from coordinator.throttling.cost_cache import LITTLE_S, REST
+from coordinator.ledger.presence import is_online
+from coordinator.store.engine import Sessions
+from coordinator.store.eras import current_era, last_counting_step
+from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Member, Report, Session as Stay, Step
+from coordinator.throttling.cost_cache import LITTLE_S, REST, Costly
 
+SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
 _SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # as workers describe them: `2 × cuda (Tesla T4, 15 GiB)`
 _CUDA = re.compile(r"cuda(?::(\d+(?:,\d+)*))?(?![\w])")
 LATE_STEPS = 200  # the newest, whose reports and receipts still come
 READ_WHOLE_S = 900.0  # so often all is read again
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One global step, as far as it is reported."""
+
+    step: int
+    samples: int
+    loss: float | None  # mean over samples; None while nobody has reported a loss
+    devices: int
+    completed_at: float
+    target_batch_size: int
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a member has given so far."""
+
+    member: str
+    samples: int  # that receipts confirm
+    devices: int
+    online: int  # of these devices, now
+    last_seen_at: float | None
+    samples_per_second: float  # of the devices online
+    elapsed_s: float  # that its devices trained, each counted; those steps that count
+    data_wait_s: float  # of it, waiting for data
+    averaged_bytes: int  # of others' numbers, in all steps, as the devices themselves say
+    pending_samples: int = 0  # claimed, and neither confirmed nor denied by any receipt
+
+
+def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
+    """Which part of the time that these have trained they waited for data; None before there is any."""
+    elapsed_s = sum(row.elapsed_s for row in contributions)
+    return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
 
 
 @dataclass(frozen=True)
@@ -164,7 +206,7 @@ def folded(gifts: Gifts, group: Callable[[Key], Any]) -> dict[Any, Gift]:
 
 
 def gifts_by_member(session: Session) -> dict[int, Gift]:
-    """Member's id -> what all the member's devices gave, by the sums of their days (`coordinator.ledger.shares`)."""
+    """Member's id -> what all the member's devices gave, by the sums of their days."""
     query = (
         select(
             Device.member_id,
@@ -182,3 +224,95 @@ def gifts_by_member(session: Session) -> dict[int, Gift]:
         member: Gift(int(counted), int(pending), int(averaged_bytes), elapsed_s, data_wait_s)
         for member, counted, pending, averaged_bytes, elapsed_s, data_wait_s in rows
     }
+
+
+class LedgerReader:
+    """The ledger of a run, for those who only read it."""
+
+    def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
+        self._sessions, self._clock = sessions, clock
+        self.recent_contributions = Costly(self.contributions)  # the same, perhaps somewhat older in a long run
+
+    def current_era(self) -> int:
+        """How often the swarm has returned to a checkpoint."""
+        with self._sessions() as session:
+            return current_era(session)
+
+    def last_counting_step(self, era: int) -> int | None:
+        """The last step of `era` that no later era undid; None where nothing was undone."""
+        with self._sessions() as session:
+            return last_counting_step(session, era)
+
+    def last_step(self) -> int:
+        """The highest step that anybody reported; 0 before the first."""
+        with self._sessions() as session:
+            return session.scalar(select(func.max(Step.step))) or 0
+
+    def steps(self, after: int = 0) -> list[StepRow]:
+        """All steps above `after`, in order."""
+        columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
+        query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
+        with self._sessions() as session:  # plain columns: of a long run, objects would take a second to make
+            return [
+                StepRow(
+                    step=step,
+                    samples=samples,
+                    loss=loss_sum / loss_samples if loss_samples else None,
+                    devices=devices,
+                    completed_at=completed_at,
+                    target_batch_size=target,
+                )
+                for step, samples, loss_sum, loss_samples, devices, completed_at, target in session.execute(query)
+            ]
+
+    def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
+        """Every member with a device, the largest contribution first, bytes after samples; without the keeper.
+
+        `gifts` are what members gave, by their ids, where that is known already.
+        """
+        now = self._clock()
+        present = (
+            select(
+                Member.id,
+                Member.name,
+                func.count(Device.id.distinct()),
+                func.count(Device.id.distinct()).filter(is_online(now)),
+                func.max(Stay.last_seen_at),
+                func.sum(Stay.samples_per_second).filter(is_online(now)),
+            )
+            .join(Device.member)
+            .outerjoin(Stay, Stay.device_id == Device.id)
+            .where(Device.role != KEEPER_ROLE)
+            .group_by(Member.id, Member.name)
+        )
+        with self._sessions() as session:
+            given = gifts_by_member(session) if gifts is None else gifts
+            rows = session.execute(present).all()
+        found = [
+            _contribution(given.get(member_id, Gift()), member, devices, online, last_seen_at, rate)
+            for member_id, member, devices, online, last_seen_at, rate in rows
+        ]
+        return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
+
+    def standing(self, member: str) -> tuple[int, int, int]:
+        """A member's samples, rank (from 1; equals share one) and the number of members, for the terminal panel."""
+        samples = {row.member: row.samples for row in self.contributions()}
+        own = samples.get(member, 0)
+        return own, 1 + sum(other > own for other in samples.values()), len(samples)
+
+
+def _contribution(
+    gift: Gift, member: str, devices: int, online: int, last_seen_at: float | None, rate: float | None
+) -> Contribution:
+    return Contribution(
+        member=member,
+        samples=int(gift.samples),
+        devices=devices,
+        online=online,
+        last_seen_at=last_seen_at,
+        samples_per_second=rate or 0.0,
+        elapsed_s=gift.elapsed_s,
+        data_wait_s=gift.data_wait_s,
+        averaged_bytes=int(gift.averaged_bytes),
+        pending_samples=int(gift.pending_samples),
+    )

@@ -12,9 +12,9 @@ from sqlalchemy import delete, select, text
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import open_session
-from coordinator.ledger.shares import day_of
 from coordinator.members.revocations import lift_quarantine, put_in_quarantine, shut_out
 from coordinator.store.engine import Sessions, migrate, open_engine
+from coordinator.store.ledger_models import day_of
 from coordinator.store.models import Base, DailyShare, Device, LostSamples, Refusal, Report
 from peer.reporting.messages import Lost
 from tests.support.clocks import Clock

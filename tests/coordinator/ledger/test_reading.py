@@ -1,16 +1,31 @@
-"""What members gave: read in parts it comes to the same as read whole."""
+"""Contributions of members: by their reports, by their days, and read in parts the same as read whole."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from coordinator.ledger.contributions import Gift, Hardware, hardware_of, read_gifts, read_giving
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.presence import close_session, open_session
+from coordinator.ledger.reading import (
+    Contribution,
+    Gift,
+    Hardware,
+    data_wait_share,
+    hardware_of,
+    read_gifts,
+    read_giving,
+)
 from coordinator.members.names import set_display_name
 from coordinator.statistics.swarm_health import RoundHealth, read_health
+from coordinator.store.engine import Sessions
 from coordinator.web.state.snapshot import take_snapshot
 from peer.reporting.messages import StepReport
+from tests.support.clocks import Clock
+from tests.support.crowds import touch
+from tests.support.ledgers import confirm, record
 from tests.support.served_page import FakeRun
 
 LATE_STEPS = 10
@@ -19,9 +34,9 @@ LATE_STEPS = 10
 @pytest.fixture
 def run(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     """A run of two members with more steps than are read each time."""
-    monkeypatch.setattr("coordinator.ledger.contributions.LATE_STEPS", LATE_STEPS)
+    monkeypatch.setattr("coordinator.ledger.reading.LATE_STEPS", LATE_STEPS)
     monkeypatch.setattr("coordinator.web.state.snapshot.LATE_STEPS", LATE_STEPS)
-    monkeypatch.setattr("coordinator.ledger.contributions.LITTLE_S", 1.0)  # a slow machine is no long run
+    monkeypatch.setattr("coordinator.ledger.reading.LITTLE_S", 1.0)  # a slow machine is no long run
     for name in ("ada", "grace"):
         run.add_member(name)
     for step in range(1, LATE_STEPS + 30):
@@ -130,3 +145,93 @@ def test_the_health_of_steps(run: FakeRun) -> None:
     assert health.batch_share == pytest.approx(102 / 200)
     assert health.averaging_s == pytest.approx((0.1 + 0.1 + 0.5) / 3)
     assert health.lost_samples == {"averaging failed": 12}
+
+
+@pytest.mark.usefixtures("members")
+def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """A member's devices count together; only those heard of lately are online; the keeper is left out."""
+    record(ledger, "ada-1", 1, samples=10, averaged_bytes=100)
+    record(ledger, "ada-2", 1, samples=20, averaged_bytes=200)
+    record(ledger, "bob-1", 1, samples=5)
+    confirm(ledger, 1, ada_1=10, ada_2=20, bob_1=5)
+    first = open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 100)
+    second = open_session(sessions, "ada-2", "cpu", "0.1", clock.now - 100)
+    open_session(sessions, "keeper-1", "cpu", "0.1", clock.now)
+    for stay, seen_at in ((first, clock.now - 1), (second, clock.now - 20)):
+        touch(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
+    assert ledger.contributions() == [
+        Contribution(
+            "Ada",
+            30,
+            devices=2,
+            online=1,
+            last_seen_at=clock.now - 1,
+            samples_per_second=4.0,
+            elapsed_s=0.0,
+            data_wait_s=0.0,
+            averaged_bytes=300,
+        ),
+        Contribution(
+            "Bob",
+            5,
+            devices=1,
+            online=0,
+            last_seen_at=None,
+            samples_per_second=0.0,
+            elapsed_s=0.0,
+            data_wait_s=0.0,
+            averaged_bytes=0,
+        ),
+    ]
+    close_session(sessions, first, clock.now)
+    assert ledger.contributions()[0].online == 0
+
+
+@pytest.mark.usefixtures("members")
+def test_who_only_averages_stands_behind_who_trains(ledger: Ledger) -> None:
+    """Bytes are no samples: they order those who have as many of these, and move no step's loss."""
+    record(ledger, "ada-1", 1, samples=1)
+    record(ledger, "bob-1", 1, samples=0, loss=None, averaged_bytes=10**9)
+    confirm(ledger, 1, ada_1=1)
+    assert [(row.member, row.samples, row.averaged_bytes) for row in ledger.contributions()] == [
+        ("Ada", 1, 0),
+        ("Bob", 0, 10**9),
+    ]
+    [step] = ledger.steps()
+    assert (step.samples, step.loss) == (1, 2.0)
+
+
+@pytest.mark.usefixtures("members")
+def test_many_sessions_do_not_multiply_samples(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+    """A device that reconnected often has still given what it gave, and is one device."""
+    record(ledger, "ada-1", 1, samples=10)
+    confirm(ledger, 1, ada_1=10)
+    for second in range(5):
+        open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 10 + second)
+    ada = ledger.contributions()[0]
+    assert (ada.samples, ada.devices, ada.online) == (10, 2, 1)
+
+
+@pytest.mark.usefixtures("members")
+def test_waiting_for_data_is_a_share_of_the_time_trained(ledger: Ledger) -> None:
+    """Over all members' steps that count; unknown before anybody has trained, never more than all of it."""
+    assert data_wait_share(ledger.contributions()) is None
+    record(ledger, "ada-1", 1, elapsed_s=4.0, data_wait_s=1.0)
+    record(ledger, "bob-1", 1, elapsed_s=6.0, data_wait_s=0.5)
+    ledger.roll_back(1)
+    record(ledger, "bob-1", 2, elapsed_s=90.0, data_wait_s=90.0)  # undone
+    assert data_wait_share(ledger.contributions()) == pytest.approx(0.15)
+    ada, bob = ledger.contributions()[:2]
+    assert (data_wait_share([ada]), data_wait_share([bob])) == (0.25, pytest.approx(0.5 / 6))
+    assert data_wait_share([replace(ada, data_wait_s=9.0)]) == 1.0
+
+
+@pytest.mark.usefixtures("members")
+def test_standing_tells_a_member_its_rank(ledger: Ledger) -> None:
+    """Rank counts those with more samples; a newcomer is last; equals share a rank."""
+    confirm(ledger, 1, ada_1=5, bob_1=5)
+    record(ledger, "bob-1", 1, samples=5)
+    assert ledger.standing("Bob") == (5, 1, 2)
+    assert ledger.standing("Ada") == (0, 2, 2)
+    record(ledger, "ada-1", 1, samples=5)
+    assert ledger.standing("Ada") == (5, 1, 2)
