@@ -10,14 +10,17 @@ import hivemind
 import pytest
 import torch
 from hivemind.averaging.control import StepControl
+from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
+from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture
 from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
-from peer.averaging.averager import SwarmGradientAverager
+from auth.swarm.directory import PeerDirectory
+from peer.averaging.averager import BalancedRounds, SwarmGradientAverager
 from peer.averaging.matchmaking import Gathering
 from peer.network.traffic import Traffic
 from peer.reduction.findings import Finding, FindingKind
@@ -175,6 +178,30 @@ async def test_peers_at_different_steps_form_no_group(
         "BAD_SCHEMA_HASH",
         "BAD_GROUP_KEY",
     ]
+
+
+@pytest.mark.parametrize(("roles", "averages"), [("tt", False), ("ttt", True), ("tk", True)])
+async def test_a_group_without_the_keeper_averages_only_with_enough_peers(
+    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch, roles: str, averages: bool
+) -> None:
+    """Beside it another group may take the same step; the keeper is in one only."""
+
+    def shares(*_: Any) -> None:
+        raise ZeroDivisionError  # the group was found good, and its round begins
+
+    monkeypatch.setattr("peer.averaging.averager.reduction_shares", shares)
+    monkeypatch.setattr(
+        "peer.averaging.averager.group_lines", lambda *_: SimpleNamespace(rates=[], reduces=[], trusted=[])
+    )
+    peers = [PeerID(f"{role}{index}".encode()) for index, role in enumerate(roles)]
+    averager._directory = cast(
+        PeerDirectory,
+        SimpleNamespace(token_of=lambda peer: SimpleNamespace(role="keeper" if b"k" in peer.to_bytes() else "trainer")),
+    )
+    averager.gathering.keeperless, averager._declared = 3, b""
+    group = GroupInfo(b"group", tuple(peers), (b"",) * len(peers))
+    with pytest.raises(MatchmakingException, match="ZeroDivisionError" if averages else "without the keeper"):
+        await BalancedRounds._aggregate_with_group(averager, group, min_vector_size=0)
 
 
 async def test_a_step_that_was_given_up_takes_part_in_no_round(

@@ -24,6 +24,7 @@ from peer.averaging.matchmaking import (
     Leaders,
     begin_if_complete,
     hold_searches,
+    keeperless_group_size,
     request_timeout,
     required_group_size,
 )
@@ -193,6 +194,15 @@ def test_later_attempts_need_more_than_half(averaging: int) -> None:
     size = required_group_size(averaging, FULL_GROUP_ATTEMPTS)
     assert 2 * size > averaging
     assert size <= averaging
+
+
+@pytest.mark.parametrize("live", range(1, 9))
+def test_two_groups_that_share_no_peer_never_both_take_a_step(live: int) -> None:
+    """Whatever their sizes and steps: one has the keeper, or one has most peers; peers that are left may be too few."""
+    least = keeperless_group_size(live, has_keeper=False)
+    assert [size for size in range(live + 1) if size >= least <= live - size] == []
+    assert least <= live
+    assert not any(size >= keeperless_group_size(live, has_keeper=True) for size in range(live + 1))
 
 
 def test_a_search_that_was_given_up_ends_in_order() -> None:
