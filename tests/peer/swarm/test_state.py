@@ -22,7 +22,9 @@ from hivemind.utils.streaming import split_for_streaming
 from auth.errors import SwarmError
 from peer.network.least_rate import PATIENCE_S
 from peer.network.traffic import Traffic
+from peer.protocol.history_pb2 import AveragesAfter
 from peer.swarm import state as state_sharing
+from peer.swarm.history import AverageHistory, encode_average
 from peer.swarm.state import AT_ONCE, HUNG_S, OF_ONE_MEMBER, STALLED_S, Donations, SwarmStateAverager
 from tests.support.clocks import Clock
 
@@ -212,3 +214,88 @@ async def test_a_donor_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch
     donor = Donor(Clock(), seconds=0.0, then="silent")
     assert await download(donor) is None
     assert donor.given > 1
+
+
+def keeper_with(steps: int) -> Any:
+    """A keeper that holds the averages of so many steps, and admits everybody."""
+
+    async def admits(_peer: object, _roles: object) -> bool:
+        return True
+
+    history = AverageHistory()
+    for step in range(1, steps + 1):
+        history.keep(0, step, encode_average([tensor + step for tensor in STATE]))
+    return SimpleNamespace(
+        directory=SimpleNamespace(admits=admits, token_of=lambda peer: SimpleNamespace(member="ada")),
+        serializer=MSGPackSerializer,
+        _following=Donations(Clock()),
+        _history=history,
+        _traffic=Traffic(),
+    )
+
+
+def follower_of(keeper: Any, step: int) -> Any:
+    """A peer after `step` steps whose only donor is this keeper."""
+    context = SimpleNamespace(remote_id="a peer")
+
+    async def call(request: AveragesAfter) -> AsyncIterator[averaging_pb2.DownloadData]:
+        return SwarmStateAverager.rpc_download_averages(keeper, request, context)  # type: ignore[arg-type]
+
+    async def with_role(_roles: object) -> list[str]:
+        return ["keeper"]
+
+    averager = SimpleNamespace(
+        access=SimpleNamespace(donor_roles=frozenset({"keeper"})),
+        directory=SimpleNamespace(with_role=with_role),
+        era=0,
+        local_epoch=step,
+        prefix="",
+        serializer=MSGPackSerializer,
+        get_stub=lambda *_, **__: SimpleNamespace(rpc_download_averages=call),
+        _averaged_tensors=STATE,
+        _clock=Clock(),
+        _local_tensors=lambda: STATE,
+        _moves=multiprocessing.Value("q", 0),
+        _own_bytes=lambda: 1 << 28,
+        _p2p=None,
+        _traffic=Traffic(),
+    )
+    averager._receive = partial(SwarmStateAverager._receive, averager)  # type: ignore[arg-type]
+    return averager
+
+
+async def missed(averager: Any) -> list[list[torch.Tensor]] | None:
+    """What the follower's two processes make of its donor's answer."""
+    future: asyncio.Future[Any] = asyncio.Future()
+    await SwarmStateAverager._load_averages(averager, future, averager.era, averager.local_epoch)
+    averager._ask = lambda _method, **_options: future.result()
+    return SwarmStateAverager.missed_averages(averager)
+
+
+async def test_a_peer_that_fell_behind_gets_each_average_that_it_missed() -> None:
+    """Oldest first, bit by bit."""
+    averages = await missed(follower_of(keeper_with(3), step=1))
+    assert averages is not None
+    assert len(averages) == 2
+    for step, average in zip((2, 3), averages, strict=True):
+        assert all(torch.equal(ours, theirs + step) for ours, theirs in zip(average, STATE, strict=True))
+
+
+async def test_who_missed_nothing_waits_and_who_missed_too_much_is_told() -> None:
+    """No averages may be there in a moment; None are there any more is another answer."""
+    assert await missed(follower_of(keeper_with(3), step=3)) == []
+    assert await missed(follower_of(keeper_with(9), step=1)) is None
+
+
+async def test_a_keeper_gives_averages_to_a_few_at_once() -> None:
+    """The others ask again, and do not take the state instead."""
+    keeper = keeper_with(3)
+    keeper._following = Donations(Clock(), at_once=0)
+    assert await missed(follower_of(keeper, step=1)) == []
+
+
+async def test_averages_that_fit_no_parameter_are_not_taken() -> None:
+    """The keeper of another run, or a keeper that errs: the state is asked for, which is checked as a whole."""
+    follower = follower_of(keeper_with(3), step=1)
+    follower._local_tensors = lambda: [torch.zeros(3), torch.zeros(7)]
+    assert await missed(follower) is None

@@ -1,11 +1,14 @@
-"""What a peer signs of a round, and how long it waits between downloads."""
+"""What a peer signs of a round, what it makes of steps that it missed, and how long it waits between downloads."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 from auth.receipts import open_receipt, read_receipt
-from peer.swarm.swarm import MOST_PAUSE_S, DownloadPause, Witness
+from peer.swarm.swarm import MOST_PAUSE_S, MOST_VAIN_LOOKS, DownloadPause, Swarm, Witness
 from tests.support.clocks import Clock
 from tests.support.receipts import key_of
 
@@ -51,3 +54,53 @@ def test_downloads_that_bring_no_step_are_further_and_further_apart() -> None:
     began = clock.now
     pause.wait(Waits(clock))
     assert clock.now == began
+
+
+def behind(*answers: list[Any] | None) -> Any:
+    """A swarm whose peer is a step behind, and whose keeper answers so, one time after another."""
+    followed: list[Any] = []
+    left = list(answers)
+    optimizer = SimpleNamespace(
+        interrupted=Waits(Clock()),
+        state_averager=SimpleNamespace(missed_averages=lambda: left.pop(0)),
+        keeps_late_samples=False,
+        drop_gradients=lambda: 12,
+        follow=followed.append,
+    )
+    swarm = SimpleNamespace(
+        _optimizer=optimizer, _unfollowed=-1, _vain_looks=0, _why_lost=lambda: "late", step=4, followed=followed
+    )
+    swarm._look_in_vain = partial(Swarm._look_in_vain, swarm)
+    return swarm
+
+
+def test_what_a_peer_had_accumulated_is_lost_only_when_it_follows() -> None:
+    """It says how many steps it took, and why the samples are in none."""
+    swarm = behind([], ["average", "average"])
+    assert Swarm._follow(swarm, lambda: None) is None
+    outcome = Swarm._follow(swarm, lambda: None)
+    assert outcome is not None
+    assert (outcome.followed_steps, outcome.averaged, outcome.samples) == (2, False, 0)
+    assert (outcome.lost_samples, outcome.lost_reason) == (12, "late")
+    assert swarm.followed == [["average", "average"]]
+
+
+def test_late_samples_are_collected_and_kept_where_the_run_allows_it() -> None:
+    """They count for the next step."""
+    swarm, collected = behind(["average"]), list[str]()
+    swarm._optimizer.keeps_late_samples = True
+    outcome = Swarm._follow(swarm, lambda: collected.append("collected"))
+    assert outcome is not None
+    assert (outcome.lost_samples, outcome.lost_reason, collected) == (0, "", ["collected"])
+
+
+def test_a_peer_follows_no_more_where_the_averages_are_gone_or_do_not_come() -> None:
+    """It takes the state then; a keeper that is a moment behind is asked again."""
+    swarm = behind(None)
+    assert Swarm._follow(swarm, lambda: None) is None
+    assert swarm._unfollowed == 4
+    swarm = behind(*[[]] * MOST_VAIN_LOOKS)
+    for _ in range(MOST_VAIN_LOOKS):
+        assert swarm._unfollowed == -1
+        assert Swarm._follow(swarm, lambda: None) is None
+    assert swarm._unfollowed == 4
