@@ -158,9 +158,9 @@ class Leaders:
         logger.warning("suspicious: %s, peer %s, led %s: not followed for %g s", who, leader, led, AVOIDED_S)
 
 
-def required_group_size(averaging: int, attempts: int) -> int:
-    """Return the number of peers that a group needs: all at this step; after repeated failure, more than half."""
-    return averaging if attempts < FULL_GROUP_ATTEMPTS else averaging // 2 + 1
+def required_group_size(averaging: int, attempts: int, has_waited: bool) -> int:
+    """Return the number of peers that a group needs: all at this step; after repeated failure or long, over a half."""
+    return averaging // 2 + 1 if has_waited or attempts >= FULL_GROUP_ATTEMPTS else averaging
 
 
 def keeperless_group_size(live: int, has_keeper: bool) -> int:

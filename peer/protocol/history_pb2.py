@@ -24,13 +24,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpeer/protocol/history.proto\x12\x0cmanyhands.v1\"*\n\rAveragesAfter\x12\x0b\n\x03\x65ra\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpeer/protocol/history.proto\x12\x0cmanyhands.v1\")\n\x0c\x41verageAfter\x12\x0b\n\x03\x65ra\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'peer.protocol.history_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AVERAGESAFTER']._serialized_start=45
-  _globals['_AVERAGESAFTER']._serialized_end=87
+  _globals['_AVERAGEAFTER']._serialized_start=45
+  _globals['_AVERAGEAFTER']._serialized_end=86
 # @@protoc_insertion_point(module_scope)

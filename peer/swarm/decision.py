@@ -16,8 +16,9 @@ class Move(Enum):
     ACCUMULATE = "accumulate"
     AVERAGE = "average"
     AVERAGE_BESIDE = "average while training goes on"
-    FOLLOW = "follow"  # take the averages of the steps that were missed
+    FOLLOW = "follow"  # take the average of the first step that was missed
     DOWNLOAD = "download the state"
+    WAIT = "wait"  # until the state may be downloaded again
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Situation:
     swarm_step: int  # by the swarm's, as far as this peer knows
     is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
     has_drifted: bool = False  # the keeper has another state after the same step
-    can_follow: bool = True  # the averages after `step` may be had
+    can_follow: bool = True  # the average after `step` may be had
+    may_download: bool = True  # no download that brought this peer into no step was a short while ago
     is_leaving: bool = False
     is_held: bool = False  # the operator wants no further step, for now or for good
     is_full: bool = False  # the global batch of the step after `step`
@@ -38,14 +40,15 @@ class Situation:
 
 def decide(now: Situation) -> tuple[Move, str]:
     """Return this peer's next move, and the reason."""
+    state = Move.DOWNLOAD if now.may_download else Move.WAIT
     if now.is_undone:
-        return Move.DOWNLOAD, "the run has returned to a checkpoint"
+        return state, "the run has returned to a checkpoint"
     if now.swarm_step > now.step:
         if now.can_follow:
             return Move.FOLLOW, f"the swarm has come to step {now.swarm_step}"
-        return Move.DOWNLOAD, f"the averages up to step {now.swarm_step} are to be had no more"
+        return state, f"the averages up to step {now.swarm_step} are to be had no more"
     if now.has_drifted:
-        return Move.DOWNLOAD, "the keeper has another state after this step"
+        return state, "the keeper has another state after this step"
     if now.is_leaving:
         return Move.ACCUMULATE, "this peer is about to leave"
     if now.is_held:

@@ -1,7 +1,8 @@
 """The averages of the last global steps, which the keeper holds for peers that fell behind.
 
 All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
-follows: it takes only the averages that it missed, 2 bytes a value and step, where the whole state has 12.
+follows: it takes only the averages that it missed, one after another, 2 bytes a value, where the whole state has 12.
+(Averages that do not fit into 16 bits, such as those of factors, have 4.)
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from hivemind.compression import CompressionInfo, Float16Compression, NoCompression
@@ -19,12 +21,25 @@ from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import decode
 
 
+class Lack(str, Enum):
+    """A reason why a peer gets no average."""
+
+    NOT_YET = "not yet"  # the donor is no further
+    GONE = "gone"  # the donor holds those of later steps only
+    BUSY = "busy"  # the donor gives to others now
+    SILENT = "silent"  # no donor answers
+
+
 @dataclass(frozen=True)
 class Average:
-    """One step's average gradient, encoded, in memory that two processes share."""
+    """One step's average gradient, encoded."""
 
     encoded: torch.Tensor  # (bytes,) uint8: the serialized tensors, one after another
     sizes: Sequence[int]  # of each, in bytes
+
+    def copy(self) -> Average:
+        """Return a copy in memory of this process's own: what another has sent lies in memory that both share."""
+        return Average(self.encoded.clone(), self.sizes)
 
     def tensors(self) -> Iterator[runtime_pb2.Tensor]:
         """Yield the encoded tensors, in the order of the parameters."""
@@ -47,13 +62,14 @@ class AverageHistory:
         self._position = (era, step)
         self._averages.append(average)
 
-    def after(self, era: int, step: int) -> list[Average] | None:
-        """Return the averages of all steps after `step`, oldest first; None if they are not all here."""
+    def after(self, era: int, step: int) -> Average | Lack:
+        """Return the average that led to the step after `step`, or say why it is not here."""
         newest_era, newest = self._position
-        missed = newest - step
-        if era != newest_era or missed > len(self._averages):
-            return None
-        return list(self._averages)[len(self._averages) - missed :] if missed > 0 else []
+        if era == newest_era and newest <= step:
+            return Lack.NOT_YET
+        if era != newest_era or newest - step > len(self._averages):
+            return Lack.GONE
+        return self._averages[step - newest]
 
 
 def encode_average(tensors: Iterable[torch.Tensor]) -> Average:

@@ -8,6 +8,7 @@ drives it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,7 @@ from peer.swarm.view import MEETING_S, STEPS_AHEAD
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
+WAITED_SHARE = 0.25  # of a usual step
 CONFIRMATION_WAIT_S = 3.0
 SLOWEST_REFRESH = 20  # times as slow as the fastest; a keeper that is gone must be missed soon enough all the same
 NEVER = 2**62  # parameters are identical on all peers, so hivemind's state averaging has nothing to do
@@ -111,6 +113,8 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.rounds = RoundCounts(time.monotonic)
         self._due_view = self.tracker.view  # in which the batch was full: who began just before is only in the next
         self._step_began_s = time.monotonic()
+        self._due_since = math.inf  # when this peer began to average, while it does
+        self._has_late_samples = False  # among those that are accumulated: one step late, and no more
         self.interrupted = threading.Event()  # told to leave: wait for nobody any more
 
     def _make_progress_tracker(self, target_batch_size: int, **kwargs: Any) -> StepTracker:
@@ -184,12 +188,19 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.tracker.heed(self.grad_averager.findings.take())
         view, gathering = self.tracker.view, self.grad_averager.gathering
         gathering.position = self.state_averager.era, self.local_epoch
-        gathering.required = required_group_size(view.averaging, self.attempts)
+        has_waited = time.monotonic() - self._due_since > self._patience_s
+        gathering.required = required_group_size(view.averaging, self.attempts, has_waited)
         has_keeper = view.keepers > 0 or self.tracker.keeper_may_be_late
         gathering.keeperless = keeperless_group_size(view.live, has_keeper)
         keeper_known = view.keepers > 0 or not self.tracker.keeper_may_be_late
         known = view is not self._due_view and view.step == self.local_epoch and keeper_known
         gathering.expected = view.averaging + view.arriving if known else 0
+
+    @property
+    def _patience_s(self) -> float:
+        """The seconds that a full batch waits for everybody: a microbatch may take minutes, and must not stop all."""
+        usual_s = self.tracker.course.allowances.usual_s
+        return max(self._config.averaging.averaging_timeout_s / 2, usual_s * WAITED_SHARE)
 
     def declare_line(self) -> None:
         """Tell the next groups how fast the line is by now."""
@@ -204,7 +215,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         if not self.client_mode:  # leaders turn away who would wait less long than they, and a client only follows
             self.matchmaking_time = self.grad_averager.gathering.window_s = self._window.seconds
 
-    def situation(self, may_follow: bool) -> Situation:
+    def situation(self, may_follow: bool, may_download: bool) -> Situation:
         """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""
         tracker = self.tracker
         return Situation(
@@ -213,6 +224,7 @@ class SwarmOptimizer(hivemind.Optimizer):
             is_undone=tracker.is_undone,
             has_drifted=tracker.has_drifted,
             can_follow=may_follow and not drifted(tracker.sketch, tracker.course.sketch_at(self.local_epoch)),
+            may_download=may_download,
             is_leaving=self.interrupted.is_set(),
             is_held=self.is_held,
             is_full=tracker.ready_to_update_epoch,
@@ -261,14 +273,20 @@ class SwarmOptimizer(hivemind.Optimizer):
 
         Further samples would help nobody while it is full, so the next attempt comes at once.
         """
-        while self.is_due:
-            group = self.average()
-            self.rounds.end(succeeded=group is not None)
-            if group is not None:
-                return group
-            self.attempts += 1
-            time.sleep(RETRY_S)
-        return None
+        self._due_since = time.monotonic()
+        try:
+            while self.is_due:
+                group = self.average()
+                self.rounds.end(succeeded=group is not None)
+                if group is not None:
+                    return group
+                self.attempts += 1
+                time.sleep(RETRY_S)
+                if self.tracker.view.averaging <= 1:  # nobody else is at this step: the others may yet come to it
+                    break
+            return None
+        finally:
+            self._due_since = math.inf
 
     def average(self) -> AveragedGroup | None:
         """Average gradients with everybody at this step; None if it failed (then nothing has changed).
@@ -358,7 +376,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         with self._changing_state(), self.grad_averager.making_room():
             self._follow_steering()  # the beacon may have come since this step began
             self._step_on_averages()
-        self.attempts = 0
+        self.attempts, self._has_late_samples = 0, False
 
     def _step_on_averages(self) -> None:
         """Apply the averaged gradients; the keeper holds them ready for peers that fall behind."""
@@ -380,22 +398,21 @@ class SwarmOptimizer(hivemind.Optimizer):
         None of them has been sent to others, who might have counted them.
         """
         is_next = self.tracker.swarm_step == self.local_epoch + 1
-        return is_next and self.may_overlap and not self.attempts
+        return is_next and self.may_overlap and not self.attempts and not self._has_late_samples
 
-    def follow(self, averages: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Take the steps that these averages led to, which this peer missed; its own accumulated samples are kept."""
+    def follow(self, average: Sequence[torch.Tensor]) -> None:
+        """Take the step that this average led to, which this peer missed; its own accumulated samples are kept."""
         self._cancel_scheduled()
         self.grad_averager.hold()
-        for average in averages:
-            with self._changing_state():
-                self._follow_steering()
-                with torch.no_grad(), self.grad_averager.get_tensors() as averaged:
-                    for ours, theirs in zip(averaged, average, strict=True):
-                        ours.copy_(theirs)
-                self._step_on_averages()
-                self.grad_averager.reset_accumulated_grads_()
+        with self._changing_state():
+            self._follow_steering()
+            with torch.no_grad(), self.grad_averager.get_tensors() as averaged:
+                for ours, theirs in zip(averaged, average, strict=True):
+                    ours.copy_(theirs)
+            self._step_on_averages()
+            self.grad_averager.reset_accumulated_grads_()
         self.take_back()
-        self.attempts = 0
+        self.attempts, self._has_late_samples = 0, self.grad_averager.due_samples > 0
 
     def take_back(self) -> None:
         """Go on towards the same step: its round in the background came to nothing."""
@@ -449,7 +466,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         if self._role == "keeper":
             self._meet_all()
         loaded = self.state_averager.load_state_from_peers(
-            minimum_step=0 if self.tracker.is_undone else self.local_epoch,
+            minimum_step=self._least_useful_step,
             minimum_era=self.state_averager.era if self._role == "keeper" else self.tracker.course.era,
             adopt_era=self._role != "keeper",
             doubt=self._doubt,
@@ -458,6 +475,12 @@ class SwarmOptimizer(hivemind.Optimizer):
             self.grad_averager.drop_all()
         self.attempts = 0
         return bool(loaded)
+
+    @property
+    def _least_useful_step(self) -> int:
+        if self.tracker.is_undone:
+            return 0
+        return int(self.local_epoch) + (self.tracker.swarm_step > self.local_epoch)
 
     def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
         """Return the reason not to take a donor's state of this step and sketch; None if it may be taken.

@@ -9,7 +9,6 @@ missed (`peer.swarm.history`).
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import multiprocessing
 import random
@@ -36,11 +35,10 @@ from peer.averaging.all_reduce import is_finite
 from peer.averaging.rounds import freeze_imported
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
-from peer.protocol import HELD_AVERAGES
-from peer.protocol.history_pb2 import AveragesAfter
+from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import decode
 from peer.swarm.fingerprint import Sketch, sketch_of
-from peer.swarm.history import Average, AverageHistory, encode_average
+from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
@@ -52,6 +50,7 @@ STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # between two looks at how far a download has come
 HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
 QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
+_LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
 
@@ -62,7 +61,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.access, self._traffic = access, traffic
         self.state_lock = threading.RLock()  # held while a global step changes the state
         self.era = 0  # how often the run had returned to a checkpoint when this state was taken
-        self.is_downloading = False  # another's state, for which this process waits
+        self.is_downloading = False  # another's state or averages, for which this process waits
         self._clock = time.monotonic
         self._donations = Donations(self._clock)
         self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
@@ -130,45 +129,39 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         """Hold the averages from which this very state was computed ready for peers that have yet to take its step."""
         self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encode_average(averages)], {}))
 
-    def missed_averages(self) -> list[list[torch.Tensor]] | None:
-        """Take the averages of the steps after this peer's, oldest first, from a donor; None if no donor has them all.
+    def missed_average(self) -> list[torch.Tensor] | Lack:
+        """Take the average that led to the step after this peer's from a donor, or the reason why there is none.
 
-        They are none if the donor is no further, or does not answer now. Raises `SwarmError` as a download does.
+        Raises `SwarmError` as a download does.
         """
-        found = self._ask("_load_averages", era=self.era, step=self.local_epoch)
-        if not found:
-            return found
-        shapes = [tensor.shape for tensor in self._local_tensors()]
-        steps = [found[start : start + len(shapes)] for start in range(0, len(found), len(shapes))]
-        if any([tensor.shape for tensor in step] != shapes for step in steps):
-            logger.warning("the averages of missed steps have other tensors than this peer's: not taken")
-            return None
-        return steps
+        found: list[torch.Tensor] | Lack = self._ask("_load_average", era=self.era, step=self.local_epoch)
+        if isinstance(found, list) and [tensor.shape for tensor in found] != [t.shape for t in self._local_tensors()]:
+            logger.warning("the average of a missed step has other tensors than this peer's: not taken")
+            return Lack.GONE
+        return found
 
     def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
         """Download the state (donor, metadata, tensors) of a donor that was not refused; None if no donor has one."""
-        self.is_downloading = True
-        try:
-            found: tuple[str, Any, list[torch.Tensor]] | None = self._ask(
-                "_load_state_from_peers", refused=tuple(refused)
-            )
-            return found
-        finally:
-            self.is_downloading = False
+        found: tuple[str, Any, list[torch.Tensor]] | None = self._ask("_load_state_from_peers", refused=tuple(refused))
+        return found
 
     def _ask(self, method: str, **options: Any) -> Any:
         """Have the averager's process download; return what it found. Raises `SwarmError` if that process hangs."""
         future: MPFuture = MPFuture()
         self._outer_pipe.send((method, [], {"future": future} | options))
         moves, moved_at = -1, self._clock()
-        while True:
-            try:
-                return future.result(timeout=LOOK_S)
-            except futures.TimeoutError:
-                if self._moves.value != moves:
-                    moves, moved_at = self._moves.value, self._clock()
-                elif self._clock() - moved_at > HUNG_S:
-                    raise SwarmError("The process that downloads the run's state hangs.") from None
+        self.is_downloading = True
+        try:
+            while True:
+                try:
+                    return future.result(timeout=LOOK_S)
+                except futures.TimeoutError:
+                    if self._moves.value != moves:
+                        moves, moved_at = self._moves.value, self._clock()
+                    elif self._clock() - moved_at > HUNG_S:
+                        raise SwarmError("The process that downloads the run's state hangs.") from None
+        finally:
+            self.is_downloading = False
 
     def _state_tensors(self) -> list[torch.Tensor]:
         return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
@@ -215,23 +208,25 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             self._donations.end(donation)
 
     async def _keep_average(self, era: int, step: int, average: Average) -> None:
-        self._history.keep(era, step, average)
+        self._history.keep(era, step, average.copy())
 
-    async def rpc_download_averages(
-        self, request: AveragesAfter, context: P2PContext
+    async def rpc_download_average(
+        self, request: AverageAfter, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give a peer that fell behind the averages of the steps that it missed, if all of them are here."""
+        """Give a peer that fell behind the average of the first step that it missed."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
         donation = None if token is None else self._following.begin(token.member)
         if donation is None:
-            yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"busy": True}))
+            yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"lack": Lack.BUSY.value}))
             return
-        averages = self._history.after(request.era, request.step)
-        steps = None if averages is None else len(averages)
-        messages = self._traffic.sending(_messages_of(averages or [], self.serializer.dumps({"steps": steps})))
         try:
+            found = self._history.after(request.era, request.step)
+            if isinstance(found, Lack):
+                yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"lack": found.value}))
+                return
+            messages = self._traffic.sending(_messages_of(found, self.serializer.dumps({"step": request.step + 1})))
             async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, messages):
                 if not self._following.goes_on(donation):
                     return
@@ -239,18 +234,19 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         finally:
             self._following.end(donation)
 
-    async def _load_averages(self, future: Any, era: int, step: int) -> None:
-        """Ask the donors in turn; the future gets the tensors of all missed steps, or None if a donor has them not."""
-        found: list[torch.Tensor] | None = []
+    async def _load_average(self, future: Any, era: int, step: int) -> None:
+        """Ask the donors in turn; the future gets the average's tensors, or why there is none (`Lack`)."""
+        found: list[torch.Tensor] | Lack = Lack.SILENT
+        request, most_bytes = AverageAfter(era=era, step=step), self._own_bytes()
         try:
             for donor in await self.directory.with_role(self.access.donor_roles):
-                got = await self._receive(
-                    donor, "rpc_download_averages", AveragesAfter(era=era, step=step), HELD_AVERAGES * self._own_bytes()
-                )
-                facts, tensors = got or ({}, [])
-                if isinstance(facts, dict) and "steps" in facts:  # nothing otherwise: it is busy, or does not answer
-                    found = _whole(facts["steps"], tensors, len(self._averaged_tensors))
-                    break
+                answer = await self._receive(donor, "rpc_download_average", request, most_bytes)
+                if answer is None:
+                    continue
+                facts, tensors = answer
+                lacks = facts.get("lack") if isinstance(facts, dict) else None
+                found = tensors if lacks is None else Lack(lacks) if lacks in _LACKS else Lack.GONE
+                break
         finally:
             if not future.done():
                 future.set_result(found)
@@ -324,18 +320,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return None if metadata is None or not all(map(is_finite, tensors)) else (metadata, tensors)
 
 
-async def _messages_of(averages: Sequence[Average], metadata: bytes) -> AsyncIterator[averaging_pb2.DownloadData]:
+async def _messages_of(average: Average, metadata: bytes) -> AsyncIterator[averaging_pb2.DownloadData]:
     yield averaging_pb2.DownloadData(metadata=metadata)
-    for tensor in itertools.chain.from_iterable(average.tensors() for average in averages):
+    for tensor in average.tensors():
         for part in split_for_streaming(tensor):
             yield averaging_pb2.DownloadData(tensor_part=part)
-
-
-def _whole(steps: object, tensors: list[torch.Tensor], tensors_a_step: int) -> list[torch.Tensor] | None:
-    """Return the tensors of so many steps; none if some are missing, None if the donor has not all steps."""
-    if not isinstance(steps, int):
-        return None
-    return tensors if 0 <= steps <= HELD_AVERAGES and len(tensors) == steps * tensors_a_step else []
 
 
 def _misplaced(era: object, minimum_era: int) -> str | None:

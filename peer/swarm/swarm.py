@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
@@ -37,12 +36,15 @@ from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.swarm.decision import Move, decide
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import Sketch
+from peer.swarm.history import Lack
 from peer.swarm.optimizer import SwarmOptimizer
 from peer.swarm.records import Beacon
 
 logger = logging.getLogger(__name__)
-VAIN_LOOK_S, MOST_VAIN_LOOKS = 0.5, 20  # for averages of missed steps: the donor may be a step behind, or busy
-MOST_PAUSE_S = 600.0  # between two downloads of the state
+LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that those who wait do not all come at once
+MOST_SILENT_LOOKS = 5  # of no donor, before the state is asked for instead
+REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
+MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
 ANYWHERE = Place()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
@@ -89,8 +91,8 @@ class Swarm:
             1, "averaging"
         )  # its thread starts with the first round in background
         self._overlapping: Round | None = None
-        self._vain_looks = 0  # for averages of missed steps, in succession
-        self._unfollowed = -1  # the step after which averages cannot be had any more
+        self._silent_looks = 0  # for the average of a missed step, in succession
+        self._unfollowed = -1  # the step after which the average cannot be had
         self._pause = DownloadPause(time.monotonic)
 
     @classmethod
@@ -230,7 +232,15 @@ class Swarm:
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
         optimizer = self._optimizer
-        move, reason = decide(optimizer.situation(may_follow=optimizer.follows and self._unfollowed != self.step))
+        move, reason = decide(
+            optimizer.situation(
+                may_follow=optimizer.follows and self._unfollowed != self.step,
+                may_download=self._pause.is_over or not optimizer.follows,
+            )
+        )
+        if move is Move.WAIT:
+            optimizer.interrupted.wait(random.uniform(*LOOK_AGAIN_S))
+            return None
         if move in (Move.FOLLOW, Move.DOWNLOAD):
             logger.info("%s after step %d: %s", move.value, self.step, reason)
             return self._follow(collect) if move is Move.FOLLOW else self._catch_up()
@@ -290,52 +300,51 @@ class Swarm:
         )
 
     def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the steps that this peer missed from their averages; None if there are none to be had yet.
+        """Take the first step that this peer missed from its average; None if that is not to be had now.
 
         Its accumulated samples are lost, unless the run lets them count one step late.
         """
         optimizer, began = self._optimizer, time.perf_counter()
-        averages = optimizer.state_averager.missed_averages()
-        if not averages:
-            self._look_in_vain(is_hopeless=averages is None)
+        keeps_samples, reason = optimizer.keeps_late_samples, self._why_lost()
+        average = optimizer.state_averager.missed_average()
+        if isinstance(average, Lack):
+            self._silent_looks = self._silent_looks + 1 if average is Lack.SILENT else 0
+            if average is Lack.GONE or self._silent_looks >= MOST_SILENT_LOOKS:
+                self._silent_looks, self._unfollowed = 0, self.step
+            else:
+                optimizer.interrupted.wait(random.uniform(*LOOK_AGAIN_S))
             return None
-        reason, lost = self._why_lost(), 0
-        if optimizer.keeps_late_samples:
+        self._silent_looks, lost = 0, 0
+        if keeps_samples:
             collect()
         else:
             lost = optimizer.drop_gradients()
-        optimizer.follow(averages)
-        self._vain_looks = 0
+        optimizer.follow(average)
+        seconds = time.perf_counter() - began
+        return self._caught_up(seconds, lost, reason, followed_steps=1)
+
+    def _catch_up(self) -> StepOutcome:
+        reason = self._why_lost()
+        lost = self._optimizer.drop_gradients()
+        began = time.perf_counter()
+        downloaded = self._optimizer.download_state()
+        seconds = time.perf_counter() - began
+        self._pause.begin(seconds if downloaded else None)
+        self._unfollowed = -1
+        return self._caught_up(seconds, lost, reason)
+
+    def _caught_up(self, seconds: float, lost: int, reason: str, followed_steps: int = 0) -> StepOutcome:
         return StepOutcome(
             self.step,
             samples=0,
             averaged=False,
             group_size=0,
             group_samples=None,
-            averaging_s=time.perf_counter() - began,
+            averaging_s=seconds,
             lost_samples=lost,
             lost_reason=reason if lost else "",
-            followed_steps=len(averages),
+            followed_steps=followed_steps,
         )
-
-    def _look_in_vain(self, is_hopeless: bool) -> None:
-        """Wait a little before the next look; after too many of them, or a hopeless one, the state is downloaded."""
-        self._vain_looks += 1
-        if is_hopeless or self._vain_looks >= MOST_VAIN_LOOKS:
-            self._vain_looks, self._unfollowed = 0, self.step
-        else:
-            self._optimizer.interrupted.wait(VAIN_LOOK_S)
-
-    def _catch_up(self) -> StepOutcome:
-        reason = self._why_lost()
-        lost = self._optimizer.drop_gradients()
-        began = time.perf_counter()
-        self._pause.wait(self._optimizer.interrupted)
-        self._optimizer.download_state()
-        seconds = time.perf_counter() - began
-        self._pause.downloaded(seconds)
-        reason = reason if lost else ""
-        return StepOutcome(self.step, 0, False, 0, None, seconds, lost_samples=lost, lost_reason=reason)
 
     def _why_lost(self) -> str:
         """Return the reason why this peer takes another's state, and so loses its accumulated samples."""
@@ -423,12 +432,16 @@ class DownloadPause:
         self._clock = clock
         self._until, self._in_succession = float("-inf"), 0
 
-    def wait(self, interrupted: threading.Event) -> None:
-        """Wait until the next download may begin, or this peer is to leave."""
-        interrupted.wait(max(0.0, self._until - self._clock()))
+    @property
+    def is_over(self) -> bool:
+        """Whether the next download may begin."""
+        return self._clock() >= self._until
 
-    def downloaded(self, seconds: float) -> None:
-        """Begin the pause after a download that took so long."""
+    def begin(self, seconds: float | None) -> None:
+        """Begin the pause after a download that took so long; None: no donor had a state to give."""
+        if seconds is None:
+            self._until = self._clock() + REFUSED_PAUSE_S
+            return
         self._until = self._clock() + min(MOST_PAUSE_S, max(1.0, seconds) * 2.0**self._in_succession)
         self._in_succession += 1
 

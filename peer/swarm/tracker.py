@@ -174,6 +174,13 @@ class StepTracker(ProgressTracker):
         """Look less and less often while a group averages: its members are known, and need their lines."""
         began_at = self._reducing_since
         self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
+        if not reduces and began_at is not None:
+            self._look_now()
+
+    def _look_now(self) -> None:
+        """Have the next look at once, whenever it was to be."""
+        self.global_progress.next_fetch_time = get_dht_time()
+        self.global_state_updated.set()
 
     def begin_training(self) -> None:
         """Have the others wait for this peer when they average, from now on."""
@@ -246,25 +253,24 @@ class StepTracker(ProgressTracker):
     @property
     def _stage(self) -> object:
         """What others must know at once when it changes."""
-        return self.local_progress.epoch, self.era, self._training, self._steering
+        return self.local_progress.epoch, self.era, self._training, self._steering, self._sketch
 
     @property
     def _remaining_s(self) -> float:
         """The seconds until the batch is full at the peers' rates; infinite if they are not known."""
-        remaining = max(0, self.target_batch_size - self.global_progress.samples_accumulated)
-        return remaining / self.view.rate if self.view.rate > 0 else float("inf")
+        remaining, rate = max(0, self.target_batch_size - self.global_progress.samples_accumulated), self.view.rate
+        return remaining / rate if rate > 0 else float("inf")
 
     def _publish_quietly(self) -> None:
         try:
             self.publish()
-            self._greet_lost_keeper()
         except Exception as error:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
             logger.info("this peer's record was not stored: %r", error)
             time.sleep(min(1.0, self.heartbeat_s))
 
     def _greet_lost_keeper(self) -> None:
         """Greet a keeper that this peer misses, as at joining: after a restart the keeper knows no peer."""
-        if self._keeper_ids and self.view.keepers == 0 and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
+        if self._keeper_ids and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
             self._greeted_at = get_dht_time()
             greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
             self.dht.run_coroutine(greeting, return_future=True)
@@ -284,6 +290,8 @@ class StepTracker(ProgressTracker):
         self._caps.publish(*self.course.weight_caps())
         if view.keepers:
             self._keeper_seen_at = now
+        else:
+            self._greet_lost_keeper()
         remaining_s = max(0, self.target_batch_size - view.samples) / view.rate if view.rate > 0 else float("inf")
         return GlobalTrainingProgress(
             epoch=max(view.step, own.epoch) if view.trainers == 0 else view.step,
@@ -301,7 +309,8 @@ class StepTracker(ProgressTracker):
             remaining_s = 0.0
         elif began_at is not None:
             remaining_s = time.monotonic() - began_at
-        return interval_s(remaining_s, self.min_refresh_period, self.max_refresh_period)
+        most_s = self.max_refresh_period if view.keepers else min(self.max_refresh_period, GREETING_PERIOD_S / 2)
+        return interval_s(remaining_s, self.min_refresh_period, most_s)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
         """Return the records with this peer's own as it is now, not as it was last published."""

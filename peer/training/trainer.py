@@ -6,6 +6,7 @@ While the operator has paused the run, the trainer waits for its next microbatch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from peer.backends import Backend
@@ -56,34 +57,34 @@ def train(
 ) -> None:
     """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost.
 
-    The others wait for this peer from the moment that it has their state and a microbatch to compute.
+    A peer that is behind catches up before it computes anything. The others wait for it after its first microbatch, for
+    which a device may compile for minutes.
     """
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
 
     def settle(outcome: StepOutcome | None) -> None:
-        if outcome is None:
-            return
-        backend.synchronize()
-        report = tally.settle(outcome, clock(), batches.wait_s)
-        if report is not None:
-            send(report)
-
-    for batch in batches:
-        while swarm.is_behind and not should_stop():
-            settle(swarm.advance(backend.collect))
-        if should_stop():
-            break
-        swarm.begin_training()
-        result = backend.accumulate(batch)
-        tally.add(result)
-        if result.finite:
-            swarm.add(result.samples)
-        settle(swarm.advance(backend.collect))
-
+        nonlocal next_progress_at
+        if outcome is not None:
+            backend.synchronize()
+            report = tally.settle(outcome, clock(), batches.wait_s)
+            if report is not None:
+                send(report)
         if clock() >= next_progress_at:
             next_progress_at = clock() + PROGRESS_INTERVAL_S
             send(tally.progress(swarm.progress()))
+
+    for batch in takewhile(lambda _: not should_stop(), batches):
+        if swarm.is_behind:
+            while swarm.is_behind and not should_stop():
+                settle(swarm.advance(backend.collect))
+            continue  # the batch may be of a phase that has ended
+        result = backend.accumulate(batch)
+        tally.add(result)
+        if result.finite:
+            swarm.begin_training()
+            swarm.add(result.samples)
+        settle(swarm.advance(backend.collect))
 
     settle(swarm.finish(backend.collect))  # a step whose averaging went on beside the last microbatches
     lost = tally.leave()

@@ -84,8 +84,9 @@ def test_late_joiner_takes_the_keepers_state_and_follows(swarm: SwarmFactory) ->
         peer.wait_for_step(5)
     for peer in (early, late, keeper):
         peer.go_on_to(8)
-    followed = late.wait_for(lambda said: said["event"] == "step")
-    assert (followed["step"], followed["followed_steps"], followed["averaged"]) == (5, 3, False)
+    for step in (3, 4, 5):
+        followed = late.wait_for(lambda said: said["event"] == "step")
+        assert (followed["step"], followed["followed_steps"], followed["averaged"]) == (step, 1, False)
     late.wait_for(lambda said: said["event"] == "step" and said["averaged"] and said["samples"] > 0)
     for peer in (early, late, keeper):
         peer.wait_for_step(8)

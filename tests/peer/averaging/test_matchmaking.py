@@ -185,13 +185,15 @@ def test_an_answer_is_waited_for_less_long_than_the_window(window_s: float) -> N
 @pytest.mark.parametrize("averaging", [1, 2, 3, 10])
 def test_first_attempts_wait_for_everybody(averaging: int) -> None:
     """The first rounds of a step are begun only with every peer that is at this step."""
-    assert [required_group_size(averaging, attempt) for attempt in range(FULL_GROUP_ATTEMPTS)] == [averaging] * 3
+    sizes = [required_group_size(averaging, attempt, has_waited=False) for attempt in range(FULL_GROUP_ATTEMPTS)]
+    assert sizes == [averaging] * 3
 
 
 @pytest.mark.parametrize("averaging", range(1, 12))
 def test_later_attempts_need_more_than_half(averaging: int) -> None:
     """Two groups that are each large enough would have to share a peer, so a step cannot be taken twice."""
-    size = required_group_size(averaging, FULL_GROUP_ATTEMPTS)
+    size = required_group_size(averaging, FULL_GROUP_ATTEMPTS, has_waited=False)
+    assert size == required_group_size(averaging, 0, has_waited=True)
     assert 2 * size > averaging
     assert size <= averaging
 

@@ -29,6 +29,10 @@ BEHIND = replace(READY, swarm_step=6)
         (replace(BEHIND, is_held=True, is_full=False), Move.FOLLOW),
         (replace(BEHIND, can_follow=False), Move.DOWNLOAD),
         (replace(BEHIND, is_undone=True), Move.DOWNLOAD),
+        (replace(BEHIND, may_download=False), Move.FOLLOW),
+        (replace(BEHIND, may_download=False, can_follow=False), Move.WAIT),
+        (replace(READY, may_download=False, has_drifted=True), Move.WAIT),
+        (replace(READY, may_download=False, is_undone=True), Move.WAIT),
     ],
 )
 def test_the_move_fits_the_situation(situation: Situation, move: Move) -> None:

@@ -10,7 +10,7 @@ from hivemind.proto import runtime_pb2
 
 from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import decode
-from peer.swarm.history import Average, AverageHistory, encode_average
+from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 
 NAMES = [encode_average([torch.full((2,), float(step))]) for step in range(HELD_AVERAGES + 4)]
 
@@ -23,34 +23,40 @@ def held(steps: range, era: int = 0) -> AverageHistory:
     return history
 
 
-def led_to(averages: list[Average] | None) -> list[int] | None:
-    """The steps of these averages, which are what their values say."""
-    if averages is None:
-        return None
-    return [int(decode(next(average.tensors()))[0]) for average in averages]
+def led_to(average: Average | Lack) -> int | Lack:
+    """The step that this average led to, which is what its values say."""
+    return average if isinstance(average, Lack) else int(decode(next(average.tensors()))[0])
 
 
-def test_who_missed_steps_gets_all_of_them_in_order() -> None:
-    """None where none was missed, or where the peer is further than its donor."""
+def test_who_missed_steps_gets_them_one_after_another() -> None:
+    """Nothing yet where none was missed, or where the peer is further than its donor."""
     history = held(range(3, 6))
-    assert [led_to(history.after(0, step)) for step in (2, 4, 5, 6)] == [[3, 4, 5], [5], [], []]
+    assert [led_to(history.after(0, step)) for step in (2, 3, 4, 5, 6)] == [3, 4, 5, Lack.NOT_YET, Lack.NOT_YET]
 
 
 def test_a_gap_is_never_bridged() -> None:
     """Not before the first step that is held, nor across one that the donor did not average, nor in another era."""
     history = held(range(3, 6))
-    assert (history.after(0, 1), history.after(1, 4), AverageHistory().after(0, 0)) == (None, None, None)
+    assert {history.after(0, 1), history.after(1, 4), AverageHistory().after(0, 0)} == {Lack.GONE}
     history.keep(0, 8, NAMES[8])
-    assert (history.after(0, 5), led_to(history.after(0, 7))) == (None, [8])
+    assert (history.after(0, 5), led_to(history.after(0, 7))) == (Lack.GONE, 8)
     history.keep(1, 9, NAMES[9])
-    assert (history.after(0, 8), led_to(history.after(1, 8))) == (None, [9])
+    assert (history.after(0, 8), led_to(history.after(1, 8))) == (Lack.GONE, 9)
 
 
 def test_old_averages_are_forgotten() -> None:
     """As many are held as are worth a download of the state."""
     history = held(range(1, HELD_AVERAGES + 4))
-    assert history.after(0, 2) is None
-    assert led_to(history.after(0, 3)) == list(range(4, HELD_AVERAGES + 4))
+    assert history.after(0, 2) is Lack.GONE
+    assert led_to(history.after(0, 3)) == 4
+
+
+def test_what_is_held_shares_no_memory_with_another_process() -> None:
+    """Shared memory is scarce in containers."""
+    average = encode_average([torch.ones(3)])
+    assert average.encoded.is_shared()
+    assert not average.copy().encoded.is_shared()
+    assert led_to(average.copy()) == 1
 
 
 @pytest.mark.parametrize(("came_in_16_bits", "value_bytes"), [(True, 2), (False, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent import futures
@@ -89,9 +90,32 @@ def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
         rounds.begin()
         return next(results)
 
-    optimizer = SimpleNamespace(average=average, is_due=True, rounds=rounds, attempts=0)
+    tracker = SimpleNamespace(view=SimpleNamespace(averaging=2))
+    optimizer = SimpleNamespace(average=average, is_due=True, rounds=rounds, attempts=0, tracker=tracker)
     assert SwarmOptimizer.average_when_due(optimizer) is group  # type: ignore[arg-type]
     assert (optimizer.attempts, rounds.tally.failed, rounds.tally.succeeded) == (2, 2, 1)
+
+
+def test_a_peer_that_finds_itself_alone_trains_on() -> None:
+    """Others at another step may come to this one; meanwhile it is not to stand still."""
+    tracker = SimpleNamespace(view=SimpleNamespace(averaging=1))
+    optimizer = SimpleNamespace(
+        average=lambda: None, is_due=True, rounds=RoundCounts(Clock()), attempts=0, tracker=tracker
+    )
+    optimizer.rounds.begin()
+    assert SwarmOptimizer.average_when_due(optimizer) is None  # type: ignore[arg-type]
+    assert optimizer.attempts == 1
+
+
+@pytest.mark.parametrize(("usual_s", "seconds"), [(0.0, 30.0), (60.0, 30.0), (400.0, 100.0)])
+def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float) -> None:
+    """One whose microbatch takes minutes must not stop the rest; where steps are long, a part of one is short."""
+    course = SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s))
+    config = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": 60.0}})
+    assert told("_patience_s", SimpleNamespace(_config=config, tracker=SimpleNamespace(course=course))) == seconds
+    optimizer = gathering_optimizer()
+    optimizer._due_since = time.monotonic() - 2 * optimizer._patience_s
+    assert required(optimizer)[1] == 3
 
 
 def test_the_members_word_for_a_state_is_waited_for() -> None:
@@ -130,6 +154,8 @@ def gathering_optimizer(attempts: int = 0, **changes: Any) -> SimpleNamespace:
         local_epoch=4,
         attempts=attempts,
         _due_view="another view",
+        _due_since=math.inf,
+        _patience_s=3600.0,
     )
 
 

@@ -22,9 +22,9 @@ from hivemind.utils.streaming import split_for_streaming
 from auth.errors import SwarmError
 from peer.network.least_rate import PATIENCE_S
 from peer.network.traffic import Traffic
-from peer.protocol.history_pb2 import AveragesAfter
+from peer.protocol.history_pb2 import AverageAfter
 from peer.swarm import state as state_sharing
-from peer.swarm.history import AverageHistory, encode_average
+from peer.swarm.history import AverageHistory, Lack, encode_average
 from peer.swarm.state import AT_ONCE, HUNG_S, OF_ONE_MEMBER, STALLED_S, Donations, SwarmStateAverager
 from tests.support.clocks import Clock
 
@@ -238,8 +238,8 @@ def follower_of(keeper: Any, step: int) -> Any:
     """A peer after `step` steps whose only donor is this keeper."""
     context = SimpleNamespace(remote_id="a peer")
 
-    async def call(request: AveragesAfter) -> AsyncIterator[averaging_pb2.DownloadData]:
-        return SwarmStateAverager.rpc_download_averages(keeper, request, context)  # type: ignore[arg-type]
+    async def call(request: AverageAfter) -> AsyncIterator[averaging_pb2.DownloadData]:
+        return SwarmStateAverager.rpc_download_average(keeper, request, context)  # type: ignore[arg-type]
 
     async def with_role(_roles: object) -> list[str]:
         return ["keeper"]
@@ -251,7 +251,7 @@ def follower_of(keeper: Any, step: int) -> Any:
         local_epoch=step,
         prefix="",
         serializer=MSGPackSerializer,
-        get_stub=lambda *_, **__: SimpleNamespace(rpc_download_averages=call),
+        get_stub=lambda *_, **__: SimpleNamespace(rpc_download_average=call),
         _averaged_tensors=STATE,
         _clock=Clock(),
         _local_tensors=lambda: STATE,
@@ -264,38 +264,47 @@ def follower_of(keeper: Any, step: int) -> Any:
     return averager
 
 
-async def missed(averager: Any) -> list[list[torch.Tensor]] | None:
+async def missed(averager: Any) -> list[torch.Tensor] | Lack:
     """What the follower's two processes make of its donor's answer."""
     future: asyncio.Future[Any] = asyncio.Future()
-    await SwarmStateAverager._load_averages(averager, future, averager.era, averager.local_epoch)
+    await SwarmStateAverager._load_average(averager, future, averager.era, averager.local_epoch)
     averager._ask = lambda _method, **_options: future.result()
-    return SwarmStateAverager.missed_averages(averager)
+    return SwarmStateAverager.missed_average(averager)
 
 
-async def test_a_peer_that_fell_behind_gets_each_average_that_it_missed() -> None:
-    """Oldest first, bit by bit."""
-    averages = await missed(follower_of(keeper_with(3), step=1))
-    assert averages is not None
-    assert len(averages) == 2
-    for step, average in zip((2, 3), averages, strict=True):
-        assert all(torch.equal(ours, theirs + step) for ours, theirs in zip(average, STATE, strict=True))
+async def test_a_peer_that_fell_behind_gets_the_first_average_that_it_missed() -> None:
+    """Bit by bit."""
+    average = await missed(follower_of(keeper_with(3), step=1))
+    assert isinstance(average, list)
+    assert all(torch.equal(ours, theirs + 2) for ours, theirs in zip(average, STATE, strict=True))
 
 
 async def test_who_missed_nothing_waits_and_who_missed_too_much_is_told() -> None:
-    """No averages may be there in a moment; None are there any more is another answer."""
-    assert await missed(follower_of(keeper_with(3), step=3)) == []
-    assert await missed(follower_of(keeper_with(9), step=1)) is None
+    """The average may be there in a moment, or never again."""
+    assert await missed(follower_of(keeper_with(3), step=3)) is Lack.NOT_YET
+    assert await missed(follower_of(keeper_with(9), step=1)) is Lack.GONE
 
 
 async def test_a_keeper_gives_averages_to_a_few_at_once() -> None:
     """The others ask again, and do not take the state instead."""
     keeper = keeper_with(3)
     keeper._following = Donations(Clock(), at_once=0)
-    assert await missed(follower_of(keeper, step=1)) == []
+    assert await missed(follower_of(keeper, step=1)) is Lack.BUSY
 
 
-async def test_averages_that_fit_no_parameter_are_not_taken() -> None:
+async def test_a_keeper_that_is_not_there_is_silent() -> None:
+    """Which is no word on what it holds."""
+    follower = follower_of(keeper_with(3), step=1)
+
+    async def nobody(_roles: object) -> list[str]:
+        return []
+
+    follower.directory.with_role = nobody
+    assert await missed(follower) is Lack.SILENT
+
+
+async def test_an_average_that_fits_no_parameter_is_not_taken() -> None:
     """The keeper of another run, or a keeper that errs: the state is asked for, which is checked as a whole."""
     follower = follower_of(keeper_with(3), step=1)
     follower._local_tensors = lambda: [torch.zeros(3), torch.zeros(7)]
-    assert await missed(follower) is None
+    assert await missed(follower) is Lack.GONE

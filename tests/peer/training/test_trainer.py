@@ -157,8 +157,8 @@ def test_samples_are_contributed_before_the_swarm_advances() -> None:
 
 
 def test_a_peer_that_is_behind_catches_up_before_it_computes() -> None:
-    """A microbatch of an old state would come too late; and nobody is to wait for this peer before."""
-    _, _, swarm = run([5.0], FakeSwarm(behind=2))
+    """With a new batch, for the phase may be another; and nobody is to wait for it before its first microbatch."""
+    _, _, swarm = run([5.0, 4.0], FakeSwarm(behind=2))
     assert swarm.calls == ["advance", "advance", "begin", "add", "advance", "finish"]
 
 
