@@ -75,11 +75,11 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
     def load_state_from_peers(self, **kwargs: Any) -> None:
         """Take another peer's state; all that was accumulated is lost."""
         lost = self.grad_averager.local_samples_accumulated + self._unused
+        if lost:
+            self._journal.say("lost", by_cause={LostCause.LATE.value: lost})
         self._downloads.look(True)
         super().load_state_from_peers(**kwargs)
         self._downloads.look(False)
-        if lost:
-            self._journal.say("lost", by_cause={LostCause.LATE.value: lost})
 
 
 def main() -> None:

@@ -287,7 +287,7 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
 def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]]) -> None:
     """Add one stay of a volunteer, as far as it lasted; `groups`: of all who took each step."""
     ready, end = peer.events("ready"), min(peer.left_at, ended_at)
-    ready_at = ready[0]["at"] if ready else end
+    ready_at = min(ready[0]["at"], end) if ready else end
     outcome.joining_s += ready_at - peer.began_at
     outcome.present_s += end - ready_at
     last = peer.said[-1] if peer.said else {}
