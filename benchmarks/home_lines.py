@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = list(SETTINGS) if options.setting == "both" else [options.setting]
     seconds = options.seconds
     if options.quick:
-        settings, systems, seconds = ["stress"], systems[:1], 10.0
+        settings, systems, seconds = ["stress"], systems[:1], 25.0
     figures = []
     for setting in settings:
         config = configure(setting, options.matchmaking, options.quick)
