@@ -19,7 +19,7 @@ DEVICE_KEY_FILE = "device.key"
 
 
 @dataclass(frozen=True)
-class Run:
+class JoinedRun:
     """The run that credentials are for, and the authorities whose signatures count there."""
 
     name: str
@@ -89,7 +89,7 @@ class Credentials:
         """Keep what the coordinator granted at join; raises before anything is written if it does not fit together."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
-        granted = Run(run, Authorities(authority_public).after(token_jwt, run))
+        granted = JoinedRun(run, Authorities(authority_public).after(token_jwt, run))
         if not self._is_known(granted):
             self._forget_revocations()  # signed by another authority: its serial numbers mean nothing here
         write_private(self.directory / "authority.pub", granted.authorities.to_bytes())
@@ -119,23 +119,23 @@ class Credentials:
         if known is None or new.serial > known.serial or (new.serial == known.serial and new != known):
             write_private(self.directory / "revoked.jwt", jwt.encode())
 
-    def _follow(self, run: Run, checked: str) -> None:
+    def _follow(self, run: JoinedRun, checked: str) -> None:
         """Keep the authority's new key, where the coordinator has sent something that carries the handover to it."""
         after = run.authorities.after(checked, run.name)
         if after != run.authorities:
             write_private(self.directory / "authority.pub", after.to_bytes())
 
-    def _is_known(self, granted: Run) -> bool:
+    def _is_known(self, granted: JoinedRun) -> bool:
         """Whether the credentials are for this run already, by a key that is the same, or was handed over to it."""
         known = self._known_run()
         keys = (granted.authorities.current, granted.authorities.previous)
         return known is not None and known.name == granted.name and known.authorities.current in keys
 
-    def _known_run(self) -> Run | None:
+    def _known_run(self) -> JoinedRun | None:
         name, authorities = self._run_file.read(), self._authority_file.read()
-        return None if name is None or authorities is None else Run(name, authorities)
+        return None if name is None or authorities is None else JoinedRun(name, authorities)
 
-    def _joined_run(self) -> Run:
+    def _joined_run(self) -> JoinedRun:
         run = self._known_run()
         if run is None:
             raise TokenError(f"{self.directory} belongs to no run yet: join one first.")

@@ -31,7 +31,7 @@ _PeerId = Annotated[str, Field(pattern=r"^[1-9A-HJ-NP-Za-km-z]{1,64}$")]  # base
 
 
 @dataclass(frozen=True)
-class Receipt:
+class ReceiptBody:
     """A receipt for the samples that one peer received in a step."""
 
     run: str
@@ -67,7 +67,7 @@ def whole_samples(weights: Mapping[str, float]) -> dict[str, int]:
     return {peer: whole[peer] for peer in largest[:MAX_SENDERS]}
 
 
-def receipt_body(receipt: Receipt) -> str:
+def receipt_body(receipt: ReceiptBody) -> str:
     """The canonical form: keys in order, no spaces, ASCII only; no two receipts have the same."""
     content = {
         "era": receipt.era,
@@ -79,7 +79,7 @@ def receipt_body(receipt: Receipt) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def sign_receipt(key: DeviceKey, receipt: Receipt) -> SignedReceipt:
+def sign_receipt(key: DeviceKey, receipt: ReceiptBody) -> SignedReceipt:
     """The receipt under this device's key."""
     body = receipt_body(receipt)
     return SignedReceipt(body, key.sign(body.encode()))
@@ -96,7 +96,7 @@ def read_receipt(text: str) -> SignedReceipt:
         raise RequestError("The receipt's signature is not in base64.") from error
 
 
-def open_receipt(signed: SignedReceipt, public_key: bytes) -> Receipt:
+def open_receipt(signed: SignedReceipt, public_key: bytes) -> ReceiptBody:
     """The receipt, if the holder of `public_key` (OpenSSH) signed it in its canonical form; raises `RequestError`."""
     if len(signed.body) > MAX_RECEIPT_CHARS or not signed.body.isascii():
         raise RequestError(f"A receipt is ASCII text of at most {MAX_RECEIPT_CHARS} characters.")
@@ -106,7 +106,7 @@ def open_receipt(signed: SignedReceipt, public_key: bytes) -> Receipt:
         body = _Body.model_validate(json.loads(signed.body))
     except (ValidationError, ValueError, RecursionError) as error:
         raise RequestError("The receipt is not of the form that this version knows.") from error
-    receipt = Receipt(body.run, body.era, body.step, body.samples)
+    receipt = ReceiptBody(body.run, body.era, body.step, body.samples)
     if receipt_body(receipt) != signed.body:
         raise RequestError("The receipt is not in its canonical form.")
     return receipt

@@ -37,7 +37,7 @@ from peer.averaging.all_reduce import ExactAllReduce
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.matchmaking import Gathering
 from peer.averaging.rounds import forget_frames
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.swarm.dht import Node, start_dht
 
@@ -107,7 +107,7 @@ def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
     if plan.is_open:
         mp.set_start_method("fork", force=True)
         return Node(initial_peers=list(plan.initial_peers), start=True, host_maddrs=[maddr])
-    return start_dht(RUN, credentials, plan.initial_peers, Place(host_maddrs=(maddr,)))
+    return start_dht(RUN, credentials, plan.initial_peers, Placement(host_maddrs=(maddr,)))
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from peer.data.batching.validation_set import draw_samples
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
 from peer.models.held_out import evaluate
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.network.traffic import BYTES_PER_S_OF_MBIT, Throttle, Traffic
 from peer.swarm.swarm import Swarm
 from peer.training.trainer import train
@@ -92,7 +92,7 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=task["initial_peers"],
-        place=Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",)),
+        place=Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",)),
         traffic=traffic,
     )
     if plan.role == "keeper":

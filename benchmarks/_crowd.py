@@ -65,7 +65,7 @@ def prepare(run: OpenRun, count: int) -> list[Volunteer]:
     keys = [DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)) for _ in range(KEYS)]
     authority, name, now = run.directory.authority, run.directory.config.run.name, time.time()
     volunteers = []
-    with run.sessions.begin() as session:
+    with run.database.begin() as session:
         members = [Member(name=f"volunteer {n}", created_at=now) for n in range(-(-count // DEVICES_PER_MEMBER))]
         session.add_all(members)
         for number in range(count):

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from coordinator.context.open_run import OpenRun
 from coordinator.ledger.presence import write_swarm_status
-from coordinator.store.models import Session
+from coordinator.store.models import DeviceSession
 from peer.control.client import ControlClient
 
 CALL_EVERY_S = 0.25
@@ -51,8 +51,8 @@ async def look_for_ages(run: OpenRun, watched: Watched) -> None:
 
 
 def _ages(run: OpenRun) -> Sequence[float]:
-    with run.sessions() as session:
-        seen = session.scalars(select(Session.last_seen_at).where(Session.ended_at.is_(None))).all()
+    with run.database() as session:
+        seen = session.scalars(select(DeviceSession.last_seen_at).where(DeviceSession.ended_at.is_(None))).all()
     now = time.time()
     return [now - at for at in seen]
 
@@ -63,7 +63,7 @@ async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
         step = max(0, int((time.perf_counter() - began) / every_s))
         await asyncio.to_thread(
             write_swarm_status,
-            run.sessions,
+            run.database,
             step=step,
             samples_accumulated=0,
             target_batch_size=run.directory.config.averaging.target_batch_size,

@@ -29,7 +29,7 @@ from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.reporting.messages import (
     CheckpointFetched,
     CheckpointWanted,
@@ -144,7 +144,7 @@ def main() -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        place=Place("relayed" if plan.behind_nat else "direct", (maddr,), announced, plan.rate),
+        place=Placement("relayed" if plan.behind_nat else "direct", (maddr,), announced, plan.rate),
     )
     (keep if plan.role == "keeper" else take_part)(plan, config, swarm, model, journal)
     journal.say("left")

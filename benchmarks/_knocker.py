@@ -31,7 +31,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from auth.credentials import Credentials
 from auth.swarm.authorizer import SwarmAuthorizer, owner_subkey, peers_key
 from peer.averaging.averager import SwarmGradientAverager
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.swarm.dht import start_dht
 from peer.swarm.state import SwarmStateAverager
 
@@ -52,7 +52,7 @@ def main(run: str, directory: str, keeper: str, *others: str) -> None:
     # what it is shown or has itself it never doubts, whatever the time
     SwarmAuthorizer.is_token_valid = lambda _self, _token: True  # type: ignore[method-assign,assignment]
     credentials = Credentials(Path(directory))
-    dht = start_dht(run, credentials, [keeper], Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",)))
+    dht = start_dht(run, credentials, [keeper], Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",)))
     stop = threading.Event()
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     peers = [PeerID.from_base58(peer) for peer in (keeper.rsplit("/p2p/", 1)[1], *others)]

@@ -42,13 +42,13 @@ async def _take_presence(conversation: Any, message: Any) -> None:
     services, stay = conversation._services, conversation._session
     now = services.clock()
     claim = checked_claim(message.step, message.own_samples, message.samples_per_second, message.state, now)
-    await asyncio.to_thread(touch_sessions, services.sessions, {stay.id: claim})
+    await asyncio.to_thread(touch_sessions, services.database, {stay.id: claim})
 
 
 def main(directory: str) -> None:
     """Serve until SIGTERM."""
     log_to_stderr("service", LogStyle())
-    session_stream.Batches = OneByOne  # type: ignore[assignment,attr-defined]
+    session_stream.Batcher = OneByOne  # type: ignore[assignment,attr-defined]
     session_stream._Conversation._take_presence = _take_presence  # type: ignore[method-assign,assignment]
     serve(RunDirectory.open(Path(directory)), lambda: print("ready", flush=True))
 

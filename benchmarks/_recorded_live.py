@@ -12,21 +12,23 @@ from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedS
 from benchmarks._recorded_steps import AVERAGING_S, TARGET, RecordedShare, RecordedStep, loss_at
 from coordinator.ledger.ledger import enter_reports
 from coordinator.ledger.presence import write_swarm_status
-from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Report, Session, Step
+from coordinator.store.engine import Database
+from coordinator.store.models import Device, DeviceSession, Report, Step
 from coordinator.store.notify import Topic, tell
 
 
 class LiveRun:
     """Writes what peers and keeper would."""
 
-    def __init__(self, sessions: Sessions, rng: random.Random) -> None:
-        self._sessions, self._rng = sessions, rng
-        with sessions() as session:
+    def __init__(self, database: Database, rng: random.Random) -> None:
+        self._database, self._rng = database, rng
+        with database() as session:
             self._step = session.scalar(select(func.max(Step.step))) or 0
             self._seq = session.scalar(select(func.max(Report.seq))) or 0
             self._era = session.scalar(select(func.max(Report.era))) or 0
-            open_ones = select(Session).where(Session.ended_at.is_(None)).options(joinedload(Session.device))
+            open_ones = (
+                select(DeviceSession).where(DeviceSession.ended_at.is_(None)).options(joinedload(DeviceSession.device))
+            )
             self._stays = [_stay(row) for row in session.scalars(open_ones)]
         self._rate = sum(stay.device.samples_per_second for stay in self._stays)
         self._last_at: float | None = None
@@ -38,11 +40,11 @@ class LiveRun:
 
     def say(self, filled: float, eta_s: float, now: float) -> None:
         """All machines are heard of, and the keeper says how far the batch is (0 to 1)."""
-        with self._sessions.begin() as session:
-            here = Session.id.in_([stay.id for stay in self._stays])
-            session.execute(update(Session).where(here).values(last_seen_at=now, step=self._step))
+        with self._database.begin() as session:
+            here = DeviceSession.id.in_([stay.id for stay in self._stays])
+            session.execute(update(DeviceSession).where(here).values(last_seen_at=now, step=self._step))
         write_swarm_status(
-            self._sessions,
+            self._database,
             step=self._step,
             samples_accumulated=min(TARGET, int(TARGET * filled)),
             target_batch_size=TARGET,
@@ -66,14 +68,14 @@ class LiveRun:
         )
         step = RecordedStep(self._step, began_at, now, loss, shares)
         rows = [report_row(step, share, self._era, self._seq, self._rng) for share in shares]
-        with self._sessions.begin() as session:
+        with self._database.begin() as session:
             enter_reports(session, rows)
             session.execute(insert(Step), [step_row(step, self._era)])
             tell(session, Topic.PROGRESS)
         self._last_at = now
 
 
-def _stay(row: Session) -> RecordedStay:
+def _stay(row: DeviceSession) -> RecordedStay:
     device: Device = row.device
     member = RecordedMember(device.member_id, "", None, 1.0)
     made = RecordedDevice(device.id, member, device.number, row.hardware, row.samples_per_second, device.role)

@@ -17,11 +17,12 @@ from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedS
 from benchmarks._recorded_steps import PHASE_AT, TARGET, RecordedShare, RecordedStep
 from coordinator.ledger.ledger import enter_reports
 from coordinator.store.base import Base
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import (
     AuditEntry,
     Checkpoint,
     Device,
+    DeviceSession,
     Era,
     Invite,
     LostSamples,
@@ -29,9 +30,8 @@ from coordinator.store.models import (
     Publication,
     Refusal,
     Report,
-    Session,
     Step,
-    Suspicion,
+    StoredSuspicion,
     SwarmFigures,
     SwarmStatus,
     Validation,
@@ -75,13 +75,13 @@ class RecordedHistory:
         return int(ROLLED_BACK_AT * len(self.steps))
 
 
-def write_history(sessions: Sessions, history: RecordedHistory, now: float) -> None:
+def write_history(database: Database, history: RecordedHistory, now: float) -> None:
     """Write all of it into an empty database."""
     tables: list[tuple[type[Base], Iterable[dict[str, Any]]]] = [
         (Member, member_rows(history)),
         (Device, device_rows(history)),
         (Invite, invite_rows(history)),
-        (Session, session_rows(history, now)),
+        (DeviceSession, session_rows(history, now)),
         (Report, report_rows(history)),
         (LostSamples, lost_rows(history.steps, history.stays, now)),
         (Step, step_rows(history)),
@@ -90,7 +90,7 @@ def write_history(sessions: Sessions, history: RecordedHistory, now: float) -> N
         (Validation, validation_rows(history)),
         (Publication, publication_rows(history)),
         (Refusal, refusal_rows(history)),
-        (Suspicion, suspicion_rows(history)),
+        (StoredSuspicion, suspicion_rows(history)),
         (AuditEntry, audit_rows(history)),
         (SwarmFigures, [figures_row(history)]),
         (SwarmStatus, [status_row(history, now)]),
@@ -98,7 +98,7 @@ def write_history(sessions: Sessions, history: RecordedHistory, now: float) -> N
     for table, rows in tables:
         left = iter(rows)
         while page := list(islice(left, ROWS_AT_ONCE)):
-            with sessions.begin() as session:
+            with database.begin() as session:
                 if table is Report:
                     enter_reports(session, page)
                 else:

@@ -26,7 +26,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.optimizers import build_optimizer, parameter_groups
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.reporting.messages import Lost, Progress, StepReport
 from peer.swarm.swarm import Swarm
 from peer.training.trainer import train
@@ -140,7 +140,7 @@ def join(plan: Plan, config: RunConfig) -> tuple[Swarm, TorchBackend]:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        place=Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",)),
+        place=Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",)),
     )
     return swarm, TorchBackend(config, model)
 

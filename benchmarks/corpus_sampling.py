@@ -25,7 +25,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.data import Method, Scorer as ScorerConfig
+from peer.config.data import Method, ScorerConfig
 from peer.data.corpus.sampling import (
     BLOCK,
     Target,

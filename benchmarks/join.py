@@ -61,7 +61,7 @@ def served_run(directory: Path) -> Iterator[OpenRun]:
         )
         try:
             deadline = time.monotonic() + TIMEOUT_S
-            while read_swarm_status(run.sessions) is None and time.monotonic() < deadline:
+            while read_swarm_status(run.database) is None and time.monotonic() < deadline:
                 time.sleep(0.1)
             yield run
         finally:

@@ -30,7 +30,7 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
 from peer.models.held_out import evaluate
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
-from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.guard import ReductionGuard
 
 MEMBERS = 10
@@ -156,7 +156,7 @@ class Combiner:
         containers = [TensorPartContainer(tensors, [1.0], part_size_bytes=PART_BYTES) for tensors in brought]
         parts = [[part for part, _ in container._input_parts_by_peer[0]] for container in containers]
         given = [
-            [Contribution(sender, part, 1.0) for sender, part in enumerate(same)] for same in zip(*parts, strict=True)
+            [WeightedPart(sender, part, 1.0) for sender, part in enumerate(same)] for same in zip(*parts, strict=True)
         ]
         began = time.process_time()
         if self._guard is None:

@@ -26,7 +26,7 @@ from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 
 MEAN_STEP_S, GUESSES = 75.0, 3  # by which a run's length is guessed, better each time, before its steps are made
@@ -70,7 +70,7 @@ def record(directory: Path, recording: Recording, ends_at: float) -> RunDirector
     run = RunDirectory.create(directory, config_of(recording), settings)
     engine = open_engine(run.database_url)
     try:
-        write_history(Sessions(engine), history_of(recording, ends_at), ends_at)
+        write_history(Database(engine), history_of(recording, ends_at), ends_at)
     finally:
         engine.dispose()
     return run
@@ -94,7 +94,7 @@ def go_on(directory: RunDirectory, step_s: float, clock: Callable[[], float], un
     """Let the run live: batches fill up and steps complete, until `until` says so."""
     engine = open_engine(directory.database_url)
     try:
-        live = LiveRun(Sessions(engine), random.Random(1))
+        live = LiveRun(Database(engine), random.Random(1))
         filled_s = 0.0
         while not until():
             time.sleep(UPDATE_S)

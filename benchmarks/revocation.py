@@ -96,7 +96,7 @@ class Served:
 
     @property
     def keeper_address(self) -> str:
-        status = read_swarm_status(self.run.sessions)
+        status = read_swarm_status(self.run.database)
         return "" if status is None else status.addresses[0]
 
 
@@ -115,7 +115,7 @@ def serve(directory: Path, config: RunConfig) -> Iterator[Served]:
             for part in ("--service-only", "--keeper-only")
         ]
         try:
-            _await(lambda: read_swarm_status(run.sessions) is not None, "the keeper")
+            _await(lambda: read_swarm_status(run.database) is not None, "the keeper")
             served = Served(run, processes[0], directory)
             served.peers[served.keeper_address.rsplit("/p2p/", 1)[1]] = "keeper"
             yield served
@@ -135,9 +135,9 @@ def volunteer(served: Served, state_dir: Path) -> Iterator[None]:
     )
     try:
         trains = {"training", "averaging"}
-        sessions = served.run.sessions
-        _await(lambda: any(row.state in trains for row in online_sessions(sessions, time.time())), "the volunteer")
-        with sessions() as session:
+        database = served.run.database
+        _await(lambda: any(row.state in trains for row in online_sessions(database, time.time())), "the volunteer")
+        with database() as session:
             peer_id = session.scalars(select(Device.peer_id).where(Device.member.has(name="volunteer"))).one()
         served.peers[peer_id] = "volunteer"
         yield
@@ -242,9 +242,9 @@ async def _join(run: OpenRun, directory: Path, name: str) -> Credentials:
 
 
 def _quarantine(run: OpenRun, name: str) -> None:
-    with run.sessions() as session:
+    with run.database() as session:
         device_id = session.scalars(select(Device.id).where(Device.member.has(name=name))).one()
-    quarantine_device(run.sessions, name, device_id, "a measurement", "os:benchmark", time.time())
+    quarantine_device(run.database, name, device_id, "a measurement", "os:benchmark", time.time())
 
 
 def _await(done: Callable[[], bool], what: str) -> None:

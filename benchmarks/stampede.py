@@ -166,14 +166,14 @@ def publish_checkpoint(run: OpenRun) -> StoredCheckpoint:
         created_at=now,
     )
     record_checkpoint(
-        run.sessions,
+        run.database,
         step=STEP,
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,
         now=now,
     )
     write_swarm_status(
-        run.sessions,
+        run.database,
         step=STEP,
         samples_accumulated=0,
         target_batch_size=config.averaging.target_batch_size,

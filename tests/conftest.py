@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from coordinator.evaluation.reports import EvaluatorKey
     from coordinator.ledger.ledger import Ledger
     from coordinator.run.directory import RunDirectory
-    from coordinator.store.engine import Sessions
+    from coordinator.store.engine import Database
     from tests.support.clocks import Clock
     from tests.support.local_hub import Hub
     from tests.support.openid_provider import OpenIdProvider
@@ -184,7 +184,7 @@ def evaluator_key(tmp_path: Path) -> EvaluatorKey:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
     """An empty database with all tables."""
     from tests.support.stores import empty_store
 
@@ -193,20 +193,20 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def members(sessions: Sessions) -> None:
+def members(database: Database) -> None:
     """Put two members with three devices, and the keeper, into the database."""
     from tests.support.ledgers import add_members
 
-    add_members(sessions)
+    add_members(database)
 
 
 @pytest.fixture
-def ledger(sessions: Sessions, clock: Clock) -> Ledger:
+def ledger(database: Database, clock: Clock) -> Ledger:
     """The ledger in the database."""
     from coordinator.ledger.ledger import Ledger
     from tests.support.ledgers import CONFIG
 
-    return Ledger(sessions, CONFIG, clock)
+    return Ledger(database, CONFIG, clock)
 
 
 @pytest.fixture

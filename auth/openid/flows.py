@@ -39,7 +39,7 @@ class CodeLogin:
 
 
 @dataclass(frozen=True)
-class Returned:
+class AuthorizationResponse:
     """The fields that the browser brought back in the redirect's query."""
 
     state: str
@@ -65,7 +65,7 @@ async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
     return str(address)
 
 
-async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: Returned) -> Identity:
+async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: AuthorizationResponse) -> Identity:
     """Redeem what the browser brought back.
 
     Raises `LoginDeniedError`, `ProviderError`, `IdTokenError`.
@@ -84,7 +84,9 @@ async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: Ret
         return await party.identify(client, answer, login.nonce, nonce_required=True, since=login.since)
 
 
-def _check_return(party: RelyingParty, login: CodeLogin, returned: Returned, issuer: str, tells_issuer: bool) -> None:
+def _check_return(
+    party: RelyingParty, login: CodeLogin, returned: AuthorizationResponse, issuer: str, tells_issuer: bool
+) -> None:
     if not hmac.compare_digest(returned.state.encode(), login.state.encode()):
         raise IdTokenError("The answer belongs to another login.")
     if (returned.issuer or tells_issuer) and returned.issuer != issuer:
@@ -109,7 +111,7 @@ class _DeviceAnswer(BaseModel):
 
 
 @dataclass(frozen=True)
-class DeviceLogin:
+class DeviceAuthorization:
     """One login by the device flow, which waits for its person."""
 
     user_code: str
@@ -122,7 +124,7 @@ class DeviceLogin:
     since: float = field(repr=False)  # Unix seconds
 
 
-async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceLogin:
+async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthorization:
     """Ask the provider for a code; raises `ProviderError`."""
     nonce, since = new_nonce(), party.clock()
     data = {"client_id": party.provider.client_id, "scope": " ".join(party.provider.scopes), "nonce": nonce}
@@ -134,7 +136,7 @@ async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceLogin:
             answer = _DeviceAnswer.model_validate(json_object(answered))
         except ValidationError as error:
             raise ValueError(f"its {error.errors()[0]['loc'][0]} is missing or unusable") from error
-    return DeviceLogin(
+    return DeviceAuthorization(
         user_code=answer.user_code,
         address=answer.verification_uri,
         complete_address=answer.verification_uri_complete or answer.verification_uri,
@@ -146,7 +148,7 @@ async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceLogin:
     )
 
 
-async def finish_device_login(party: RelyingParty, login: DeviceLogin) -> Identity:
+async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -> Identity:
     """Ask until the person has decided.
 
     Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`, `IdTokenError`.
@@ -171,7 +173,7 @@ async def finish_device_login(party: RelyingParty, login: DeviceLogin) -> Identi
     raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.")
 
 
-async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceLogin) -> dict[str, Any] | float:
+async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceAuthorization) -> dict[str, Any] | float:
     """The tokens, or by how many seconds to ask more slowly from now on."""
     with asking(party.title):
         try:

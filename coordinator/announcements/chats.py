@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx2
 
 from coordinator.run.webhook_settings import DiscordWebhook, MatrixWebhook, SlackWebhook, Webhook
-from coordinator.statistics.milestones import Kind, Milestone
+from coordinator.statistics.milestones import Milestone, MilestoneKind
 
 TIMEOUT_S = 10.0  # to connect, or for a step of the answer
 MAX_ANSWER_BYTES = 64 * 1024
@@ -38,12 +38,12 @@ class ChatRequest:
 
 def words(milestone: Milestone, run: str, address: str) -> str:
     """One or two sentences of plain text; they name no member."""
-    value, step = milestone.value, f"{milestone.step:,}"
+    value, step, record = milestone.value, f"{milestone.step:,}", f"A record of the run {run}"
     told = {
-        Kind.FIRST_STEP: f"The run {run} has taken its first global step.",
-        Kind.SAMPLES: f"The run {run} has trained on {value:,.0f} samples, with global step {step}.",
-        Kind.DEVICES: f"A record of the run {run}: {value:,.0f} devices or more in one global step, number {step}.",
-        Kind.LOSS: f"A record of the run {run}: loss on held-out text below {value:.1f}, at global step {step}.",
+        MilestoneKind.FIRST_STEP: f"The run {run} has taken its first global step.",
+        MilestoneKind.SAMPLES: f"The run {run} has trained on {value:,.0f} samples, with global step {step}.",
+        MilestoneKind.DEVICES: f"{record}: {value:,.0f} devices or more in one global step, number {step}.",
+        MilestoneKind.LOSS: f"{record}: loss on held-out text below {value:.1f}, at global step {step}.",
     }
     return f"{told[milestone.kind]} {address}"
 

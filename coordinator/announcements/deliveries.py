@@ -11,8 +11,8 @@ from enum import Enum
 
 from sqlalchemy.orm import Session
 
-from coordinator.store.engine import Sessions
-from coordinator.store.service_models import Notice
+from coordinator.store.engine import Database
+from coordinator.store.service_models import MilestoneNotice
 
 MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
@@ -20,7 +20,7 @@ LONGEST_PAUSE_S = 3600.0
 NEWS_S = 86_400.0  # what was reached longer ago is no news: a webhook that is new is not told the whole history
 
 
-class Outcome(str, Enum):
+class DeliveryOutcome(str, Enum):
     """How it ended; nothing of it is tried again."""
 
     TOLD = "told"
@@ -70,14 +70,14 @@ def pause_s(attempts: int, asked_s: float | None) -> float:
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 
 
-def find_notice(sessions: Sessions, milestone: str, webhook: str) -> NoticeRow | None:
+def find_notice(database: Database, milestone: str, webhook: str) -> NoticeRow | None:
     """How far a milestone is at a webhook; None where nothing has been tried."""
-    with sessions() as session:
-        row = session.get(Notice, (milestone, webhook))
+    with database() as session:
+        row = session.get(MilestoneNotice, (milestone, webhook))
         return None if row is None else NoticeRow(row.attempts, row.begun_at, row.next_at, row.ended, row.error)
 
 
-def begin_attempt(sessions: Sessions, milestone: str, webhook: str, now: float) -> int:
+def begin_attempt(database: Database, milestone: str, webhook: str, now: float) -> int:
     """It is about to be told; returns how many times it has been tried then."""
 
     def enter(session: Session) -> int:
@@ -85,32 +85,32 @@ def begin_attempt(sessions: Sessions, milestone: str, webhook: str, now: float) 
         row.attempts, row.begun_at = row.attempts + 1, now
         return row.attempts
 
-    return sessions.transact(enter)
+    return database.transact(enter)
 
 
-def end_attempt(sessions: Sessions, milestone: str, webhook: str, outcome: Outcome, error: str = "") -> None:
+def end_attempt(database: Database, milestone: str, webhook: str, outcome: DeliveryOutcome, error: str = "") -> None:
     """That is all that will be done about it."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, milestone, webhook)
         row.begun_at, row.ended, row.error = None, outcome.value, error
 
-    sessions.transact(enter)
+    database.transact(enter)
 
 
-def put_off(sessions: Sessions, milestone: str, webhook: str, error: str, next_at: float) -> None:
+def put_off(database: Database, milestone: str, webhook: str, error: str, next_at: float) -> None:
     """It has not arrived, and is tried again then."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, milestone, webhook)
         row.begun_at, row.error, row.next_at = None, error, next_at
 
-    sessions.transact(enter)
+    database.transact(enter)
 
 
-def _get_or_add(session: Session, milestone: str, webhook: str) -> Notice:
-    row = session.get(Notice, (milestone, webhook))
+def _get_or_add(session: Session, milestone: str, webhook: str) -> MilestoneNotice:
+    row = session.get(MilestoneNotice, (milestone, webhook))
     if row is None:
-        row = Notice(milestone=milestone, webhook=webhook, attempts=0, next_at=0.0, ended="", error="")
+        row = MilestoneNotice(milestone=milestone, webhook=webhook, attempts=0, next_at=0.0, ended="", error="")
         session.add(row)
     return row

@@ -21,7 +21,7 @@ from auth.openid.provider import require_safe_url
 from coordinator.announcements.chats import Reply, Result, chat_request, send, words
 from coordinator.announcements.deliveries import (
     MAX_ATTEMPTS,
-    Outcome,
+    DeliveryOutcome,
     Todo,
     begin_attempt,
     decide,
@@ -36,7 +36,7 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import read_secret
 from coordinator.run.webhook_settings import MatrixWebhook, Webhook
 from coordinator.statistics.milestones import Milestone, milestones
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 
 logger = logging.getLogger(__name__)
 POLL_S = 5.0
@@ -47,7 +47,7 @@ class Herald:
     """The herald's parts; `run` is its loop."""
 
     directory: RunDirectory
-    sessions: Sessions
+    database: Database
     clock: Callable[[], float] = time.time
     era: int = -1
     steps: list[StepRow] = field(default_factory=list)  # of that era, settled
@@ -68,24 +68,26 @@ class Herald:
 
     def reached(self) -> list[Milestone]:
         """The run's milestones so far, of steps whose reports are in."""
-        ledger = LedgerReader(self.sessions, self.clock)
+        ledger = LedgerReader(self.database, self.clock)
         era = ledger.current_era()
         if era != self.era:
             self.era, self.steps = era, []
         known = self.steps[-1].step if self.steps else 0
         settled_at = self.clock() - SETTLED_S
         self.steps.extend(takewhile(lambda row: row.completed_at <= settled_at, ledger.steps(after=known)))
-        return milestones(self.steps, validations(self.sessions))
+        return milestones(self.steps, validations(self.database))
 
     def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
         """Do what is to be done about one milestone; whether nothing is left to do."""
-        row = find_notice(self.sessions, milestone.key, name)
+        row = find_notice(self.database, milestone.key, name)
         repeatable = isinstance(webhook, MatrixWebhook)
         todo = decide(row, milestone.at, repeatable=repeatable, now=self.clock())
         if todo is Todo.LEAVE_OUT:
-            end_attempt(self.sessions, milestone.key, name, Outcome.LEFT_OUT)
+            end_attempt(self.database, milestone.key, name, DeliveryOutcome.LEFT_OUT)
         elif todo is Todo.CALL_UNKNOWN:
-            end_attempt(self.sessions, milestone.key, name, Outcome.UNKNOWN, "the process ended while it was told")
+            end_attempt(
+                self.database, milestone.key, name, DeliveryOutcome.UNKNOWN, "the process ended while it was told"
+            )
         elif todo is Todo.TELL:
             return self._tell(name, webhook, milestone)
         return todo is not Todo.WAIT
@@ -97,31 +99,31 @@ class Herald:
         identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
         secret = webhook_secret(self.directory, name, webhook)
         request = chat_request(webhook, secret, text, identity)
-        attempts = begin_attempt(self.sessions, milestone.key, name, self.clock())
+        attempts = begin_attempt(self.database, milestone.key, name, self.clock())
         reply = send(request)
         outcome = outcome_of(reply, attempts, repeatable=request.repeatable)
         if outcome is None:
             wait_s = pause_s(attempts, reply.wait_s)
-            put_off(self.sessions, milestone.key, name, reply.reason, self.clock() + wait_s)
+            put_off(self.database, milestone.key, name, reply.reason, self.clock() + wait_s)
             logger.warning(
                 "webhook `%s` is not told of %s, again in %g s: %s", name, milestone.key, wait_s, reply.reason
             )
             return False
-        end_attempt(self.sessions, milestone.key, name, outcome, reply.reason)
-        level = logging.INFO if outcome is Outcome.TOLD else logging.ERROR
+        end_attempt(self.database, milestone.key, name, outcome, reply.reason)
+        level = logging.INFO if outcome is DeliveryOutcome.TOLD else logging.ERROR
         logger.log(level, "webhook `%s`, %s: %s %s", name, milestone.key, outcome.value, reply.reason)
         return True
 
 
-def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> Outcome | None:
+def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutcome | None:
     """How the matter ends with this reply; None: it is tried again."""
     if reply.result is Result.SHOWN:
-        return Outcome.TOLD
+        return DeliveryOutcome.TOLD
     if reply.result is Result.REFUSED:
-        return Outcome.REFUSED
+        return DeliveryOutcome.REFUSED
     if reply.result is Result.UNKNOWN and not repeatable:
-        return Outcome.UNKNOWN
-    return Outcome.GIVEN_UP if attempts >= MAX_ATTEMPTS else None
+        return DeliveryOutcome.UNKNOWN
+    return DeliveryOutcome.GIVEN_UP if attempts >= MAX_ATTEMPTS else None
 
 
 def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
@@ -141,7 +143,7 @@ def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald
     directory = RunDirectory.open(run_dir)
     for name, webhook in directory.settings.webhooks.items():
         webhook_secret(directory, name, webhook)
-    return Herald(directory, Sessions(open_engine(directory.database_url)), clock)
+    return Herald(directory, Database(open_engine(directory.database_url)), clock)
 
 
 def run_herald(run_dir: Path) -> None:

@@ -124,9 +124,9 @@ def _read_manifest(path: Path) -> BackupManifest:
 
 def _save_database(directory: RunDirectory, target: Path) -> str:
     """Returns of which kind it was."""
-    with open_database(directory) as sessions:
-        save_as_file(sessions.engine, target)
-        return sessions.engine.dialect.name
+    with open_database(directory) as database:
+        save_as_file(database.engine, target)
+        return database.engine.dialect.name
 
 
 def _copy_files(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:

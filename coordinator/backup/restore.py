@@ -19,7 +19,7 @@ from coordinator.ledger.presence import checkpoints, forget_checkpoints
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import Sessions, is_empty, migrate, open_engine, own_words
+from coordinator.store.engine import Database, is_empty, migrate, open_engine, own_words
 
 SETTINGS = "settings.yaml"
 
@@ -74,9 +74,9 @@ def _bring_up_to_date(staged: Engine, there: list[str]) -> None:
     """Give it this version's tables, and forget the checkpoints that are not in the backup."""
     try:
         migrate(staged)
-        sessions = Sessions(staged)
-        gone = [row.step for row in checkpoints(sessions) if checkpoint_name(row.step) not in there]
-        forget_checkpoints(sessions, gone)
+        database = Database(staged)
+        gone = [row.step for row in checkpoints(database) if checkpoint_name(row.step) not in there]
+        forget_checkpoints(database, gone)
     except DBAPIError as error:
         raise StorageError(f"The database cannot be written ({error.orig}): is the disk full?") from error
 

@@ -18,8 +18,8 @@ from coordinator.checkpoints.manifest import StoredCheckpoint, stored_steps, ver
 from coordinator.ledger.ledger import Ledger
 from coordinator.members.administration import Administration
 from coordinator.run.checkpoint_names import checkpoint_name
-from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Report, Suspicion
+from coordinator.store.engine import Database
+from coordinator.store.models import Device, Member, Report, StoredSuspicion
 from peer.reporting.suspicions import UNPROVEN
 
 UNDONE = "undone"  # the folder of checkpoints that the last return has undone, for whoever looks for the cause
@@ -49,7 +49,7 @@ def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
         raise ConfigError(f"The checkpoint of step {step} is damaged ({error}) Choose another one.") from error
 
 
-def contributors_since(sessions: Sessions, step: int) -> list[Contributor]:
+def contributors_since(database: Database, step: int) -> list[Contributor]:
     """Whose samples are in the steps after this one that count today, the most suspicious first."""
     given = (
         select(Member.name, Device.id, func.count(Report.id), func.sum(Report.samples))
@@ -60,14 +60,14 @@ def contributors_since(sessions: Sessions, step: int) -> list[Contributor]:
     )
     words = (
         select(
-            Suspicion.device_id,
-            func.count().filter(Suspicion.kind.not_in(UNPROVEN)),
-            func.count().filter(Suspicion.kind.in_(UNPROVEN)),
+            StoredSuspicion.device_id,
+            func.count().filter(StoredSuspicion.kind.not_in(UNPROVEN)),
+            func.count().filter(StoredSuspicion.kind.in_(UNPROVEN)),
         )
-        .where(Suspicion.step >= step)
-        .group_by(Suspicion.device_id)
+        .where(StoredSuspicion.step >= step)
+        .group_by(StoredSuspicion.device_id)
     )
-    with sessions() as session:
+    with database() as session:
         said = {device_id: (suspicions, notes) for device_id, suspicions, notes in session.execute(words)}
         found = [
             Contributor(member, device_id, steps, int(samples), *said.get(device_id, (0, 0)))
@@ -87,7 +87,7 @@ def rewind(
     undone = ledger.last_step() - step
     if undone < 1:
         raise ConfigError(f"There is nothing to undo: step {ledger.last_step()} is the last.")
-    for row in contributors_since(administration.sessions, step):
+    for row in contributors_since(administration.database, step):
         if row.device_id in suspects:
             administration.quarantine(
                 row.member, row.device_id, f"contributed to steps after {step}, which were undone"

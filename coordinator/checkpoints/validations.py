@@ -10,7 +10,7 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from coordinator.ledger.presence import CheckpointRow, checkpoint_row
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import last_counting_step
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Checkpoint, Validation
@@ -54,30 +54,30 @@ class ValidationRow:
         return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
 
 
-def validations(sessions: Sessions) -> list[ValidationRow]:
+def validations(database: Database) -> list[ValidationRow]:
     """All that count, in the order of their steps."""
     names = [field.name for field in fields(ValidationRow)]
-    with sessions() as session:
+    with database() as session:
         found = session.scalars(select(Validation).order_by(Validation.step))
         return [ValidationRow(**{name: getattr(row, name) for name in names}) for row in found]
 
 
-def best_steps(sessions: Sessions) -> list[int]:
+def best_steps(database: Database) -> list[int]:
     """Steps in the order of their loss, the best first; of those only that were evaluated on the newest's samples."""
-    rows = validations(sessions)
+    rows = validations(database)
     comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
     return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
 
 
-def pending_checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+def pending_checkpoints(database: Database) -> list[CheckpointRow]:
     """The recorded checkpoints that nobody has evaluated, the newest first."""
     same = and_(Validation.step == Checkpoint.step, Validation.manifest_sha256 == Checkpoint.manifest_sha256)
     waiting = select(Checkpoint).outerjoin(Validation, same).where(Validation.step.is_(None))
-    with sessions() as session:
+    with database() as session:
         return [checkpoint_row(row) for row in session.scalars(waiting.order_by(Checkpoint.step.desc()))]
 
 
-def record_validation(sessions: Sessions, row: ValidationRow) -> bool:
+def record_validation(database: Database, row: ValidationRow) -> bool:
     """Store it in place of an earlier one of that step; false if the checkpoint's step has been undone meanwhile."""
 
     def enter(session: Session) -> bool:
@@ -89,4 +89,4 @@ def record_validation(sessions: Sessions, row: ValidationRow) -> bool:
         tell(session, Topic.PROGRESS)
         return True
 
-    return sessions.transact(enter)
+    return database.transact(enter)

@@ -25,12 +25,12 @@ from coordinator.checkpoints.writing import restore_verified
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.run.directory import RunDirectory
 from coordinator.store.checkpoint_models import UnigramBaseline
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from peer.data.batching.validation_set import ValidationSet, open_validation_set
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
-from peer.models.held_out import Evaluation, evaluate, unigram_loss
+from peer.models.held_out import HeldOutMetrics, evaluate, unigram_loss
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0
@@ -44,14 +44,14 @@ class Validator:
     directory: RunDirectory
     config: RunConfig
     model: PreTrainedModel
-    sessions: Sessions
+    database: Database
     clock: Callable[[], float] = time.time
     sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # by sequence length; None: nothing held out
     passed_over: set[str] = field(default_factory=set)  # the manifests of checkpoints that cannot be evaluated
 
     def run(self, stop: threading.Event) -> None:
         """Evaluate checkpoints as they come, the newest first, until told to stop; then quickly what is left."""
-        pending = pending_checkpoints(self.sessions)
+        pending = pending_checkpoints(self.database)
         self.samples_at(pending[0].step if pending else 0)  # while nobody waits for it
         while not stop.is_set():
             if not self.evaluate_newest(stop.is_set):
@@ -62,7 +62,7 @@ class Validator:
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
         """Evaluate the newest checkpoint that waits for it; false if there is none, or it was told to stop."""
-        for checkpoint in pending_checkpoints(self.sessions):
+        for checkpoint in pending_checkpoints(self.database):
             samples = self.samples_at(checkpoint.step)
             if samples is None or checkpoint.manifest_sha256 in self.passed_over:
                 continue
@@ -92,7 +92,7 @@ class Validator:
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)
-        with self.sessions.begin() as session:
+        with self.database.begin() as session:
             session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
@@ -104,7 +104,7 @@ class Validator:
         if result is None:
             return False
         row = make_row(checkpoint, manifest.era, samples, result, began_at, self.clock())
-        if not record_validation(self.sessions, row):
+        if not record_validation(self.database, row):
             raise StorageError(f"step {row.step} was undone by a return to an earlier checkpoint.")
         loss = "that is no number" if row.loss is None else f"{row.loss:.4f}"
         said = "step %d: loss on held-out text %s, accuracy %.4f"
@@ -116,7 +116,7 @@ def make_row(
     checkpoint: CheckpointRow,
     era: int,
     samples: ValidationSet,
-    result: Evaluation,
+    result: HeldOutMetrics,
     began_at: float,
     now: float,
 ) -> ValidationRow:
@@ -148,7 +148,7 @@ def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Val
         directory=directory,
         config=config,
         model=build_model(config, vocabulary, load_special_ids(tokenizer_dir)),
-        sessions=Sessions(open_engine(directory.database_url)),
+        database=Database(open_engine(directory.database_url)),
         clock=clock,
     )
 

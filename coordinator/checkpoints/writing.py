@@ -32,7 +32,7 @@ RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs m
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StateSnapshot:
     """A copy of the state between two global steps, on the CPU, sharing no memory with the live tensors."""
 
     step: int
@@ -40,7 +40,7 @@ class Snapshot:
     optimizer: Mapping[str, torch.Tensor]
 
 
-def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot:
+def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> StateSnapshot:
     """Copy the state; the caller makes sure that no step changes it meanwhile."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     statistics = {
@@ -54,12 +54,12 @@ def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Opti
         if tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             weights[name] = tensor.detach().cpu().clone().contiguous()
-    return Snapshot(step, weights, statistics)
+    return StateSnapshot(step, weights, statistics)
 
 
 def write_checkpoint(
     directory: Path,
-    snapshot: Snapshot,
+    snapshot: StateSnapshot,
     *,
     run: str,
     era: int,
@@ -116,7 +116,7 @@ def write_checkpoint(
     return verify(target)
 
 
-def _require_space(directory: Path, snapshot: Snapshot) -> None:
+def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
     """Raise `OSError` before a disk is filled to the last byte, and not when it is."""
     size_bytes = sum(tensor.nbytes for tensor in (*snapshot.model.values(), *snapshot.optimizer.values()))
     if shutil.disk_usage(directory).free < size_bytes + RESERVE_BYTES:

@@ -67,7 +67,7 @@ def configure(directory: Path = DIRECTORY) -> None:
         make(directory, wanted)
 
 
-def make(path: Path, wanted: Wanted) -> None:
+def make(path: Path, wanted: EnvironmentSettings) -> None:
     """Make the run, tokenizer included, or nothing."""
     config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
     settings = settle(Settings(), wanted)
@@ -76,7 +76,7 @@ def make(path: Path, wanted: Wanted) -> None:
     say(f"The run is ready. Join link: {run.join_link}")
 
 
-def bring_in_line(run: RunDirectory, wanted: Wanted) -> None:
+def bring_in_line(run: RunDirectory, wanted: EnvironmentSettings) -> None:
     """Write what the environment asks for into `settings.yaml`, and say what changes."""
     after = settle(run.settings, wanted)
     require_same_database(run.settings, after)
@@ -91,14 +91,14 @@ def bring_in_line(run: RunDirectory, wanted: Wanted) -> None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EnvironmentSettings:
     """The run file and the settings that the variables ask for."""
 
     run_file: Path | None  # None: nobody has named one
     settings: Mapping[str, object]  # keys of settings.yaml; what none of the variables sets is not among them
 
 
-def read_environment(environ: Mapping[str, str]) -> Wanted:
+def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
     """Read the variables; raises `ConfigError` for a variable that is missing, or wrong by itself."""
     given = {name: environ.get(name, "").strip() for name in VARIABLES}
     if not given[HOST]:
@@ -118,10 +118,10 @@ def read_environment(environ: Mapping[str, str]) -> Wanted:
         "database_url": _database_url(given),
     }
     run_file = Path(given[RUN_FILE]) if given[RUN_FILE] else None
-    return Wanted(run_file, {key: value for key, value in settings.items() if value})
+    return EnvironmentSettings(run_file, {key: value for key, value in settings.items() if value})
 
 
-def settle(before: Settings, wanted: Wanted) -> Settings:
+def settle(before: Settings, wanted: EnvironmentSettings) -> Settings:
     """The settings with what the environment asks for; raises `ConfigError`, which names the variable."""
     return make_settings(VARIABLE_OF, **{**before.model_dump(mode="json"), **wanted.settings})
 

@@ -12,7 +12,7 @@ from platformdirs import user_data_path
 from coordinator.context.open_run import open_run
 from coordinator.service.demo import Demo, DemoPlan, prepare_run
 from coordinator.service.demo_report import summary_lines
-from coordinator.service.supervisor import StopRequest
+from coordinator.service.supervisor import StopSignal
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.runtime.console import say, say_json
 
@@ -33,7 +33,7 @@ def demo(
     tell = _tell_stderr if as_json else say
     plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)
     tell(f"Run directory: {plan.directory}")
-    with StopRequest() as stop, open_run(prepare_run(plan).path) as run:
+    with StopSignal() as stop, open_run(prepare_run(plan).path) as run:
         running = Demo(run, tell, stop)
         try:
             running.start(peers)

@@ -32,7 +32,7 @@ def devices(
 ) -> None:
     """List the members' devices: since when, on what hardware, and which are revoked or in quarantine."""
     with open_run(directory) as run:
-        rows = device_rows(run.sessions, name and run.membership.known_name(name))
+        rows = device_rows(run.database, name and run.membership.known_name(name))
     if as_json:
         say_json([asdict(row) for row in rows])
         return
@@ -75,7 +75,7 @@ def quarantine(
         raise ConfigError(f"`{action.value}` needs the member's name.")
     with open_run(directory) as run:
         if action is QuarantineAction.LIST:
-            _say_quarantines(quarantines(run.sessions), as_json)
+            _say_quarantines(quarantines(run.database), as_json)
         elif action is QuarantineAction.IMPOSE:
             device_id = run.administration.quarantine(name, device, reason)
             say_done(as_json, {"device_quarantined": device_id}, f"{name}'s device {device_id} is in quarantine.")

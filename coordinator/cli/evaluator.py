@@ -18,7 +18,7 @@ from coordinator.evaluation.local_run import LocalRun
 from coordinator.evaluation.remote_run import RemoteRun
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr
-from coordinator.service.supervisor import StopRequest
+from coordinator.service.supervisor import StopSignal
 from peer.config.evaluation import is_web
 from peer.runtime.console import format_age, say, say_json, say_table
 
@@ -44,11 +44,11 @@ def evaluator(
 ) -> None:
     """Try each published checkpoint on the tasks of the run file, until told to stop by Ctrl-C or SIGTERM."""
     log_to_stderr("evaluator", LogStyle(log_format, directory.name, frozenset()))
-    with StopRequest() as stop:
+    with StopSignal() as stop:
         if (directory / "run.yaml").is_file():
             with open_run(directory) as run:
                 _require_tasks(run.directory)
-                Evaluator(LocalRun(run.directory, run.sessions), stop, threads=threads).run(once=once)
+                Evaluator(LocalRun(run.directory, run.database), stop, threads=threads).run(once=once)
             return
         remote = RemoteRun(_address(directory, coordinator), directory.absolute())
         say(f"This evaluator's key: {remote.key.public_hex}")
@@ -67,11 +67,11 @@ def evaluators(
     with open_run(directory) as run:
         if action is EvaluatorsAction.ADD:
             with run.audit.act("evaluators-add", name, key[:16]):
-                allow_evaluator(run.sessions, name, key, time.time())
+                allow_evaluator(run.database, name, key, time.time())
         elif action is EvaluatorsAction.REMOVE:
             with run.audit.act("evaluators-remove", name):
-                remove_evaluator(run.sessions, name)
-        rows = allowed_evaluators(run.sessions)
+                remove_evaluator(run.database, name)
+        rows = allowed_evaluators(run.database)
     if as_json:
         say_json([{"name": name, "key": key, "added_at": added_at} for name, key, added_at in rows])
         return

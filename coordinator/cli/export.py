@@ -60,7 +60,7 @@ def _find(path: Path) -> tuple[Path, Path | None]:
     """The checkpoint that is meant, and the run that it belongs to, if that is here."""
     if (path / "settings.yaml").is_file():
         with open_run(path) as run:
-            for row in checkpoints(run.sessions):
+            for row in checkpoints(run.database):
                 if not row.withheld:
                     return run.directory.checkpoint_dir(row.step), path.absolute()
         raise ConfigError(f"{path} has no checkpoint that may be published: name one (in {path / 'checkpoints'}).")
@@ -88,7 +88,7 @@ def _publishing(run_dir: Path | None, address: str, stored: StoredCheckpoint) ->
 
 
 def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
-    found = [row for row in checkpoints(run.sessions) if row.manifest_sha256 == stored.manifest_sha256]
+    found = [row for row in checkpoints(run.database) if row.manifest_sha256 == stored.manifest_sha256]
     why = found[0].withheld if found else "the run has no record of it"
     if why:
         raise ConfigError(f"Step {stored.manifest.step} may not be published: {why}. Export it without --push.")
@@ -103,4 +103,4 @@ def _card(stored: StoredCheckpoint, run_dir: Path | None) -> Mapping[str, str]:
 
 def _card_of(run: OpenRun, stored: StoredCheckpoint) -> Mapping[str, str]:
     directory = run.directory
-    return card_of_run(run.sessions, run.ledger, directory.config, stored, directory.settings.model_license or "")
+    return card_of_run(run.database, run.ledger, directory.config, stored, directory.settings.model_license or "")

@@ -163,7 +163,7 @@ def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """List the members, their devices and what they contributed."""
     with open_run(directory) as run:
         given = {row.member: (row.samples, row.averaged_bytes) for row in run.ledger.contributions()}
-        rows, shown = run.membership.members(), display_names(run.sessions)
+        rows, shown = run.membership.members(), display_names(run.database)
     if as_json:
         say_json([_member_facts(row, shown.get(row.name, row.name), *given.get(row.name, (0, 0))) for row in rows])
         return
@@ -260,7 +260,7 @@ def admin(
 ) -> None:
     """Say who may administer the run over the web; `add` asks for a password, also to change one."""
     with open_run(directory) as run:
-        administrators = Administrators(run.sessions)
+        administrators = Administrators(run.database)
         if action is AdminAction.ADD:
             password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
             with run.audit.act("admin-add", name):
@@ -280,7 +280,7 @@ def audit(
 ) -> None:
     """Show who did what to the run: invitations, revocations, erasures, by command and over the web."""
     with open_run(directory) as run:
-        rows = audit_log(run.sessions, limit)
+        rows = audit_log(run.database, limit)
     if as_json:
         say_json([asdict(row) for row in rows])
         return
@@ -295,7 +295,7 @@ def audit(
 def refusals(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JSON) -> None:
     """Show what was refused to devices and visitors, and why."""
     with open_run(directory) as run:
-        rows = newest_refusals(run.sessions, limit)
+        rows = newest_refusals(run.database, limit)
     if as_json:
         say_json([asdict(row) for row in rows])
         return
@@ -310,9 +310,9 @@ def rotate_key(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """Replace the authority's key; what the old one has signed counts until its last token expires."""
     with open_run(directory) as run, run.audit.act("rotate-key"):
         now, keys_dir, config = time.time(), run.directory.keys_dir, run.directory.config
-        last = max(tokens_until(run.sessions), now + config.membership.token_lifetime_s)
+        last = max(tokens_until(run.database), now + config.membership.token_lifetime_s)
         handover = rotate(keys_dir, config.run.name, last, now)
-        claim_database(run.sessions, run.directory)
+        claim_database(run.database, run.directory)
     if as_json:
         say_json({"new_key": handover.new_key.hex(), "old_key_counts_until": handover.until})
         return
@@ -333,8 +333,8 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     now = time.time()
     with open_run(directory) as run:
         facts = _facts(run, now)
-        online = online_sessions(run.sessions, now)
-        places = newest_at(run.sessions, [place.to for place in run.directory.settings.publications])
+        online = online_sessions(run.database, now)
+        places = newest_at(run.database, [place.to for place in run.directory.settings.publications])
     if as_json:
         online_facts = [asdict(session) for session in online]
         say_json({**facts, "publications": [asdict(row) for row in places], "online": online_facts})
@@ -354,11 +354,11 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 def _facts(run: OpenRun, now: float) -> dict[str, object]:
     """What is known of a run, by name, in the order in which it is shown."""
-    swarm = read_swarm_status(run.sessions)
+    swarm = read_swarm_status(run.database)
     last_step = run.ledger.last_step()
     last = run.ledger.steps(after=last_step - 1)
-    newest = checkpoints(run.sessions)[:1]
-    validation = validations(run.sessions)[-1:]
+    newest = checkpoints(run.database)[:1]
+    validation = validations(run.database)[-1:]
     step = last_step if swarm is None else swarm.step
     phase = phase_at(run.directory.config, step)
     return {
@@ -370,7 +370,7 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
         "target_batch_size": phase.target_batch_size,
         "peers": None if swarm is None else swarm.peers,
         "samples_per_second": None if swarm is None else swarm.samples_per_second,
-        "time_left_s": time_left_s(run.directory.config, read_helm(run.sessions), swarm),
+        "time_left_s": time_left_s(run.directory.config, read_helm(run.database), swarm),
         "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
         "checkpoint": str(run.directory.checkpoint_dir(newest[0].step)) if newest else None,
         **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},

@@ -58,7 +58,7 @@ def credits_of(
     with open_run(directory) as run:
         if action is not CreditAction.LIST:
             run.administration.credit(name, action is CreditAction.NAME)
-        hidden, shown = unnamed_members(run.sessions), display_names(run.sessions)
+        hidden, shown = unnamed_members(run.database), display_names(run.database)
         given = [row.member for row in run.ledger.contributions()]
     rows = [{"member": name, "card": None if name in hidden else shown.get(name, name)} for name in given]
     if as_json:

@@ -16,7 +16,7 @@ from coordinator.publishing.release import (
     MODEL,
     NEWEST,
     Released,
-    Wanted,
+    ReleaseOptions,
     make_release,
     task_repository,
 )
@@ -45,7 +45,7 @@ def release(
         repository = place.to.removeprefix(HUB) if place is not None and place.is_hub else ""
         if place is not None and not place.is_hub and (task or demo):
             raise ConfigError(f"{push} takes the model only: task models and the demo go to a hub (hf://owner/name).")
-        wanted = Wanted(rule, tuple(task), evaluate, demo, repository)
+        wanted = ReleaseOptions(rule, tuple(task), evaluate, demo, repository)
         made = make_release(run, out, wanted, time.time)
         published = [] if place is None else _publish(run, place, out, made, demo)
     facts = {"folder": str(out), "step": made.stored.manifest.step, "choice": made.choice, "loss": made.loss}

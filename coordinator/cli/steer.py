@@ -94,7 +94,7 @@ def rewind(
             _say_checkpoints(run, as_json)
             return
         checkpoint_to_return_to(run.directory.checkpoints_dir, step)
-        found = contributors_since(run.sessions, step)
+        found = contributors_since(run.database, step)
         _require_contributors(quarantine, found)
         if not yes:
             _say_contributors(step, run.ledger.last_step(), found, as_json)
@@ -119,8 +119,8 @@ def _require_contributors(names: list[str], found: list[Contributor]) -> None:
 
 
 def _say_checkpoints(run: OpenRun, as_json: bool) -> None:
-    losses = {row.step: row.facts["loss"] for row in validations(run.sessions)}
-    rows = [asdict(row) | {"validation_loss": losses.get(row.step)} for row in checkpoints(run.sessions)]
+    losses = {row.step: row.facts["loss"] for row in validations(run.database)}
+    rows = [asdict(row) | {"validation_loss": losses.get(row.step)} for row in checkpoints(run.database)]
     if as_json:
         say_json(rows)
         return

@@ -20,7 +20,7 @@ from coordinator.members.membership import Membership
 from coordinator.run.database_owner import open_database, require_unused
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer
 
@@ -30,7 +30,7 @@ class OpenRun:
     """A run's files and the rules over its database."""
 
     directory: RunDirectory
-    sessions: Sessions
+    database: Database
     membership: Membership
     ledger: Ledger
     administration: Administration  # by whoever runs this command
@@ -76,15 +76,15 @@ def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[Ope
     """Open an existing run; raises `ConfigError` where there is none, and what `open_database` raises."""
     directory = RunDirectory.open(path)
     config, limits = directory.config, directory.config.membership
-    with open_database(directory) as sessions:
+    with open_database(directory) as database:
         membership = Membership(
-            sessions,
+            database,
             lambda: directory.authority,
             config.run.name,
             limits.token_lifetime_s,
             clock,
             limits.max_devices_per_member,
         )
-        administration = Administration(sessions, membership, os_actor(), clock)
-        ledger = Ledger(sessions, config, clock)
-        yield OpenRun(directory, sessions, membership, ledger, administration, administration.audit)
+        administration = Administration(database, membership, os_actor(), clock)
+        ledger = Ledger(database, config, clock)
+        yield OpenRun(directory, database, membership, ledger, administration, administration.audit)

@@ -23,7 +23,7 @@ from coordinator.run.database_owner import open_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Policy
 from coordinator.run.software import Software, own_software
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.run import RunConfig
 from peer.network.downloads import is_served_name
 
@@ -36,7 +36,7 @@ class RunServices:
     files: Mapping[str, RunFile]
     membership: Membership
     ledger: Ledger
-    sessions: Sessions
+    database: Database
     refusals: RefusalRecorder
     logins: Logins
     quarantine: Policy
@@ -63,12 +63,12 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
     """Open a run's store, brought up to date, for the time of the block."""
     config = directory.config
     parties = open_providers(directory, clock, time.monotonic)
-    with open_database(directory) as sessions:
+    with open_database(directory) as database:
         telemetry = Telemetry()
-        telemetry.watch(sessions.engine)
+        telemetry.watch(database.engine)
         limits = config.membership
         membership = Membership(
-            sessions,
+            database,
             lambda: directory.authority,
             config.run.name,
             limits.token_lifetime_s,
@@ -79,8 +79,8 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
             config=config,
             files=list_run_files(directory.tokenizer_dir),
             membership=membership,
-            ledger=Ledger(sessions, config, clock),
-            sessions=sessions,
+            ledger=Ledger(database, config, clock),
+            database=database,
             refusals=RefusalRecorder(membership, clock, telemetry),
             logins=Logins(parties, directory.settings.web_address, time.monotonic),
             quarantine=directory.settings.quarantine_policy,

@@ -13,8 +13,8 @@ from peer.protocol import STATE_FILES, control_pb2
 
 def offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
     """The offer; without an address where there is nothing to offer."""
-    status = read_swarm_status(services.sessions)
-    newest = next((row for row in checkpoints(services.sessions) if not row.withheld), None)
+    status = read_swarm_status(services.database)
+    newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
     if status is None or newest is None:
         return control_pb2.CheckpointReply()
     try:

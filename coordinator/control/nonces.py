@@ -18,7 +18,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from auth.errors import RequestError, StorageError
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.service_models import SpentNonce
 from peer.protocol import NONCE_BYTES, NONCE_LIFETIME_S
 
@@ -37,8 +37,8 @@ def nonce_key(tls_key: Path) -> bytes:
 class NonceStore:
     """Issues nonces and takes each back once; safe to call from threads."""
 
-    def __init__(self, key: bytes, sessions: Sessions, clock: Callable[[], float]) -> None:
-        self._key, self._sessions, self._clock = key, sessions, clock
+    def __init__(self, key: bytes, database: Database, clock: Callable[[], float]) -> None:
+        self._key, self._database, self._clock = key, database, clock
 
     def issue(self) -> bytes:
         """A new nonce, valid for `NONCE_LIFETIME_S`, in whole seconds."""
@@ -63,7 +63,7 @@ class NonceStore:
             session.execute(delete(SpentNonce).where(SpentNonce.expires_at <= self._clock()))
             session.add(SpentNonce(nonce=nonce, expires_at=float(_expiry(nonce))))
 
-        self._sessions.transact(spend)  # of two at once one finds it spent when it tries again
+        self._database.transact(spend)  # of two at once one finds it spent when it tries again
 
     def _code(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:_CODE_BYTES]

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import delete, or_, select
 
 from coordinator.ledger.presence import is_online
-from coordinator.store.engine import Sessions
-from coordinator.store.models import Session
+from coordinator.store.engine import Database
+from coordinator.store.models import DeviceSession
 from coordinator.store.service_models import RelayOffer
 from coordinator.throttling.rate_limits import Address
 from peer.network.endpoints import is_peer_address, read_endpoint
@@ -40,36 +40,38 @@ def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[st
     return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 
 
-def offer_relay(sessions: Sessions, session_id: str, address: str) -> None:
+def offer_relay(database: Database, session_id: str, address: str) -> None:
     """The device of this session relays at `address`; "": no longer."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
         if address:
             session.add(RelayOffer(session_id=session_id, address=address))
 
 
-def relays(sessions: Sessions, now: float) -> list[str]:
+def relays(database: Database, now: float) -> list[str]:
     """Where volunteers who are here now relay for others."""
-    offered = select(RelayOffer.address).join(Session, Session.id == RelayOffer.session_id).where(is_online(now))
-    with sessions() as session:
+    offered = (
+        select(RelayOffer.address).join(DeviceSession, DeviceSession.id == RelayOffer.session_id).where(is_online(now))
+    )
+    with database() as session:
         return list(session.scalars(offered.order_by(RelayOffer.session_id)))
 
 
-def forget_relays_of_the_gone(sessions: Sessions, now: float) -> None:
+def forget_relays_of_the_gone(database: Database, now: float) -> None:
     """Remove what a replica that was killed has left: offers of devices that have been silent for long."""
-    offering = select(Session.id).join(RelayOffer, RelayOffer.session_id == Session.id)
-    gone = offering.where(or_(Session.ended_at.is_not(None), Session.last_seen_at <= now - FORGOTTEN_S))
-    with sessions.begin() as session:
+    offering = select(DeviceSession.id).join(RelayOffer, RelayOffer.session_id == DeviceSession.id)
+    gone = offering.where(or_(DeviceSession.ended_at.is_not(None), DeviceSession.last_seen_at <= now - FORGOTTEN_S))
+    with database.begin() as session:
         session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(gone)))
 
 
-def ended_elsewhere(sessions: Sessions, session_ids: Sequence[str]) -> set[str]:
+def ended_elsewhere(database: Database, session_ids: Sequence[str]) -> set[str]:
     """The sessions among these that are over, because their device opened another one, here or at another replica."""
     ended: set[str] = set()
-    with sessions() as session:
+    with database() as session:
         for start in range(0, len(session_ids), _AT_ONCE):
             some = session_ids[start : start + _AT_ONCE]
-            over = select(Session.id).where(Session.id.in_(some), Session.ended_at.is_not(None))
+            over = select(DeviceSession.id).where(DeviceSession.id.in_(some), DeviceSession.ended_at.is_not(None))
             ended.update(session.scalars(over))
     return ended
 

@@ -84,7 +84,7 @@ class ControlServer:
         limits: DoorLimits = DoorLimits(),  # noqa: B008  # frozen
     ) -> ControlServer:
         """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
-        nonces = NonceStore(nonce_key(tls.key), services.sessions, services.clock)
+        nonces = NonceStore(nonce_key(tls.key), services.database, services.clock)
         hub = SessionHub(services, limits.sessions)
         visitors = Visitors(services, time.monotonic)
         session_server = SessionServer(services, hub)

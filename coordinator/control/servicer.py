@@ -101,7 +101,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 raise RequestError(f"`display_name` must not be longer than {MAX_NAME_CHARS} characters.")
             await self._check_proof("name", request)
             chosen = await asyncio.to_thread(
-                choose_name, self._services.sessions, request.public_key, request.display_name, request.anonymous
+                choose_name, self._services.database, request.public_key, request.display_name, request.anonymous
             )
             return control_pb2.ChooseNameReply(shown=chosen.shown, hidden=chosen.hidden)
 
@@ -162,7 +162,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _join_reply(self, grant: Grant) -> control_pb2.JoinReply:
         services = self._services
-        status = read_swarm_status(services.sessions)
+        status = read_swarm_status(services.database)
         files = services.files.items()
         return control_pb2.JoinReply(
             token=grant.token_jwt,

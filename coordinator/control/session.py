@@ -24,7 +24,7 @@ from auth.tokens import AccessToken
 from coordinator.context.services import RunServices
 from coordinator.control.relays import offer_relay, relay_of
 from coordinator.control.session_hub import End, LiveSession, SessionHub, addresses_message, announcement_message
-from coordinator.ledger.judgement import Delivery, Verdict
+from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.presence import (
     APART,
     PresenceClaim,
@@ -35,10 +35,10 @@ from coordinator.ledger.presence import (
     touch_sessions,
 )
 from coordinator.ledger.steering import announcements
-from coordinator.members.quarantine import Claim, hear
+from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.logs import about_session
-from coordinator.store.engine import Sessions
-from coordinator.throttling.batching import Batches
+from coordinator.store.engine import Database
+from coordinator.throttling.batching import Batcher
 from coordinator.throttling.rate_limits import Pace, caller_address
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
 from peer.reporting.wire import lost_from_wire, report_from_wire
@@ -59,8 +59,8 @@ class SessionServer:
 
     def __init__(self, services: RunServices, hub: SessionHub) -> None:
         self._services, self._hub = services, hub
-        self._reports: Batches[Delivery, Verdict] = Batches(services.ledger.record_all)
-        self._presences = PresenceBook(services.sessions)
+        self._reports: Batcher[Delivery, ReportVerdict] = Batcher(services.ledger.record_all)
+        self._presences = PresenceBook(services.database)
 
     async def close(self) -> None:
         """Have everything written that has been heard; when the streams have ended."""
@@ -76,7 +76,7 @@ class SessionServer:
         services = self._services
         session_id = await asyncio.to_thread(
             open_session,
-            services.sessions,
+            services.database,
             token.device_id,
             hello.hardware,
             hello.software_version,
@@ -89,7 +89,7 @@ class SessionServer:
                 await _Conversation(services, session, context, self._reports, self._presences).run()
         finally:
             self._hub.remove(session)
-            await asyncio.to_thread(close_session, services.sessions, session_id, services.clock())
+            await asyncio.to_thread(close_session, services.database, session_id, services.clock())
 
     def relays_for(self, peer_id: str) -> tuple[str, ...]:
         """Some of the volunteers here now that relay for a joiner."""
@@ -125,7 +125,7 @@ class _Conversation:
         services: RunServices,
         session: LiveSession,
         context: Any,
-        reports: Batches[Delivery, Verdict],
+        reports: Batcher[Delivery, ReportVerdict],
         presences: PresenceBook,
     ) -> None:
         self._services, self._session, self._context = services, session, context
@@ -160,11 +160,11 @@ class _Conversation:
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
         session.push(control_pb2.CoordinatorMessage(revocations=revocations))
-        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        status = await asyncio.to_thread(read_swarm_status, self._services.database)
         if status is not None:
             session.push(addresses_message(status.addresses))
         since = self._services.clock() - NEWS_S
-        for news in (await asyncio.to_thread(announcements, self._services.sessions, 0, since))[-NEWS:]:
+        for news in (await asyncio.to_thread(announcements, self._services.database, 0, since))[-NEWS:]:
             session.push(announcement_message(news.text))
 
     async def _read_all(self) -> None:
@@ -207,7 +207,7 @@ class _Conversation:
             verdict = await self._reports.add(delivery)
         except RequestError as error:
             await services.refusals.record("report", error, token.device_id)
-            verdict = Verdict(accepted=False, reason=str(error))
+            verdict = ReportVerdict(accepted=False, reason=str(error))
         label = "ahead" if verdict.ahead else "accepted" if verdict.accepted else "refused"
         services.telemetry.reports.labels(label).inc()
         ack = control_pb2.ReportAck(seq=message.seq, **asdict(verdict))
@@ -230,9 +230,9 @@ class _Conversation:
     async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
         """Keep whom this member suspects of what; nonsense is dropped and recorded."""
         services, witness = self._services, self._session.token.device_id
-        claim = Claim(message.peer_id, message.kind, message.step, message.detail)
+        claim = SuspicionReport(message.peer_id, message.kind, message.step, message.detail)
         try:
-            await asyncio.to_thread(hear, services.sessions, services.quarantine, claim, witness, services.clock())
+            await asyncio.to_thread(hear, services.database, services.quarantine, claim, witness, services.clock())
         except RequestError as error:
             await services.refusals.record("session", error, witness)
 
@@ -259,14 +259,14 @@ class _Conversation:
         services, session = self._services, self._session
         if relay != session.relay:
             session.relay = relay
-            await asyncio.to_thread(offer_relay, services.sessions, session.id, relay)
+            await asyncio.to_thread(offer_relay, services.database, session.id, relay)
 
 
 class PresenceBook:
     """The claims that are still to be written, one for each session; used from one event loop."""
 
-    def __init__(self, sessions: Sessions, write_every_s: float = WRITE_EVERY_S) -> None:
-        self._sessions, self._write_every_s = sessions, write_every_s
+    def __init__(self, database: Database, write_every_s: float = WRITE_EVERY_S) -> None:
+        self._database, self._write_every_s = database, write_every_s
         self._unwritten: dict[str, PresenceClaim] = {}
         self._writing: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -289,7 +289,7 @@ class PresenceBook:
                 await self._rest()
                 claims, self._unwritten = self._unwritten, {}
                 try:
-                    await asyncio.to_thread(touch_sessions, self._sessions, claims)
+                    await asyncio.to_thread(touch_sessions, self._database, claims)
                 except SQLAlchemyError:  # the boundary of a poll: they will speak again
                     logger.exception("Cannot write who is here; trying again")
         finally:

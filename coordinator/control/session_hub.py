@@ -47,7 +47,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MemberStanding:
     """A member's place among all, and how fast all are together."""
 
     own_samples: int
@@ -56,7 +56,7 @@ class Standing:
     samples_per_second: float = field(default=0.0, compare=False)  # of the run; 0: not known
     time_left_s: float = field(default=0.0, compare=False)
 
-    def is_news_to(self, told: Standing | None) -> bool:
+    def is_news_to(self, told: MemberStanding | None) -> bool:
         """Whether it is worth a message to a session that was told that one last."""
         if told is None or self != told:
             return True
@@ -64,15 +64,15 @@ class Standing:
         return change > SPEED_CHANGE * max(self.samples_per_second, told.samples_per_second)
 
 
-def standings(contributions: Sequence[Contribution]) -> dict[str, Standing]:
+def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding]:
     """Where each member stands among all."""
     most_first = sorted(contributions, key=lambda entry: -entry.samples)
-    ranked: dict[str, Standing] = {}
+    ranked: dict[str, MemberStanding] = {}
     rank, samples = 1, -1
     for place, entry in enumerate(most_first, start=1):
         if entry.samples != samples:
             rank, samples = place, entry.samples
-        ranked[entry.member] = Standing(entry.samples, rank, len(contributions))
+        ranked[entry.member] = MemberStanding(entry.samples, rank, len(contributions))
     return ranked
 
 
@@ -104,7 +104,7 @@ class LiveSession:
     token: AccessToken
     caller: Address
     relay: str = ""  # where this device relays for others; "": nowhere
-    standing: Standing | None = None  # as it was last told
+    standing: MemberStanding | None = None  # as it was last told
     presence_every_s: float = PRESENCE_EVERY_S  # as well
     ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
@@ -139,8 +139,8 @@ class SessionHub:
         self._revocations_jwt = ""
         self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = self._tidying_due = 0.0
-        self._untold: deque[tuple[LiveSession, Standing]] = deque()  # who stands elsewhere than was last told
-        self._announced = max((news.id for news in announcements(services.sessions)), default=0)
+        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # who stands elsewhere than was last told
+        self._announced = max((news.id for news in announcements(services.database)), default=0)
         self._addresses: tuple[str, ...] = ()  # the keeper's
         self._presence_every_s = PRESENCE_EVERY_S
         self._closing = False
@@ -163,7 +163,7 @@ class SessionHub:
 
     def relays_for(self, peer_id: str) -> tuple[str, ...]:
         """Some volunteers that relay for a joiner, at whichever replica; looks into the database."""
-        return some_of(relays(self._services.sessions, self._services.clock()), peer_id, self._rng)
+        return some_of(relays(self._services.database, self._services.clock()), peer_id, self._rng)
 
     def close(self) -> None:
         """End all sessions because the service stops; the peers will come back."""
@@ -184,7 +184,7 @@ class SessionHub:
         now = self._services.clock()
         if now >= self._tidying_due:
             self._tidying_due = now + TIDYING_EVERY_S
-            await asyncio.to_thread(forget_relays_of_the_gone, self._services.sessions, now)
+            await asyncio.to_thread(forget_relays_of_the_gone, self._services.database, now)
         if self._live and not self._untold and now >= self._standings_due:
             self._standings_due = now + STANDING_EVERY_S
             contributions = await asyncio.to_thread(self._services.ledger.recent_contributions)
@@ -204,14 +204,14 @@ class SessionHub:
 
     async def _announce_news(self) -> None:
         """Tell everybody what operators have announced since the last look."""
-        for news in await asyncio.to_thread(announcements, self._services.sessions, self._announced):
+        for news in await asyncio.to_thread(announcements, self._services.database, self._announced):
             self._announced = news.id
             for session in self._live.values():
                 session.push(announcement_message(news.text))
 
     async def _tell_addresses(self) -> None:
         """Where the keeper is now: to everybody when it has moved."""
-        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        status = await asyncio.to_thread(read_swarm_status, self._services.database)
         if status is not None and status.addresses != self._addresses:
             self._addresses = status.addresses
             for session in self._live.values():
@@ -241,21 +241,21 @@ class SessionHub:
     async def _end_what_is_over(self) -> None:
         """A device that has come back to another replica has left its session here."""
         by_id = {session.id: session for session in self._live.values() if not session.ended}
-        for session_id in await asyncio.to_thread(ended_elsewhere, self._services.sessions, list(by_id)):
+        for session_id in await asyncio.to_thread(ended_elsewhere, self._services.database, list(by_id)):
             by_id[session_id].end(_opened_again())
 
     def _pace_of_run(self) -> tuple[float, float]:
         """Samples a second, and the time left in seconds; 0 where they are not known."""
         services = self._services
-        swarm = read_swarm_status(services.sessions)
-        left_s = time_left_s(services.config, read_helm(services.sessions), swarm)
+        swarm = read_swarm_status(services.database)
+        left_s = time_left_s(services.config, read_helm(services.database), swarm)
         return (0.0 if swarm is None else swarm.samples_per_second), left_s or 0.0
 
     def _moved(
         self, contributions: Sequence[Contribution], speed: float, left_s: float
-    ) -> Iterator[tuple[LiveSession, Standing]]:
+    ) -> Iterator[tuple[LiveSession, MemberStanding]]:
         ranked = standings(contributions)
-        nothing_yet = Standing(0, 1 + sum(entry.samples > 0 for entry in contributions), len(contributions))
+        nothing_yet = MemberStanding(0, 1 + sum(entry.samples > 0 for entry in contributions), len(contributions))
         for session in self._live.values():
             standing = ranked.get(session.token.member, nothing_yet)
             standing = replace(standing, samples_per_second=speed, time_left_s=left_s)

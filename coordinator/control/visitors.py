@@ -43,7 +43,7 @@ class Visitors:
     async def describe(self, caller: Address) -> control_pb2.DescribeReply:
         """What the run needs of a machine, where its swarm is, and where the caller seems to be."""
         self._descriptions.admit(caller)
-        status = await asyncio.to_thread(read_swarm_status, self._services.sessions)
+        status = await asyncio.to_thread(read_swarm_status, self._services.database)
         config = self._services.config.at_step(0 if status is None else status.step)
         return control_pb2.DescribeReply(
             run_config_json=public_part(config).to_json(),

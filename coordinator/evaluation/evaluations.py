@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from auth.errors import ConfigError
 from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.ledger.presence import CheckpointRow, checkpoint_row
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import AllowedEvaluator, Checkpoint, Evaluation
 from coordinator.store.notify import Topic, tell
@@ -55,9 +55,9 @@ class EvaluationRow:
         }
 
 
-def evaluations(sessions: Sessions) -> list[EvaluationRow]:
+def evaluations(database: Database) -> list[EvaluationRow]:
     """All that count, in the order of their steps and tasks."""
-    with sessions() as session:
+    with database() as session:
         found = session.scalars(select(Evaluation).order_by(Evaluation.step, Evaluation.task))
         return [_row(row) for row in found]
 
@@ -84,7 +84,7 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
     return found
 
 
-def record_evaluation(sessions: Sessions, row: EvaluationRow) -> bool:
+def record_evaluation(database: Database, row: EvaluationRow) -> bool:
     """Store it in place of an older one of that checkpoint and task; false if the run does not know the checkpoint.
 
     One that is older than what is stored changes nothing: it may have been sent twice.
@@ -111,17 +111,17 @@ def record_evaluation(sessions: Sessions, row: EvaluationRow) -> bool:
             tell(session, Topic.PROGRESS)
         return True
 
-    return sessions.transact(enter)
+    return database.transact(enter)
 
 
-def published_checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+def published_checkpoints(database: Database) -> list[CheckpointRow]:
     """Those that may be published, the newest first."""
     query = select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc())
-    with sessions() as session:
+    with database() as session:
         return [checkpoint_row(row) for row in session.scalars(query)]
 
 
-def allow_evaluator(sessions: Sessions, name: str, key: str, now: float) -> None:
+def allow_evaluator(database: Database, name: str, key: str, now: float) -> None:
     """From now on what this key signs is taken, under this name; raises `ConfigError`."""
     if not _NAME.fullmatch(name) or name == OPERATOR:
         raise ConfigError(
@@ -135,10 +135,10 @@ def allow_evaluator(sessions: Sessions, name: str, key: str, now: float) -> None
             raise ConfigError(f"This key is that of the evaluator {holder.name}: remove it first.")
         session.merge(AllowedEvaluator(name=name, public_key=public_key, added_at=now))
 
-    sessions.transact(enter)
+    database.transact(enter)
 
 
-def remove_evaluator(sessions: Sessions, name: str) -> None:
+def remove_evaluator(database: Database, name: str) -> None:
     """Nothing more is taken from it; what it reported stays. Raises `ConfigError` where nobody is called so."""
 
     def enter(session: Session) -> None:
@@ -146,19 +146,19 @@ def remove_evaluator(sessions: Sessions, name: str) -> None:
             raise ConfigError(f"No evaluator is called {name!r:.60}.")
         session.execute(delete(AllowedEvaluator).where(AllowedEvaluator.name == name))
 
-    sessions.transact(enter)
+    database.transact(enter)
 
 
-def allowed_evaluators(sessions: Sessions) -> list[tuple[str, str, float]]:
+def allowed_evaluators(database: Database) -> list[tuple[str, str, float]]:
     """Name, key (hex) and since when, by name."""
-    with sessions() as session:
+    with database() as session:
         rows = session.scalars(select(AllowedEvaluator).order_by(AllowedEvaluator.name))
         return [(row.name, row.public_key.hex(), row.added_at) for row in rows]
 
 
-def evaluator_of(sessions: Sessions, public_key: bytes) -> str | None:
+def evaluator_of(database: Database, public_key: bytes) -> str | None:
     """Whose key this is; None: nobody's."""
-    with sessions() as session:
+    with database() as session:
         return session.scalar(select(AllowedEvaluator.name).where(AllowedEvaluator.public_key == public_key))
 
 

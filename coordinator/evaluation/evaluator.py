@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from auth.errors import ManyhandsError, UnreachableError
-from coordinator.evaluation.reports import Report
+from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
@@ -38,7 +38,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingEvaluation:
     """A task on a checkpoint."""
 
     step: int
@@ -46,7 +46,9 @@ class Waiting:
     task: Task
 
 
-def next_waiting(tasks: Sequence[Task], known: Known, passed_over: Collection[tuple[str, str]]) -> Waiting | None:
+def next_waiting(
+    tasks: Sequence[Task], known: Known, passed_over: Collection[tuple[str, str]]
+) -> PendingEvaluation | None:
     """The first missing task of the newest checkpoint that lacks one; None if nothing waits.
 
     `passed_over`: manifest and task's digest of what cannot be evaluated.
@@ -55,11 +57,11 @@ def next_waiting(tasks: Sequence[Task], known: Known, passed_over: Collection[tu
         for task in tasks:
             is_done = (manifest, task.name, task.sha256) in known.done
             if not is_done and (manifest, task.sha256) not in passed_over:
-                return Waiting(step, manifest, task)
+                return PendingEvaluation(step, manifest, task)
     return None
 
 
-class Run(Protocol):
+class EvaluatedRun(Protocol):
     """A run, here or elsewhere."""
 
     is_elsewhere: bool  # its tasks come over the network
@@ -74,16 +76,16 @@ class Run(Protocol):
 
     def known(self) -> Known: ...
 
-    def checkpoint(self, waiting: Waiting) -> AbstractContextManager[Path]: ...
+    def checkpoint(self, waiting: PendingEvaluation) -> AbstractContextManager[Path]: ...
 
-    def report(self, report: Report) -> None: ...
+    def report(self, report: EvaluationReport) -> None: ...
 
 
 @dataclass
 class Evaluator:
     """The evaluator's parts; `run` is its loop."""
 
-    source: Run
+    source: EvaluatedRun
     should_stop: Callable[[], bool]
     clock: Callable[[], float] = time.time
     wait: Callable[[float], None] = time.sleep
@@ -124,14 +126,14 @@ class Evaluator:
             logger.error("%s on the checkpoint of step %d: %s", waiting.task.name, waiting.step, error)
         return True
 
-    def _plan(self, waiting: Waiting, folder: Path) -> Plan:
+    def _plan(self, waiting: PendingEvaluation, folder: Path) -> Plan:
         base, cache = self.source.place, self.source.place / "examples"
         confined = self.source.is_elsewhere
         return Plan(str(folder), waiting.task, str(base), str(cache), confined=confined, threads=self.threads)
 
-    def _tell(self, waiting: Waiting, result: TaskResult) -> None:
+    def _tell(self, waiting: PendingEvaluation, result: TaskResult) -> None:
         self.source.report(
-            Report(
+            EvaluationReport(
                 run=self.source.name,
                 step=waiting.step,
                 manifest_sha256=waiting.manifest_sha256,

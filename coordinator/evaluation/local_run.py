@@ -18,22 +18,22 @@ from coordinator.evaluation.evaluations import (
     published_checkpoints,
     record_evaluation,
 )
-from coordinator.evaluation.evaluator import Known, Waiting
-from coordinator.evaluation.reports import Report
+from coordinator.evaluation.evaluator import Known, PendingEvaluation
+from coordinator.evaluation.reports import EvaluationReport
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.evaluation import Task
 
 EVALUATING = ".evaluating"  # a backup passes over it
 
 
 class LocalRun:
-    """A `Run` of `coordinator.evaluation.evaluator`."""
+    """An `EvaluatedRun` of `coordinator.evaluation.evaluator`."""
 
     is_elsewhere = False
 
-    def __init__(self, directory: RunDirectory, sessions: Sessions) -> None:
-        self._directory, self._sessions = directory, sessions
+    def __init__(self, directory: RunDirectory, database: Database) -> None:
+        self._directory, self._database = directory, database
 
     @property
     def name(self) -> str:
@@ -51,13 +51,13 @@ class LocalRun:
 
     def known(self) -> Known:
         """Its published checkpoints, the newest first, and what is known of them."""
-        done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._sessions)}
-        return Known([(row.step, row.manifest_sha256) for row in published_checkpoints(self._sessions)], done)
+        done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
+        return Known([(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)], done)
 
     @contextmanager
-    def checkpoint(self, waiting: Waiting) -> Iterator[Path]:
+    def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
         """Its files, linked aside: the keeper may remove the checkpoint meanwhile. Raises `StorageError`."""
-        if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._sessions)}:
+        if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
         if stored.manifest_sha256 != waiting.manifest_sha256:
@@ -72,8 +72,8 @@ class LocalRun:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: EvaluationReport) -> None:
         """Store it; raises `StorageError` if the checkpoint was undone meanwhile."""
         row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
-        if not record_evaluation(self._sessions, row):
+        if not record_evaluation(self._database, row):
             raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")

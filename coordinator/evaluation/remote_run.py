@@ -23,8 +23,8 @@ from auth.errors import ManyhandsError, NotAllowedError, RequestError, StorageEr
 from auth.files import make_private_directory, write_private
 from coordinator.checkpoints.export import LEFT_OUT
 from coordinator.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
-from coordinator.evaluation.evaluator import Known, Waiting
-from coordinator.evaluation.reports import EvaluatorKey, Report, SignedReport
+from coordinator.evaluation.evaluator import Known, PendingEvaluation
+from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey, SignedReport
 from coordinator.evaluation.tasks.results import Digest
 from peer.config.evaluation import Task
 from peer.network.downloads import incoming_file, is_served_name
@@ -69,7 +69,7 @@ class _Evaluations(_Read):
 
 
 class RemoteRun:
-    """A `Run` of `coordinator.evaluation.evaluator`."""
+    """An `EvaluatedRun` of `coordinator.evaluation.evaluator`."""
 
     is_elsewhere = True
 
@@ -106,7 +106,7 @@ class RemoteRun:
         return Known(shown, done)
 
     @contextmanager
-    def checkpoint(self, waiting: Waiting) -> Iterator[Path]:
+    def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
         """Its files in a folder of their own; raises `StorageError` for what is not what it should be."""
         folder = self._place / EVALUATING / f"step-{waiting.step:08d}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +123,7 @@ class RemoteRun:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: EvaluationReport) -> None:
         """Keep it, and try to deliver all that are kept."""
         signed = self.key.sign(report)
         name = f"{report.manifest_sha256[:16]}-{report.result.task}.json"
@@ -143,7 +143,7 @@ class RemoteRun:
             self._told.add(_subject(report))
             path.unlink()
 
-    def _undelivered(self) -> dict[Path, Report]:
+    def _undelivered(self) -> dict[Path, EvaluationReport]:
         found = {}
         for path in sorted((self._place / "outbox").glob("*.json")):
             try:
@@ -152,7 +152,7 @@ class RemoteRun:
                 path.unlink()
         return found
 
-    def _manifest(self, base: str, waiting: Waiting) -> Manifest:
+    def _manifest(self, base: str, waiting: PendingEvaluation) -> Manifest:
         raw = b"".join(_chunks(f"{base}/{MANIFEST}", MAX_MANIFEST_BYTES))
         if hashlib.sha256(raw).hexdigest() != waiting.manifest_sha256:
             raise StorageError(f"The manifest of step {waiting.step} is not the one that was announced.")
@@ -185,7 +185,7 @@ class RemoteRun:
             raise UnreachableError(f"{self._address} does not answer ({error}).") from error
 
 
-def _subject(report: Report) -> tuple[str, str, str]:
+def _subject(report: EvaluationReport) -> tuple[str, str, str]:
     return report.manifest_sha256, report.result.task, report.result.task_sha256
 
 

@@ -23,7 +23,7 @@ from coordinator.evaluation.tasks.results import Digest, TaskResult
 MAX_BODY_CHARS = 56 * 1024  # of 64 KiB that a request may carry
 
 
-class Report(BaseModel):
+class EvaluationReport(BaseModel):
     """What an evaluator says of one task on one checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -50,7 +50,7 @@ class SignedReport(BaseModel):
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     signature: Annotated[str, Field(max_length=100)]  # base64
 
-    def opened(self) -> Report:
+    def opened(self) -> EvaluationReport:
         """The report, if the holder of `key` signed it in its canonical form; raises `RequestError`."""
         try:
             signature = base64.b64decode(self.signature, validate=True)
@@ -58,7 +58,7 @@ class SignedReport(BaseModel):
         except (InvalidSignature, ValueError) as error:
             raise RequestError("The report was not signed with the key that it names.") from error
         try:
-            report = Report.model_validate(json.loads(self.body))
+            report = EvaluationReport.model_validate(json.loads(self.body))
         except (ValidationError, ValueError, RecursionError) as error:
             raise RequestError("The report is not of the form that this version knows.") from error
         if report.body != self.body:
@@ -89,7 +89,7 @@ class EvaluatorKey:
         """What the operator is told."""
         return self.private_key.public_key().public_bytes_raw().hex()
 
-    def sign(self, report: Report) -> SignedReport:
+    def sign(self, report: EvaluationReport) -> SignedReport:
         """The report under this key; raises `RequestError` for one that is too long to be sent."""
         body = report.body
         if len(body) > MAX_BODY_CHARS:

@@ -17,7 +17,7 @@ from coordinator.checkpoints.validations import validations
 from coordinator.ledger.reading import SETTLED_S, LedgerReader
 from coordinator.statistics.alarms import MODEL_KINDS, Vitals, alarms_of, write_alarms
 from coordinator.store.checkpoint_models import UnigramBaseline, UpdateNorm
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.phases import phase_at
 from peer.config.run import RunConfig
 from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
@@ -29,15 +29,15 @@ RECENT_STEPS = 500  # so far back the best loss is looked for
 class AlarmWatch:
     """Called after each step."""
 
-    def __init__(self, sessions: Sessions, config: RunConfig, ledger: LedgerReader, clock: Callable[[], float]) -> None:
-        self._sessions, self._config, self._ledger, self._clock = sessions, config, ledger, clock
+    def __init__(self, database: Database, config: RunConfig, ledger: LedgerReader, clock: Callable[[], float]) -> None:
+        self._database, self._config, self._ledger, self._clock = database, config, ledger, clock
         self._last: tuple[int, int, Sketch] | None = None  # era, step, sketch
 
     def step_taken(self, era: int, step: int, sketch: Sketch) -> None:
         """Look at everything anew; a database that does not answer is waited for elsewhere."""
         norm = self._moved(era, step, sketch)
         try:
-            self._sessions.transact(lambda session: _keep(session, step, norm))
+            self._database.transact(lambda session: _keep(session, step, norm))
             self._decide(step)
         except DBAPIError as error:
             logger.warning("the alarms were not looked at: %s", error.orig)
@@ -51,14 +51,14 @@ class AlarmWatch:
         config, phase = self._config.at_step(step), phase_at(self._config, step)
         vitals = self._vitals(step, phase.from_step)
         found = alarms_of(vitals, most_rise=config.checkpoints.max_loss_rise, warmup_steps=config.schedule.warmup_steps)
-        for alarm in self._sessions.transact(lambda session: write_alarms(session, MODEL_KINDS, found, self._clock())):
+        for alarm in self._database.transact(lambda session: write_alarms(session, MODEL_KINDS, found, self._clock())):
             logger.error("alarm, step %d: %s", alarm.step, alarm.detail, extra={"step": alarm.step})
 
     def _vitals(self, step: int, began: int) -> Vitals:
         since, settled = max(began, step - RECENT_STEPS), self._clock() - SETTLED_S
         steps = [row for row in self._ledger.steps(after=since) if row.completed_at <= settled]
-        newest = validations(self._sessions)[-1:]
-        with self._sessions() as session:
+        newest = validations(self._database)[-1:]
+        with self._database() as session:
             known = select(UpdateNorm).where(UpdateNorm.step > since, UpdateNorm.step <= step)
             updates = [(row.step, row.norm) for row in session.scalars(known.order_by(UpdateNorm.step))]
             baseline = session.get(UnigramBaseline, newest[0].set_sha256) if newest else None

@@ -14,12 +14,12 @@ from auth.errors import StorageError
 from coordinator.checkpoints.manifest import Manifest, StoredCheckpoint, remove_leftovers, remove_steps, stored_steps
 from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.validations import best_steps
-from coordinator.checkpoints.writing import Snapshot, take_snapshot, write_checkpoint
+from coordinator.checkpoints.writing import StateSnapshot, take_snapshot, write_checkpoint
 from coordinator.keeper.checkpoint_policy import is_due, removable, why_withheld
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions, in_one_sentence
+from coordinator.store.engine import Database, in_one_sentence
 from peer.config.phases import phase_at
 from peer.config.run import Checkpoints, RunConfig
 from peer.data.batching.batches import Batch
@@ -40,7 +40,7 @@ class Checkpointing:
     model: PreTrainedModel
     swarm: Swarm
     ledger: Ledger
-    sessions: Sessions
+    database: Database
     probes: Mapping[int, Batch]  # by sequence length
     newest: Manifest | None  # of the checkpoint that was written or resumed from
     clock: Callable[[], float]
@@ -99,8 +99,8 @@ class Checkpointing:
         """Make the database say what is on disk: a keeper may be killed between writing the one and the other."""
         remove_leftovers(self.directory.checkpoints_dir)
         steps = set(stored_steps(self.directory.checkpoints_dir))
-        recorded = {row.step: row for row in checkpoints(self.sessions)}
-        forget_checkpoints(self.sessions, sorted(recorded.keys() - steps))
+        recorded = {row.step: row for row in checkpoints(self.database)}
+        forget_checkpoints(self.database, sorted(recorded.keys() - steps))
         if resumed is None:
             return
         row = recorded.get(resumed.manifest.step)
@@ -151,7 +151,7 @@ class Checkpointing:
             logger.error("The checkpoint of step %d is kept, but not published: %s.", snapshot.step, withheld)
         return stored, withheld
 
-    def _why_withheld(self, snapshot: Snapshot, length: int, loss: float) -> str:
+    def _why_withheld(self, snapshot: StateSnapshot, length: int, loss: float) -> str:
         last = self.newest
         comparable = last is not None and phase_at(self.config, last.step).sequence_length == length
         return why_withheld(
@@ -166,15 +166,15 @@ class Checkpointing:
         steps = set(stored_steps(self.directory.checkpoints_dir))
         passed = (self.passing & steps) - {self.swarm.step}
         regular = steps - self.passing
-        removed = sorted({*passed, *removable(self.config.checkpoints, regular, best_steps(self.sessions), spared)})
+        removed = sorted({*passed, *removable(self.config.checkpoints, regular, best_steps(self.database), spared)})
         remove_steps(self.directory.checkpoints_dir, removed)
         self.passing -= passed
 
     def _record(self, stored: StoredCheckpoint, withheld: str) -> None:
         """Tell the database of a checkpoint, and which are gone, also of those that it did not hear of in time."""
-        gone = {row.step for row in checkpoints(self.sessions)} - set(stored_steps(self.directory.checkpoints_dir))
+        gone = {row.step for row in checkpoints(self.database)} - set(stored_steps(self.directory.checkpoints_dir))
         record_checkpoint(
-            self.sessions,
+            self.database,
             step=stored.manifest.step,
             size_bytes=stored.size_bytes,
             manifest_sha256=stored.manifest_sha256,

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from coordinator.ledger.presence import APART, OnlineSession, online_sessions
 from coordinator.statistics.alarms import SPLIT, STARTING, Alarm, write_alarms
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 
 logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0
@@ -27,8 +27,8 @@ MAX_NAMED = 5
 class DeviceWatch:
     """The keeper's; `look` may be called as often as one likes."""
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
-        self._sessions, self._clock = sessions, clock
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database, self._clock = database, clock
         self._looked_at = self._whole_at = clock()
         self._starting_since: dict[str, float] = {}  # by session
 
@@ -39,9 +39,9 @@ class DeviceWatch:
             return
         self._looked_at = now
         try:
-            online = online_sessions(self._sessions, now)
+            online = online_sessions(self._database, now)
             found = [*self._split(online, step, now), *self._starting(online, step, now)]
-            new = self._sessions.transact(lambda session: write_alarms(session, [SPLIT, STARTING], found, now))
+            new = self._database.transact(lambda session: write_alarms(session, [SPLIT, STARTING], found, now))
         except DBAPIError as error:
             logger.warning("nobody looked whether all devices take part: %s", error.orig)
             return

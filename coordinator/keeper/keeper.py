@@ -36,12 +36,12 @@ from coordinator.ledger.presence import tell_keeper_addresses, write_swarm_statu
 from coordinator.ledger.speed import batch_left_s, run_speed
 from coordinator.ledger.steering import read_helm
 from coordinator.members.membership import Membership
-from coordinator.members.quarantine import Claim, hear
+from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.addresses import keeper_place
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import tell_step
 from coordinator.statistics.swarm_health import write_figures
-from coordinator.store.engine import Sessions, open_engine, trouble
+from coordinator.store.engine import Database, open_engine, trouble
 from peer.config.run import RunConfig
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
@@ -70,7 +70,7 @@ class Keeper:
     swarm: Swarm
     ledger: Ledger
     membership: Membership
-    sessions: Sessions
+    database: Database
     credentials: Credentials
     checkpointing: Checkpointing
     suspicions: WaitingSuspicions
@@ -106,7 +106,7 @@ class Keeper:
 
         While steps may have to be undone none is taken: whoever joins meanwhile has the old state, too.
         """
-        has_moved = tell_keeper_addresses(self.sessions, self.swarm.addresses)
+        has_moved = tell_keeper_addresses(self.database, self.swarm.addresses)
         recorded = self.ledger.last_step()
         resumed_at = self.swarm.step
         may_undo, are_found = recorded > resumed_at, False
@@ -138,7 +138,7 @@ class Keeper:
 
     def _steer(self) -> None:
         """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
-        helm = read_helm(self.sessions)
+        helm = read_helm(self.database)
         self.swarm.steer(helm.beacon(self.swarm.step))
         self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
         if self.swarm.has_ended:
@@ -168,9 +168,9 @@ class Keeper:
 
     def _write_status(self) -> None:
         progress = self.swarm.progress()
-        speed = run_speed(self.sessions, self.clock())
+        speed = run_speed(self.database, self.clock())
         write_swarm_status(
-            self.sessions,
+            self.database,
             step=progress.step,
             samples_accumulated=progress.swarm_samples,
             target_batch_size=progress.target_batch_size,
@@ -183,15 +183,15 @@ class Keeper:
         figures = self.swarm.rounds, self.swarm.census
         if figures != self.figures:
             self.figures = figures
-            write_figures(self.sessions, *figures)
+            write_figures(self.database, *figures)
 
     def _tell_suspicions(self) -> None:
         """What the swarm's threads noticed is written here, where waiting for the database holds up no round."""
         witness = self.credentials.access_token(self.clock()).device_id
         for found in self.suspicions.take():
-            claim = Claim(found.peer_id, found.kind, found.step, found.detail)
+            claim = SuspicionReport(found.peer_id, found.kind, found.step, found.detail)
             try:
-                hear(self.sessions, self.directory.settings.quarantine_policy, claim, witness, self.clock())
+                hear(self.database, self.directory.settings.quarantine_policy, claim, witness, self.clock())
             except RequestError as error:  # a peer that no table knows: its log line is all there is
                 logger.warning("%s", error)
 
@@ -220,12 +220,12 @@ def _going_on(what: str) -> Iterator[None]:
         logger.error("%s: %s", what, found)
 
 
-def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -> Keeper:
+def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -> Keeper:
     """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
     config = directory.config
     clock = time.time
     membership = Membership(
-        sessions, lambda: directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
+        database, lambda: directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
     )
     credentials = Credentials(directory.keeper_dir)
     grant = membership.grant_keeper(credentials.device_key.public_key)
@@ -234,7 +234,7 @@ def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -
     )
     vocabulary = load_tokenizer(directory.tokenizer_dir).get_vocab_size()
     model = build_model(config, vocabulary, load_special_ids(directory.tokenizer_dir))
-    ledger = Ledger(sessions, config, clock)
+    ledger = Ledger(database, config, clock)
     set_aside_undone(directory.checkpoints_dir, ledger.last_counting_step)
     checkpoint = newest_verified(directory.checkpoints_dir)
     if checkpoint is not None:
@@ -260,7 +260,7 @@ def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -
         model=model,
         swarm=swarm,
         ledger=ledger,
-        sessions=sessions,
+        database=database,
         probes=make_probes(config, directory.tokenizer_dir),
         newest=None if checkpoint is None else checkpoint.manifest,
         clock=clock,
@@ -273,12 +273,12 @@ def open_keeper(directory: RunDirectory, sessions: Sessions, lock: KeeperLock) -
         swarm=swarm,
         ledger=ledger,
         membership=membership,
-        sessions=sessions,
+        database=database,
         credentials=credentials,
         checkpointing=checkpointing,
         suspicions=suspicions,
-        alarms=AlarmWatch(sessions, config, ledger, clock),
-        devices=DeviceWatch(sessions, clock),
+        alarms=AlarmWatch(database, config, ledger, clock),
+        devices=DeviceWatch(database, clock),
         lock=lock,
         clock=clock,
     )
@@ -289,14 +289,14 @@ def _end_at_once(lost: SwarmError) -> NoReturn:
     exit_now(lost.exit_code)
 
 
-def become_the_only_one(directory: RunDirectory, sessions: Sessions, should_stop: Callable[[], bool]) -> KeeperLock:
+def become_the_only_one(directory: RunDirectory, database: Database, should_stop: Callable[[], bool]) -> KeeperLock:
     """Wait until no other keeper serves this run; raises `ConfigError` for one that could not take its place."""
 
     def require_a_successor() -> None:
-        require_its_identity(sessions, Credentials(directory.keeper_dir).device_key.peer_id)
-        require_its_checkpoints(sessions, directory.checkpoints_dir)
+        require_its_identity(database, Credentials(directory.keeper_dir).device_key.peer_id)
+        require_its_checkpoints(database, directory.checkpoints_dir)
 
-    lock = KeeperLock(sessions.engine)
+    lock = KeeperLock(database.engine)
     with suppress(DBAPIError):  # a database that does not answer is waited for
         if lock.try_take():
             return lock
@@ -313,11 +313,11 @@ def run_keeper(run_dir: str, parent_pid: int) -> None:
     torch.set_num_threads(1)
     stop = threading.Event()
     directory = RunDirectory.open(Path(run_dir))
-    sessions = Sessions(open_engine(directory.database_url))
-    lock = become_the_only_one(directory, sessions, lambda: os.getppid() != parent_pid)
+    database = Database(open_engine(directory.database_url))
+    lock = become_the_only_one(directory, database, lambda: os.getppid() != parent_pid)
     if os.getppid() != parent_pid:
         return
-    keeper = open_keeper(directory, sessions, lock)
+    keeper = open_keeper(directory, database, lock)
     tell_step(lambda: keeper.swarm.step)
     # only now: the processes that hivemind has forked must keep the default action of SIGTERM
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())

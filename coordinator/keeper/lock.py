@@ -18,7 +18,7 @@ from sqlalchemy.types import BigInteger
 from auth.errors import ConfigError, WorkerError
 from coordinator.ledger.presence import checkpoints, read_swarm_status
 from coordinator.run.checkpoint_names import checkpoint_name
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 
 logger = logging.getLogger(__name__)
 KEY = 0x6D686B6565706572  # "mhkeeper"; one number, so in another space than the locks of transactions
@@ -93,12 +93,12 @@ class KeeperLock:
             self._connection = None
 
 
-def require_its_identity(sessions: Sessions, peer_id: str) -> None:
+def require_its_identity(database: Database, peer_id: str) -> None:
     """Raise `ConfigError` if the one that is taken over from has another libp2p identity.
 
     The volunteers would look for that one, and go on without this keeper.
     """
-    status = read_swarm_status(sessions)
+    status = read_swarm_status(database)
     if (
         status is not None
         and status.addresses
@@ -110,12 +110,12 @@ def require_its_identity(sessions: Sessions, peer_id: str) -> None:
         )
 
 
-def require_its_checkpoints(sessions: Sessions, checkpoints_dir: Path) -> None:
+def require_its_checkpoints(database: Database, checkpoints_dir: Path) -> None:
     """Raise `ConfigError` if the one that is taken over from has left checkpoints that are not on this disk.
 
     Without them the run would begin anew here, and all later steps would be undone.
     """
-    recorded = [checkpoint_name(row.step) for row in checkpoints(sessions)]
+    recorded = [checkpoint_name(row.step) for row in checkpoints(database)]
     if recorded and not any((checkpoints_dir / name).is_dir() for name in recorded):
         raise ConfigError(
             f"None of the run's checkpoints (the newest is {recorded[0]}) is in {checkpoints_dir}: a keeper can take "

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from peer.reporting.messages import MAX_REASON_CHARS, Lost, LostCause, StepReport
-from peer.verification.receipts import Word, credited, disproved, newcomer_share
+from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share
 
 MAX_LOSS = 100.0
 MAX_SHARE_OF_TARGET = 10  # of the target batch, by one device in one step: who waits for the others trains on
@@ -55,7 +55,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReportVerdict:
     """Whether a report counts; a refused one is not to be sent again, unless it is only ahead of what is known."""
 
     accepted: bool
@@ -113,10 +113,10 @@ class Judgement:
         return self.stored or self.outcome is ReportOutcome.SECOND
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ReportVerdict:
         """The answer to the peer."""
         accepted = self.stored or self.outcome is ReportOutcome.KNOWN
-        return Verdict(accepted, self.reason, self.outcome is ReportOutcome.AHEAD)
+        return ReportVerdict(accepted, self.reason, self.outcome is ReportOutcome.AHEAD)
 
 
 def judge(delivery: Delivery, facts: Facts) -> Judgement:
@@ -284,10 +284,10 @@ def false_claims(
     ]
 
 
-def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Word]:
+def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirmation]:
     """The words of all receipts on the device of a claim."""
     return [
-        Word(str(receipt.member_id), receipt.is_keeper, receipt.samples.get(claim.device_number, 0))
+        Confirmation(str(receipt.member_id), receipt.is_keeper, receipt.samples.get(claim.device_number, 0))
         for receipt in receipts
     ]
 

@@ -30,8 +30,8 @@ from coordinator.ledger.judgement import (
     Judgement,
     KeptReceipt,
     ReportOutcome,
+    ReportVerdict,
     SampleClaim,
-    Verdict,
     count,
     false_claims,
     judge,
@@ -42,19 +42,19 @@ from coordinator.ledger.judgement import (
 from coordinator.ledger.reading import LedgerReader
 from coordinator.ledger.receipts import kept_receipts, take_receipt
 from coordinator.ledger.steering import helm_of
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import begin_era, current_era, last_counting_step
 from coordinator.store.ledger_models import DAY_S, DailyShare, LossMark, LostSamples, day_of
 from coordinator.store.locks import Lock, all_for_oneself, beside_others, is_postgresql, one_at_a_time
 from coordinator.store.models import (
     Checkpoint,
     Device,
+    DeviceSession,
     Evaluation,
     Member,
     Receipt,
     Refusal,
     Report,
-    Session as Stay,
     Step,
     SwarmStatus,
     Validation,
@@ -76,29 +76,29 @@ _AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "
 class Ledger(LedgerReader):
     """Reports and receipts in, steps and contributions out."""
 
-    def __init__(self, sessions: Sessions, config: RunConfig, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(sessions, clock)
+    def __init__(self, database: Database, config: RunConfig, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(database, clock)
         self._config = config
 
     def record(
         self, device_id: str, session_id: str | None, seq: int, era: int, report: StepReport, completed_at: float
-    ) -> Verdict:
+    ) -> ReportVerdict:
         """Count a report, or refuse it and say why; a report that comes again is accepted again and counted once."""
         [outcome] = self.record_all([Delivery(device_id, session_id, seq, era, report, completed_at)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    def record_all(self, deliveries: Sequence[Delivery]) -> list[Verdict | Exception]:
+    def record_all(self, deliveries: Sequence[Delivery]) -> list[ReportVerdict | Exception]:
         """The same for many in one transaction; one that cannot be recorded gives its error and spoils no other."""
 
-        def record(session: Session) -> list[Verdict]:
+        def record(session: Session) -> list[ReportVerdict]:
             beside_others(session, Lock.ERA)
             all_for_oneself(session, Lock.COUNTING, {delivery.report.step for delivery in deliveries})
             return _Intake(session, self._config, deliveries, self._clock()).record()
 
         try:
-            return list(self._sessions.transact(record))
+            return list(self._database.transact(record))
         except OperationalError as error:  # the database itself: the others would fare no better
             return [error] * len(deliveries)
         except Exception as error:  # noqa: BLE001 - the boundary of a batch: whose fault it is shows in smaller ones
@@ -124,7 +124,7 @@ class Ledger(LedgerReader):
                 count_losses(session, device_id, lost.step, lost.by_cause, min(now, max(at, device.created_at)))
             return reason
 
-        return self._sessions.transact(record)
+        return self._database.transact(record)
 
     def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
         """Keep what a device, the keeper's, received at this step, and count by it; a bad one is recorded."""
@@ -136,7 +136,7 @@ class Ledger(LedgerReader):
             if take_receipt(session, self._config.run.name, device_id, step, receipt, now):
                 _count_step(session, self._config, step, helm_of(session).batch_after(step - 1, self._config), now)
 
-        self._sessions.transact(take)
+        self._database.transact(take)
 
     def roll_back(self, step: int) -> int:
         """The swarm returned to the checkpoint of `step`: undo all later steps and begin a new era; returns its number.
@@ -155,7 +155,7 @@ class Ledger(LedgerReader):
             tell(session, Topic.PROGRESS)
             return era
 
-        return self._sessions.transact(undo)
+        return self._database.transact(undo)
 
 
 class _Intake:
@@ -182,7 +182,7 @@ class _Intake:
         self._rows: list[dict[str, Any]] = []  # to store
         self._to_count: set[int] = set()
 
-    def record(self) -> list[Verdict]:
+    def record(self) -> list[ReportVerdict]:
         """Store what can be true, and count it."""
         verdicts = [self._take(delivery) for delivery in self._deliveries]
         if self._rows:
@@ -196,7 +196,7 @@ class _Intake:
         query = select(*columns).where(tuple_(*columns).in_(sorted(wanted)))
         return {tuple(row) for row in self._session.execute(query)}
 
-    def _take(self, delivery: Delivery) -> Verdict:
+    def _take(self, delivery: Delivery) -> ReportVerdict:
         report = delivery.report
         judgement = judge(delivery, self._facts(delivery))
         count_losses(self._session, delivery.device_id, max(0, report.step), judgement.lost, judgement.at)
@@ -397,7 +397,11 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
     """Count the samples that a device held when it was cut off, by its own last word."""
-    newest = select(Stay).where(Stay.device_id == device.id, Stay.ended_at.is_(None)).order_by(Stay.started_at.desc())
+    newest = (
+        select(DeviceSession)
+        .where(DeviceSession.device_id == device.id, DeviceSession.ended_at.is_(None))
+        .order_by(DeviceSession.started_at.desc())
+    )
     stay = session.scalar(newest.limit(1))
     if stay is not None:
         count_losses(session, device.id, stay.step + 1, {LostCause.QUARANTINE.value: stay.own_samples}, now)

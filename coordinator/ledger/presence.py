@@ -15,9 +15,9 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
 
 from auth.errors import RequestError
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
-from coordinator.store.models import Checkpoint, Device, Member, Session, SwarmStatus
+from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
 from coordinator.store.notify import Topic, tell
 from coordinator.store.service_models import RelayOffer
 
@@ -29,7 +29,7 @@ MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
 MAX_SAMPLES_PER_SECOND = 1e7
 _STATUS_ROW = 1
-_STAYS = cast(Table, Session.__table__)
+_STAYS = cast(Table, DeviceSession.__table__)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class OnlineSession:
 
 
 @dataclass(frozen=True)
-class SwarmView:
+class KeeperView:
     """Where the swarm stands, as the keeper sees it."""
 
     step: int  # global steps completed
@@ -77,22 +77,22 @@ class CheckpointRow:
 
 def is_online(now: float) -> ColumnElement[bool]:
     """The condition on a session to be online at `now`."""
-    return and_(Session.ended_at.is_(None), Session.last_seen_at > now - ONLINE_S)
+    return and_(DeviceSession.ended_at.is_(None), DeviceSession.last_seen_at > now - ONLINE_S)
 
 
-def open_session(sessions: Sessions, device_id: str, hardware: str, software_version: str, now: float) -> str:
+def open_session(database: Database, device_id: str, hardware: str, software_version: str, now: float) -> str:
     """Begin a device's stay and return its id; what the device left open (a lost connection) ends."""
     session_id = secrets.token_hex(16)
-    with sessions.begin() as session:
+    with database.begin() as session:
         turn = select(Device.id).where(Device.id == device_id).with_for_update(key_share=True)
         session.execute(turn)  # else two that begin at once, at two replicas, do not see each other
-        left_open = update(Session).where(Session.device_id == device_id, Session.ended_at.is_(None))
-        ended = session.scalars(left_open.values(ended_at=Session.last_seen_at).returning(Session.id)).all()
+        left_open = update(DeviceSession).where(DeviceSession.device_id == device_id, DeviceSession.ended_at.is_(None))
+        ended = session.scalars(left_open.values(ended_at=DeviceSession.last_seen_at).returning(DeviceSession.id)).all()
         if ended:  # another replica may hold it
             session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(ended)))
             tell(session, Topic.SESSIONS)
         session.add(
-            Session(
+            DeviceSession(
                 id=session_id,
                 device_id=device_id,
                 started_at=now,
@@ -129,51 +129,51 @@ def checked_claim(
     return PresenceClaim(step, own_samples, samples_per_second, state, now, hardware)
 
 
-def touch_sessions(sessions: Sessions, claims: Mapping[str, PresenceClaim]) -> None:
+def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> None:
     """Keep what the devices of these sessions say, in one transaction; an ended session stays as it is."""
     open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
     names: dict[str, Any] = {field.name: bindparam(field.name) for field in fields(PresenceClaim)}
     names["hardware"] = func.coalesce(bindparam("hardware", type_=String), _STAYS.c.hardware)
     in_order = sorted(claims.items())  # so that two replicas never wait for each other
     rows = [{"stay": session_id, **asdict(claim)} for session_id, claim in in_order]
-    sessions.transact(lambda session: session.connection().execute(open_still.values(names), rows))
+    database.transact(lambda session: session.connection().execute(open_still.values(names), rows))
 
 
-def close_session(sessions: Sessions, session_id: str, now: float) -> None:
+def close_session(database: Database, session_id: str, now: float) -> None:
     """End a device's stay."""
-    with sessions.begin() as session:
-        ends = update(Session).where(Session.id == session_id, Session.ended_at.is_(None))
+    with database.begin() as session:
+        ends = update(DeviceSession).where(DeviceSession.id == session_id, DeviceSession.ended_at.is_(None))
         session.execute(ends.values(ended_at=now, last_seen_at=now))
         session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
 
 
-def online_sessions(sessions: Sessions, now: float) -> list[OnlineSession]:
+def online_sessions(database: Database, now: float) -> list[OnlineSession]:
     """Everybody who is here now, in order of arrival."""
     query = (
         select(
-            Session.id,
+            DeviceSession.id,
             Member.name,
-            Session.device_id,
+            DeviceSession.device_id,
             Device.role,
-            Session.hardware,
-            Session.state,
-            Session.step,
-            Session.own_samples,
-            Session.samples_per_second,
-            Session.started_at,
-            Session.last_seen_at,
+            DeviceSession.hardware,
+            DeviceSession.state,
+            DeviceSession.step,
+            DeviceSession.own_samples,
+            DeviceSession.samples_per_second,
+            DeviceSession.started_at,
+            DeviceSession.last_seen_at,
         )
-        .join(Session.device)
+        .join(DeviceSession.device)
         .join(Device.member)
         .where(is_online(now))
-        .order_by(Session.started_at)
+        .order_by(DeviceSession.started_at)
     )
-    with sessions() as session:
+    with database() as session:
         return [OnlineSession(*row) for row in session.execute(query)]
 
 
 def write_swarm_status(
-    sessions: Sessions,
+    database: Database,
     *,
     step: int,
     samples_accumulated: int,
@@ -185,7 +185,7 @@ def write_swarm_status(
     now: float,
 ) -> None:
     """The keeper's view of the swarm, in place of its last one."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.merge(
             SwarmStatus(
                 id=_STATUS_ROW,
@@ -203,9 +203,9 @@ def write_swarm_status(
         tell(session, Topic.PROGRESS)
 
 
-def tell_keeper_addresses(sessions: Sessions, addresses: Sequence[str]) -> bool:
+def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
     """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:
             return False
@@ -213,13 +213,13 @@ def tell_keeper_addresses(sessions: Sessions, addresses: Sequence[str]) -> bool:
         return set(before) != set(addresses)
 
 
-def read_swarm_status(sessions: Sessions) -> SwarmView | None:
+def read_swarm_status(database: Database) -> KeeperView | None:
     """The keeper's last view of the swarm; None before its first."""
-    with sessions() as session:
+    with database() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:
             return None
-        return SwarmView(
+        return KeeperView(
             step=row.step,
             era=row.era,
             samples_accumulated=row.samples_accumulated,
@@ -233,7 +233,7 @@ def read_swarm_status(sessions: Sessions) -> SwarmView | None:
 
 
 def record_checkpoint(
-    sessions: Sessions,
+    database: Database,
     *,
     step: int,
     size_bytes: int,
@@ -250,22 +250,22 @@ def record_checkpoint(
         created_at=now,
         withheld=withheld,
     )
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.merge(row)
         session.flush()
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
         tell(session, Topic.PROGRESS)
 
 
-def forget_checkpoints(sessions: Sessions, steps: Sequence[int]) -> None:
+def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
     """The checkpoints of these steps are gone."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
 
 
-def checkpoints(sessions: Sessions) -> list[CheckpointRow]:
+def checkpoints(database: Database) -> list[CheckpointRow]:
     """All recorded checkpoints, the newest first."""
-    with sessions() as session:
+    with database() as session:
         return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
 
 

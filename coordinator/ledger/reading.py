@@ -23,9 +23,9 @@ from sqlalchemy import Select, and_, case, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.ledger.presence import is_online
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import current_era, last_counting_step
-from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Member, Report, Session as Stay, Step
+from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Report, Step
 from coordinator.throttling.cost_cache import LITTLE_S, REST, Costly
 
 SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
@@ -182,12 +182,12 @@ def _query() -> Select[Any]:
         "undone_s": func.sum(case((Report.superseded, Report.elapsed_s), else_=0)),
     }
     return (
-        select(Device.member_id, Stay.hardware, *(sums[name] for name in _NAMES))
+        select(Device.member_id, DeviceSession.hardware, *(sums[name] for name in _NAMES))
         .select_from(Report)
         .join(Device, Device.id == Report.device_id)
-        .outerjoin(Stay, Stay.id == Report.session_id)
+        .outerjoin(DeviceSession, DeviceSession.id == Report.session_id)
         .where(Device.role != KEEPER_ROLE)
-        .group_by(Device.member_id, Stay.hardware)
+        .group_by(Device.member_id, DeviceSession.hardware)
     )
 
 
@@ -229,30 +229,30 @@ def gifts_by_member(session: Session) -> dict[int, Gift]:
 class LedgerReader:
     """The ledger of a run, for those who only read it."""
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
-        self._sessions, self._clock = sessions, clock
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._clock = database, clock
         self.recent_contributions = Costly(self.contributions)  # the same, perhaps somewhat older in a long run
 
     def current_era(self) -> int:
         """How often the swarm has returned to a checkpoint."""
-        with self._sessions() as session:
+        with self._database() as session:
             return current_era(session)
 
     def last_counting_step(self, era: int) -> int | None:
         """The last step of `era` that no later era undid; None where nothing was undone."""
-        with self._sessions() as session:
+        with self._database() as session:
             return last_counting_step(session, era)
 
     def last_step(self) -> int:
         """The highest step that anybody reported; 0 before the first."""
-        with self._sessions() as session:
+        with self._database() as session:
             return session.scalar(select(func.max(Step.step))) or 0
 
     def steps(self, after: int = 0) -> list[StepRow]:
         """All steps above `after`, in order."""
         columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
         query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
-        with self._sessions() as session:  # plain columns: of a long run, objects would take a second to make
+        with self._database() as session:  # plain columns: of a long run, objects would take a second to make
             return [
                 StepRow(
                     step=step,
@@ -277,15 +277,15 @@ class LedgerReader:
                 Member.name,
                 func.count(Device.id.distinct()),
                 func.count(Device.id.distinct()).filter(is_online(now)),
-                func.max(Stay.last_seen_at),
-                func.sum(Stay.samples_per_second).filter(is_online(now)),
+                func.max(DeviceSession.last_seen_at),
+                func.sum(DeviceSession.samples_per_second).filter(is_online(now)),
             )
             .join(Device.member)
-            .outerjoin(Stay, Stay.device_id == Device.id)
+            .outerjoin(DeviceSession, DeviceSession.device_id == Device.id)
             .where(Device.role != KEEPER_ROLE)
             .group_by(Member.id, Member.name)
         )
-        with self._sessions() as session:
+        with self._database() as session:
             given = gifts_by_member(session) if gifts is None else gifts
             rows = session.execute(present).all()
         found = [

@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError, RequestError
-from auth.receipts import Receipt as ReceiptBody, open_receipt, read_receipt
+from auth.receipts import ReceiptBody, open_receipt, read_receipt
 from coordinator.ledger.judgement import KeptReceipt, chosen
 from coordinator.store.eras import current_era, last_counting_step
 from coordinator.store.models import KEEPER_ROLE, Device, Receipt, Report

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
-from coordinator.ledger.presence import SwarmView
+from coordinator.ledger.presence import KeeperView
 from coordinator.ledger.steering import Helm
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Step
 from peer.config.run import RunConfig
 
@@ -31,10 +31,10 @@ class Done(NamedTuple):
     completed_at: float  # Unix seconds
 
 
-def run_speed(sessions: Sessions, now: float) -> float:
+def run_speed(database: Database, now: float) -> float:
     """Samples a second, by the newest steps; 0 while nothing is known."""
     newest = select(Step.samples, Step.completed_at).order_by(Step.step.desc()).limit(MOST_STEPS)
-    with sessions() as session:
+    with database() as session:
         return speed_of([Done(*row) for row in session.execute(newest)][::-1], now)
 
 
@@ -54,7 +54,7 @@ def batch_left_s(accumulated: int, target: int, speed: float) -> float | None:
     return max(0, target - accumulated) / speed if speed > 0 else None
 
 
-def time_left_s(config: RunConfig, helm: Helm, swarm: SwarmView | None) -> float | None:
+def time_left_s(config: RunConfig, helm: Helm, swarm: KeeperView | None) -> float | None:
     """Until the run's last step, in seconds; None while nobody knows."""
     if swarm is None:
         return None

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.ledger_models import SteeringAct
 from coordinator.store.models import Step, SwarmStatus
 from peer.config.run import RunConfig
@@ -103,24 +103,24 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
     return tuple(orders.values())
 
 
-def read_helm(sessions: Sessions) -> Helm:
+def read_helm(database: Database) -> Helm:
     """What holds and what is to come."""
-    with sessions() as session:
+    with database() as session:
         return helm_of(session)
 
 
-def announcements(sessions: Sessions, after: int = 0, since: float = 0.0) -> list[Announcement]:
+def announcements(database: Database, after: int = 0, since: float = 0.0) -> list[Announcement]:
     """What was announced with a higher number than `after`, and not before `since`; the oldest first."""
     wanted = select(SteeringAct).where(SteeringAct.act == "announce", SteeringAct.id > after, SteeringAct.at >= since)
-    with sessions() as session:
+    with database() as session:
         return [Announcement(row.id, row.at, row.text) for row in session.scalars(wanted.order_by(SteeringAct.id))]
 
 
 class Steersman:
     """One operator's hand; each act raises `ConfigError` where it cannot be, and says what follows."""
 
-    def __init__(self, sessions: Sessions, config: RunConfig, actor: str, clock: Callable[[], float]) -> None:
-        self._sessions, self._config, self._actor, self._clock = sessions, config, actor, clock
+    def __init__(self, database: Database, config: RunConfig, actor: str, clock: Callable[[], float]) -> None:
+        self._database, self._config, self._actor, self._clock = database, config, actor, clock
 
     def pause(self) -> str:
         """Let everybody wait."""
@@ -209,7 +209,7 @@ class Steersman:
             row = {"text": "", **values, **found()}
             session.add(SteeringAct(at=self._clock(), actor=self._actor, act=act, **row))
 
-        self._sessions.transact(write)
+        self._database.transact(write)
 
 
 def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:

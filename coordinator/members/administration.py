@@ -17,7 +17,7 @@ from coordinator.members.erasure import erase
 from coordinator.members.membership import Membership
 from coordinator.members.names import hide_name, set_display_name
 from coordinator.members.quarantine import quarantine_device, release
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.run import RunConfig
 
 
@@ -25,7 +25,7 @@ from peer.config.run import RunConfig
 class Administration:
     """The run, for one operator or administrator."""
 
-    sessions: Sessions
+    database: Database
     membership: Membership
     actor: str
     clock: Callable[[], float]
@@ -33,7 +33,7 @@ class Administration:
     @property
     def audit(self) -> AuditLog:
         """The record of this person's acts."""
-        return AuditLog(self.sessions, self.actor, self.clock)
+        return AuditLog(self.database, self.actor, self.clock)
 
     def invite(self, name: str, role: str, days: float, devices: int = 1) -> list[str]:
         """Invite a member, new or known; returns a code for each device."""
@@ -63,37 +63,37 @@ class Administration:
     def quarantine(self, name: str, device_id: str, reason: str) -> str:
         """Cut one device of a member off until that is lifted; returns its whole id."""
         with self.audit.act("quarantine", name, device_act(device_id, reason)):
-            return quarantine_device(self.sessions, name, device_id, reason, self.actor, self.clock())
+            return quarantine_device(self.database, name, device_id, reason, self.actor, self.clock())
 
     def lift(self, name: str, device_id: str = "") -> list[str]:
         """Lift the quarantine of a member's device, or of all of them; returns their whole ids."""
         with self.audit.act("lift-quarantine", name, device_act(device_id, "")):
-            return release(self.sessions, name, device_id, self.actor, self.clock())
+            return release(self.database, name, device_id, self.actor, self.clock())
 
     def steer(self, config: RunConfig, act: Callable[[Steersman], str]) -> str:
         """Steer the live run; returns what follows, for people."""
-        done = act(Steersman(self.sessions, config, self.actor, self.clock))
+        done = act(Steersman(self.database, config, self.actor, self.clock))
         self.audit.record("steer", "", done)
         return done
 
     def show_as(self, name: str, display_name: str) -> str:
         """Show a member to the public under another name, an empty one meaning the member's own; returns the name."""
         with self.audit.act("display-name", name, display_name):
-            set_display_name(self.sessions, name, display_name)
+            set_display_name(self.database, name, display_name)
         return display_name or name
 
     def hide_name(self, name: str, hidden: bool) -> str:
         """Show a number to the public instead of a member's name, or end that; returns what it sees."""
         with self.audit.act("hide-name" if hidden else "show-name", name):
-            return hide_name(self.sessions, name, hidden, self.clock())
+            return hide_name(self.database, name, hidden, self.clock())
 
     def credit(self, name: str, named: bool) -> None:
         """Let the model card name a member, or not."""
         with self.audit.act("credits-name" if named else "credits-omit", name):
-            set_named(self.sessions, name, named)
+            set_named(self.database, name, named)
 
     def erase(self, name: str) -> str:
         """Forget a member; returns the pseudonym. No refusal is recorded: it would keep the name."""
-        pseudonym = erase(self.sessions, self.membership, name)
+        pseudonym = erase(self.database, self.membership, name)
         self.audit.record("erase", pseudonym)
         return pseudonym

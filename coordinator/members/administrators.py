@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError
 from coordinator.members.membership import member_name
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Administrator, AdminSession
 from coordinator.store.service_models import LoginTry
@@ -49,9 +49,9 @@ class Administrators:
     """Passwords and logins, over the database; safe to call from threads."""
 
     def __init__(
-        self, sessions: Sessions, clock: Callable[[], float] = time.time, hasher: PasswordHasher = _HASHER
+        self, database: Database, clock: Callable[[], float] = time.time, hasher: PasswordHasher = _HASHER
     ) -> None:
-        self._sessions, self._clock = sessions, clock
+        self._database, self._clock = database, clock
         self._hasher = hasher
         self._nobodys_hash = _nobodys_hash(hasher)
 
@@ -70,7 +70,7 @@ class Administrators:
                 known.password_hash = password_hash
                 session.execute(delete(AdminSession).where(AdminSession.administrator_id == known.id))
 
-        self._sessions.transact(change)
+        self._database.transact(change)
 
     def remove(self, name: str) -> None:
         """Take the right away, at once; raises `ConfigError` where nobody has it by that name."""
@@ -82,36 +82,36 @@ class Administrators:
             session.execute(delete(AdminSession).where(AdminSession.administrator_id == known.id))
             session.delete(known)
 
-        self._sessions.transact(take)
+        self._database.transact(take)
 
     def names(self) -> list[str]:
         """Everybody who may log in."""
-        with self._sessions() as session:
+        with self._database() as session:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 
     def log_in(self, name: str, password: str) -> str | None:
         """A new login's token; None for a wrong name or password, after the same work."""
-        with self._sessions() as session:
+        with self._database() as session:
             named = select(Administrator).where(Administrator.name == name)
             known = session.scalar(named) if name.isprintable() else None  # PostgreSQL cannot be asked for a NUL
         right = self._verify(known.password_hash if known is not None else self._nobodys_hash, password)
         if known is None or not right:
             return None
         token = secrets.token_urlsafe(32)
-        self._sessions.transact(lambda session: self._open(session, known.id, known.password_hash, token))
+        self._database.transact(lambda session: self._open(session, known.id, known.password_hash, token))
         return token
 
     def login_of(self, token: str) -> Login | None:
         """The login of this token; None if it is unknown, over, or was not used for too long."""
         now = self._clock()
         found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
-        with self._sessions() as session:
+        with self._database() as session:
             login = session.scalar(found)
             if login is None or now >= login.expires_at or now >= login.last_seen_at + IDLE_S:
                 return None
             result, seen_at = Login(login.administrator.name, login.csrf_token), login.last_seen_at
         if now >= seen_at + NOTED_EVERY_S:
-            with self._sessions.begin() as session:
+            with self._database.begin() as session:
                 login = session.scalar(found)
                 if login is not None:
                     login.last_seen_at = now
@@ -119,7 +119,7 @@ class Administrators:
 
     def log_out(self, token: str) -> None:
         """End a login."""
-        with self._sessions.begin() as session:
+        with self._database.begin() as session:
             session.execute(delete(AdminSession).where(AdminSession.token_sha256 == _hash(token)))
 
     def _verify(self, password_hash: str, password: str) -> bool:
@@ -152,14 +152,14 @@ class Administrators:
 class LoginTries:
     """Counts the tries of each account, known or not; safe to call from threads."""
 
-    sessions: Sessions
+    database: Database
     per_minute: int
     clock: Callable[[], float]
 
     def allows(self, account: str) -> bool:
         """Count a try, and say whether it is within the limit; one that is not counts for nothing."""
         digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
-        return self.sessions.transact(lambda session: self._count(session, digest))
+        return self.database.transact(lambda session: self._count(session, digest))
 
     def _count(self, session: Session, digest: bytes) -> bool:
         now = self.clock()

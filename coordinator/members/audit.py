@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import AuditEntry
 
 MAX_DETAIL_CHARS = 500
@@ -45,8 +45,8 @@ def os_actor() -> str:
 class AuditLog:
     """Records acts of one actor."""
 
-    def __init__(self, sessions: Sessions, actor: str, clock: Callable[[], float] = time.time) -> None:
-        self._sessions, self._actor, self._clock = sessions, actor, clock
+    def __init__(self, database: Database, actor: str, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._actor, self._clock = database, actor, clock
 
     @contextmanager
     def act(self, act: str, subject: str = "", detail: str = "") -> Iterator[None]:
@@ -60,7 +60,7 @@ class AuditLog:
 
     def record(self, act: str, subject: str = "", detail: str = "") -> None:
         """Record an act that is done."""
-        with self._sessions.begin() as session:
+        with self._database.begin() as session:
             add_entry(session, self._actor, act, subject, detail, self._clock())
 
 
@@ -69,8 +69,8 @@ def add_entry(session: Session, actor: str, act: str, subject: str, detail: str,
     session.add(AuditEntry(at=now, actor=actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]))
 
 
-def audit_log(sessions: Sessions, limit: int) -> list[AuditRow]:
+def audit_log(database: Database, limit: int) -> list[AuditRow]:
     """The newest acts, the newest first."""
-    with sessions() as session:
+    with database() as session:
         rows = session.scalars(select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit))
         return [AuditRow(row.at, row.actor, row.act, row.subject, row.detail) for row in rows]

@@ -7,11 +7,11 @@ from sqlalchemy.orm import Session
 
 from coordinator.members.erasure import REASON
 from coordinator.members.names import find_member
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Member, UnnamedMember
 
 
-def set_named(sessions: Sessions, name: str, named: bool) -> None:
+def set_named(database: Database, name: str, named: bool) -> None:
     """Whether the model card names the member from now on; raises `ConfigError` where nobody has that name."""
 
     def change(session: Session) -> None:
@@ -20,15 +20,15 @@ def set_named(sessions: Sessions, name: str, named: bool) -> None:
         if not named:
             session.add(UnnamedMember(member_id=member.id))
 
-    sessions.transact(change)
+    database.transact(change)
 
 
-def unnamed_members(sessions: Sessions) -> frozenset[str]:
+def unnamed_members(database: Database) -> frozenset[str]:
     """The own names of those whom no card names."""
     query = (
         select(Member.name)
         .outerjoin(UnnamedMember, UnnamedMember.member_id == Member.id)
         .where(or_(UnnamedMember.member_id.is_not(None), Member.revoked_reason == REASON))
     )
-    with sessions() as session:
+    with database() as session:
         return frozenset(session.scalars(query))

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, DeviceLimitError, QuarantinedError
-from coordinator.store.engine import Sessions
-from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, Session as Stay
+from coordinator.store.engine import Database
+from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member, Revocation
 
 SHORT_ID_CHARS = 8
 
@@ -40,11 +40,16 @@ class DeviceRow:
         return self.device_id[:SHORT_ID_CHARS]
 
 
-def device_rows(sessions: Sessions, member: str = "", limit: int | None = None) -> list[DeviceRow]:
+def device_rows(database: Database, member: str = "", limit: int | None = None) -> list[DeviceRow]:
     """The devices of a member, or of everybody but the keeper, the newest first."""
-    stays = select(Stay).where(Stay.device_id == Device.id)
-    seen_at = stays.with_only_columns(func.max(Stay.last_seen_at)).scalar_subquery()
-    newest = stays.with_only_columns(Stay.hardware).order_by(Stay.last_seen_at.desc()).limit(1).scalar_subquery()
+    stays = select(DeviceSession).where(DeviceSession.device_id == Device.id)
+    seen_at = stays.with_only_columns(func.max(DeviceSession.last_seen_at)).scalar_subquery()
+    newest = (
+        stays.with_only_columns(DeviceSession.hardware)
+        .order_by(DeviceSession.last_seen_at.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
     changes = select(Revocation.reason).where(Revocation.device_id == Device.id).order_by(Revocation.id.desc())
     query = (
         select(Device, Member.name, seen_at, newest, changes.limit(1).scalar_subquery())
@@ -53,7 +58,7 @@ def device_rows(sessions: Sessions, member: str = "", limit: int | None = None) 
         .order_by(Device.number.desc())
         .limit(limit)
     )
-    with sessions() as session:
+    with database() as session:
         found = session.execute(query.where(Member.name == member) if member else query)
         return [
             _device_row(device, name, seen, hardware or "", reason or "")
@@ -108,9 +113,9 @@ def require_good_standing(session: Session, member: Member) -> None:
         )
 
 
-def tokens_until(sessions: Sessions) -> float:
+def tokens_until(database: Database) -> float:
     """When the last token expires that was ever issued (Unix seconds; 0: none was)."""
-    with sessions() as session:
+    with database() as session:
         return session.scalar(select(func.max(Device.token_until))) or 0.0
 
 

@@ -13,21 +13,21 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from coordinator.members.membership import Membership, member_name
 from coordinator.members.names import find_member
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import (
     Account,
     AllowedEntry,
     AuditEntry,
     Device,
     DeviceLogin,
+    DeviceSession,
     Invite,
     Member,
     Naming,
     Refusal,
     RelayOffer,
     Revocation,
-    Session as Stay,
-    Suspicion,
+    StoredSuspicion,
 )
 
 REASON = "erased"
@@ -37,11 +37,11 @@ _TEXTS: tuple[InstrumentedAttribute[str], ...] = (
     Member.revoked_reason,
     AuditEntry.subject,
     AuditEntry.detail,
-    Suspicion.detail,
+    StoredSuspicion.detail,
 )
 
 
-def erase(sessions: Sessions, membership: Membership, name: str) -> str:
+def erase(database: Database, membership: Membership, name: str) -> str:
     """Shut a member out and forget the name; returns the pseudonym under which the samples stay.
 
     Raises `ConfigError` where nobody has that name. Erased again after a failure in between, the rest is done.
@@ -56,8 +56,8 @@ def erase(sessions: Sessions, membership: Membership, name: str) -> str:
         member.name, member.display_name, member.revoked_reason = pseudonym, None, REASON
         session.flush()
         devices = select(Device.id).where(Device.member_id == member.id)
-        session.execute(update(Stay).where(Stay.device_id.in_(devices)).values(hardware=""))
-        stays = select(Stay.id).where(Stay.device_id.in_(devices))
+        session.execute(update(DeviceSession).where(DeviceSession.device_id.in_(devices)).values(hardware=""))
+        stays = select(DeviceSession.id).where(DeviceSession.device_id.in_(devices))
         session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(stays)))
         session.execute(delete(Invite).where(Invite.member_id == member.id, Invite.used_at.is_(None)))
         session.execute(delete(Naming).where(Naming.member_id == member.id))
@@ -66,7 +66,7 @@ def erase(sessions: Sessions, membership: Membership, name: str) -> str:
             _replace_everywhere(session, old, pseudonym)
         return pseudonym
 
-    return sessions.transact(forget)
+    return database.transact(forget)
 
 
 def _forget_accounts(session: Session, member: Member) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from auth.invite_codes import hash_invite_code
 from coordinator.members.names import public_name
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Invite, Naming
 from peer.runtime.software import FOLDER, install_commands
 
@@ -45,9 +45,9 @@ def notebooks_of(notebook_url: str | None) -> Notebooks | None:
     return Notebooks(f"https://colab.research.google.com/github{quote(path)}", kaggle)
 
 
-def invite_facts(sessions: Sessions, code: str, now: float) -> InviteFacts:
+def invite_facts(database: Database, code: str, now: float) -> InviteFacts:
     """Look a code up. It has 100 random bits, so nobody learns by guessing whether there are others."""
-    with sessions() as session:
+    with database() as session:
         invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code[:MAX_CODE_CHARS])))
         if invite is None:
             return InviteFacts("unknown")

@@ -19,9 +19,9 @@ from typing import Protocol
 from auth.errors import LoginExpiredError, ManyhandsError, ProviderError, RequestError
 from auth.openid.flows import (
     MAX_LOGIN_S,
+    AuthorizationResponse,
     CodeLogin,
-    DeviceLogin,
-    Returned,
+    DeviceAuthorization,
     authorization_address,
     begin_device_login,
     finish_code_login,
@@ -51,7 +51,7 @@ class Prompt:
     expires_in_s: float
 
 
-class Waiting(Protocol):
+class PendingLogin(Protocol):
     """A login that was begun."""
 
     @property
@@ -67,7 +67,7 @@ class AtProvider:
     """The person enters the code at the provider."""
 
     party: RelyingParty
-    login: DeviceLogin
+    login: DeviceAuthorization
 
     @property
     def prompt(self) -> Prompt:
@@ -124,7 +124,7 @@ class Logins:
         return {name: party.title for name, party in self._parties.items()}
 
     @asynccontextmanager
-    async def begun(self, caller: Address, provider: str) -> AsyncIterator[Waiting]:
+    async def begun(self, caller: Address, provider: str) -> AsyncIterator[PendingLogin]:
         """A login that waits for the time of the block; raises `RequestError` for one too many, `ProviderError`."""
         party = self._parties.get(provider)
         if party is None:
@@ -174,7 +174,7 @@ class Logins:
         page.trip, page.browser = trip, browser
         return address
 
-    async def take_back(self, returned: Returned, browser: str) -> AtPage:
+    async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
         """Complete the login that this browser was sent off for, once; raises what its terminal is told, too."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
@@ -191,7 +191,7 @@ class Logins:
         return page
 
 
-def _is_from(page: AtPage, returned: Returned, browser: str) -> bool:
+def _is_from(page: AtPage, returned: AuthorizationResponse, browser: str) -> bool:
     """Whether the browser was sent off with this state, and is the one that was."""
     return (
         page.trip is not None

@@ -37,9 +37,9 @@ from coordinator.members.devices import find_device, require_good_standing, requ
 from coordinator.members.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.members.revocations import SignedRevocations, shut_out
 from coordinator.run.authority_key import handover_to
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
-from coordinator.store.models import KEEPER, KEEPER_ROLE, Account, Device, Invite, Member, Session as Stay
+from coordinator.store.models import KEEPER, KEEPER_ROLE, Account, Device, DeviceSession, Invite, Member
 from coordinator.store.refusals import Kind, add_refusal
 from coordinator.store.standing import require_active, revocation_of
 from peer.config.run import MAX_DEVICES_PER_MEMBER
@@ -77,20 +77,20 @@ class Membership:
 
     def __init__(
         self,
-        sessions: Sessions,
+        database: Database,
         authority: AuthorityKey | Callable[[], AuthorityKey],  # asked for each time, where it may be replaced
         run: str,
         token_lifetime_s: float,
         clock: Callable[[], float] = time.time,
         max_devices: int = MAX_DEVICES_PER_MEMBER,
     ) -> None:
-        self._sessions = sessions
+        self._database = database
         self._authority = authority if callable(authority) else lambda: authority
         self._run = run
         self._token_lifetime_s = token_lifetime_s
         self._clock = clock
         self._max_devices = max_devices  # of a member, that hold a token at once
-        self._revocations = SignedRevocations(sessions, self._authority, run, clock)
+        self._revocations = SignedRevocations(database, self._authority, run, clock)
 
     @property
     def authority_public(self) -> bytes:
@@ -109,7 +109,7 @@ class Membership:
             add_invites(session, member, role, days, codes, self._clock())
             return codes
 
-        return self._sessions.transact(add)
+        return self._database.transact(add)
 
     def join(self, public_key: bytes, invite_code: str = "", role: str = "") -> Grant:
         """Admit a device that has proved to hold `public_key`: by an invite code, or because it joined before.
@@ -134,7 +134,7 @@ class Membership:
                 raise _not_invited()
             return self._grant(session, device, take_role(session, device, role))
 
-        return self._sessions.transact(admit)
+        return self._database.transact(admit)
 
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "") -> Grant:
         """Admit a device that has proved to hold `public_key` for the person whom a provider has just identified.
@@ -156,7 +156,7 @@ class Membership:
             session.flush()
             return self._grant(session, device, take_role(session, device, role or account.role))
 
-        return self._sessions.transact(admit)
+        return self._database.transact(admit)
 
     def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
         """Put an account or an organisation on the allowlist; returns the member's name, None for organisations.
@@ -175,16 +175,16 @@ class Membership:
             add_entry(session, parsed, role, member, self._clock())
             return called
 
-        return self._sessions.transact(add)
+        return self._database.transact(add)
 
     def disallow(self, entry: str) -> None:
         """Take an entry off the allowlist; devices that were admitted by it stay until their member is revoked."""
         parsed = Entry.parse(entry)
-        self._sessions.transact(lambda session: remove_entry(session, parsed))
+        self._database.transact(lambda session: remove_entry(session, parsed))
 
     def allowlist(self) -> list[AllowedRow]:
         """Who may log in."""
-        with self._sessions() as session:
+        with self._database() as session:
             return entries(session)
 
     def renew(self, public_key: bytes) -> Grant:
@@ -197,7 +197,7 @@ class Membership:
             require_active(session, self._locked_member(session, device.member_id), device)
             return self._grant(session, device, cast(Role, device.role))
 
-        return self._sessions.transact(prolong)
+        return self._database.transact(prolong)
 
     def grant_keeper(self, public_key: bytes) -> Grant:
         """A token for the run's own keeper, whose process has access to this database anyway."""
@@ -210,7 +210,7 @@ class Membership:
                 device = self._add_device(session, member, public_key, peer_id, KEEPER_ROLE)
             return self._grant(session, device, "keeper")
 
-        return self._sessions.transact(admit)
+        return self._database.transact(admit)
 
     def revoke(self, name: str, reason: str = "") -> int:
         """Shut a member and all the member's devices out for good; returns how many devices that newly concerns."""
@@ -223,7 +223,7 @@ class Membership:
                 member.revoked_at, member.revoked_reason = now, reason
             return sum(shut_out(session, device, reason, now) for device in member.devices)
 
-        return self._sessions.transact(shut_member_out)
+        return self._database.transact(shut_member_out)
 
     def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
         """Shut one device of a member out for good; the member stays, and may bring another.
@@ -237,17 +237,17 @@ class Membership:
             shut_out(session, device, reason, self._clock())
             return device.id
 
-        return self._sessions.transact(shut_device_out)
+        return self._database.transact(shut_device_out)
 
     def known_name(self, name: str) -> str:
         """A member's name as it is stored; raises `ConfigError` where nobody is called so."""
         name = member_name(name)
-        with self._sessions() as session:
+        with self._database() as session:
             return self._named_member(session, name).name
 
     def revocation_of(self, device_id: str) -> RevokedError | None:
         """What to tell a device that was shut out; None for others."""
-        with self._sessions() as session:
+        with self._database() as session:
             device = session.get(Device, device_id)
             return None if device is None else revocation_of(session, device.member, device)
 
@@ -261,7 +261,7 @@ class Membership:
         authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
         token = authorities.read_token(jwt, self._run, now)
         check_times(token, now)
-        with self._sessions() as session:
+        with self._database() as session:
             device = session.get(Device, token.device_id)
             if device is None or device.peer_id != token.peer_id:
                 raise NotInvitedError("The token's device is not known here: join again.")
@@ -278,10 +278,13 @@ class Membership:
             .scalar_subquery()
         )
         last_seen = (
-            select(func.max(Stay.last_seen_at)).join(Stay.device).where(Device.member_id == Member.id).scalar_subquery()
+            select(func.max(DeviceSession.last_seen_at))
+            .join(DeviceSession.device)
+            .where(Device.member_id == Member.id)
+            .scalar_subquery()
         )
         query = select(Member, devices, invites, last_seen).where(Member.name != KEEPER).order_by(Member.name)
-        with self._sessions() as session:
+        with self._database() as session:
             accounts = accounts_by_member(session)
             return [
                 MemberRow(
@@ -299,7 +302,7 @@ class Membership:
 
     def record_refusal(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
         """Keep for the operator that something was refused, and why."""
-        with self._sessions.begin() as session:
+        with self._database.begin() as session:
             add_refusal(session, kind, error.code, str(error), device_id, self._clock())
 
     def _admitted_account(self, session: Session, identity: Identity) -> Account:

@@ -18,7 +18,7 @@ from auth.errors import ConfigError, NotInvitedError, RequestError
 from auth.keys import peer_id_of
 from coordinator.ledger.reading import Contribution
 from coordinator.members.membership import member_name
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Naming
 from coordinator.store.standing import require_active
 
@@ -33,17 +33,17 @@ class ChosenName:
     hidden: bool  # by the operator, whatever was chosen
 
 
-def set_display_name(sessions: Sessions, name: str, display_name: str) -> None:
+def set_display_name(database: Database, name: str, display_name: str) -> None:
     """Show the member under another name from now on; an empty one shows the member's own again."""
     shown = member_name(display_name) if display_name.strip() else None
 
     def change(session: Session) -> None:
         _rename(session, find_member(session, name), shown)
 
-    sessions.transact(change)
+    database.transact(change)
 
 
-def choose_name(sessions: Sessions, public_key: bytes, display_name: str, anonymous: bool) -> ChosenName:
+def choose_name(database: Database, public_key: bytes, display_name: str, anonymous: bool) -> ChosenName:
     """What the member wants whose device has proved this key; raises `RequestError` for a name that cannot be shown."""
 
     def change(session: Session) -> ChosenName:
@@ -59,10 +59,10 @@ def choose_name(sessions: Sessions, public_key: bytes, display_name: str, anonym
         naming.anonymous = anonymous
         return ChosenName(_shown(session, device.member, naming), naming.hidden_at is not None)
 
-    return sessions.transact(change)
+    return database.transact(change)
 
 
-def hide_name(sessions: Sessions, name: str, hidden: bool, now: float) -> str:
+def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
     """Let the public see a number instead of the member's name, or end that; returns what it sees."""
 
     def change(session: Session) -> str:
@@ -71,7 +71,7 @@ def hide_name(sessions: Sessions, name: str, hidden: bool, now: float) -> str:
         naming.hidden_at = now if hidden else None
         return _shown(session, member, naming)
 
-    return sessions.transact(change)
+    return database.transact(change)
 
 
 def find_member(session: Session, name: str) -> Member:
@@ -83,9 +83,9 @@ def find_member(session: Session, name: str) -> Member:
     return member
 
 
-def display_names(sessions: Sessions) -> dict[str, str]:
+def display_names(database: Database) -> dict[str, str]:
     """Member's name -> what the public sees instead, of those whom it does not see under their own."""
-    with sessions() as session:
+    with database() as session:
         other = or_(Member.display_name.is_not(None), Naming.anonymous, Naming.hidden_at.is_not(None))
         found = session.execute(
             select(Member, Naming).outerjoin(Naming, Naming.member_id == Member.id).where(other)

@@ -26,9 +26,9 @@ from coordinator.members.devices import SHORT_ID_CHARS, find_device
 from coordinator.members.names import find_member
 from coordinator.members.revocations import lift_quarantine, put_in_quarantine
 from coordinator.run.settings import Policy
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
-from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, Suspicion
+from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, StoredSuspicion
 from coordinator.store.refusals import add_refusal
 from peer.reporting.suspicions import MAX_DETAIL_CHARS, UNPROVEN, SuspicionKind, weight_of
 
@@ -43,7 +43,7 @@ SHOWN_WORDS = 50  # of each device, the newest
 
 
 @dataclass(frozen=True)
-class Claim:
+class SuspicionReport:
     """A suspicion as a device reports it: what the peer with this libp2p identity has done."""
 
     peer_id: str
@@ -62,14 +62,14 @@ class Claim:
             )
 
 
-def hear(sessions: Sessions, policy: Policy, claim: Claim, witness_id: str, now: float) -> None:
+def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
     """Log and keep what the device `witness_id` says; cut the suspected off if that is enough.
 
     The same of the same, said again within the minute, is passed over. Raises `RequestError` if it is nonsense, or of
     nobody here.
     """
     claim.check()
-    for line in sessions.transact(lambda session: _take(session, policy, claim, witness_id, now)):
+    for line in database.transact(lambda session: _take(session, policy, claim, witness_id, now)):
         logger.warning("%s", line)
 
 
@@ -79,7 +79,7 @@ def with_proof(kind: str, detail: str) -> str:
 
 
 @dataclass(frozen=True)
-class Word:
+class Accusation:
     """One suspicion of a device, as far as the decision needs it."""
 
     at: float  # Unix seconds
@@ -88,14 +88,14 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class QuarantineDecision:
     """That a device is to be cut off, why, and whether the keeper's words alone suffice for it."""
 
     reason: str
     by_keeper: bool
 
 
-def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float) -> Verdict | None:
+def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
     """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
     if not policy.strikes:
         return None
@@ -105,17 +105,17 @@ def decide(words: Iterable[Word], policy: Policy, members_may: bool, now: float)
         return None
     kinds = sorted(Counter(incidents(recent)).items())
     listed = ", ".join(f"{kind} {count} times" if count > 1 else kind for kind, count in kinds)
-    return Verdict(f"failed checks within {policy.window_s / 60:g} minutes: {listed}", by_keeper)
+    return QuarantineDecision(f"failed checks within {policy.window_s / 60:g} minutes: {listed}", by_keeper)
 
 
-def strikes(words: Sequence[Word]) -> int:
+def strikes(words: Sequence[Accusation]) -> int:
     """The number of strikes that remain when any one of the members is left out."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
 
 
-def incidents(words: Iterable[Word]) -> list[str]:
+def incidents(words: Iterable[Accusation]) -> list[str]:
     """The kinds of the events behind the words: those of one kind, begun at most so long before, are one event."""
     found: list[str] = []
     began: dict[str, float] = {}
@@ -159,15 +159,15 @@ class QuarantineRow:
         return self.device_id[:SHORT_ID_CHARS]
 
 
-def quarantines(sessions: Sessions) -> list[QuarantineRow]:
+def quarantines(database: Database) -> list[QuarantineRow]:
     """All devices in quarantine, the newest first."""
-    with sessions() as session:
+    with database() as session:
         devices = select(Device, Member.name).join(Device.member).where(Device.quarantined_at.is_not(None))
         found = session.execute(devices.order_by(Device.quarantined_at.desc()))
         return [_row(session, device, name) for device, name in found]
 
 
-def quarantine_device(sessions: Sessions, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
+def quarantine_device(database: Database, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
     """Put one device of a member in quarantine; returns its whole id. Raises `ConfigError`."""
 
     def put(session: Session) -> str:
@@ -177,10 +177,10 @@ def quarantine_device(sessions: Sessions, name: str, device_id: str, reason: str
         put_in_quarantine(session, device, reason, actor, now)
         return device.id
 
-    return sessions.transact(put)
+    return database.transact(put)
 
 
-def release(sessions: Sessions, name: str, device_id: str, actor: str, now: float) -> list[str]:
+def release(database: Database, name: str, device_id: str, actor: str, now: float) -> list[str]:
     """Lift the quarantine of a member's device, or of all (`device_id` empty); returns their whole ids.
 
     Raises `ConfigError` if there is none.
@@ -194,10 +194,10 @@ def release(sessions: Sessions, name: str, device_id: str, actor: str, now: floa
             raise ConfigError(f"{name} has no such device in quarantine: `quarantine DIR list` shows who has.")
         return lifted
 
-    return sessions.transact(lift)
+    return database.transact(lift)
 
 
-def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: float) -> list[str]:
+def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> list[str]:
     """Store a suspicion and act on it; returns the lines to log."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
@@ -210,7 +210,9 @@ def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: 
     add_refusal(session, "suspicion", claim.kind, reason, device.id, now)
     step = min(claim.step, 2**63 - 1)
     session.add(
-        Suspicion(at=now, device_id=device.id, witness_id=witness.id, kind=claim.kind, step=step, detail=claim.detail)
+        StoredSuspicion(
+            at=now, device_id=device.id, witness_id=witness.id, kind=claim.kind, step=step, detail=claim.detail
+        )
     )
     session.flush()
     _forget_oldest(session, witness.member)
@@ -222,12 +224,12 @@ def _take(session: Session, policy: Policy, claim: Claim, witness_id: str, now: 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
     """Whether the witness's member has said so a moment ago, by whichever device."""
     same = (
-        select(Suspicion.id)
-        .join(Device, Device.id == Suspicion.witness_id)
+        select(StoredSuspicion.id)
+        .join(Device, Device.id == StoredSuspicion.witness_id)
         .where(
-            Suspicion.device_id == device.id,
-            Suspicion.kind == kind,
-            Suspicion.at > now - INCIDENT_S,
+            StoredSuspicion.device_id == device.id,
+            StoredSuspicion.kind == kind,
+            StoredSuspicion.at > now - INCIDENT_S,
             Device.member_id == witness.member_id,
         )
     )
@@ -235,30 +237,38 @@ def _was_said(session: Session, device: Device, witness: Device, kind: str, now:
 
 
 def _forget_oldest(session: Session, member: Member) -> None:
-    own = select(Suspicion.id).join(Device, Device.id == Suspicion.witness_id).where(Device.member_id == member.id)
-    last_kept = session.scalar(own.order_by(Suspicion.id.desc()).offset(KEPT_WORDS - 1).limit(1))
+    own = (
+        select(StoredSuspicion.id)
+        .join(Device, Device.id == StoredSuspicion.witness_id)
+        .where(Device.member_id == member.id)
+    )
+    last_kept = session.scalar(own.order_by(StoredSuspicion.id.desc()).offset(KEPT_WORDS - 1).limit(1))
     if last_kept is not None:
-        session.execute(delete(Suspicion).where(Suspicion.id.in_(own.where(Suspicion.id < last_kept))))
+        session.execute(
+            delete(StoredSuspicion).where(StoredSuspicion.id.in_(own.where(StoredSuspicion.id < last_kept)))
+        )
 
 
-def _judge(session: Session, policy: Policy, device: Device, now: float) -> Verdict | None:
+def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
     """Decide on the suspicions since the last quarantine was lifted, from witnesses in good standing themselves."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
     words = (
-        select(Suspicion.at, Suspicion.kind, witness.role, Member.name)
-        .join(witness, witness.id == Suspicion.witness_id)
+        select(StoredSuspicion.at, StoredSuspicion.kind, witness.role, Member.name)
+        .join(witness, witness.id == StoredSuspicion.witness_id)
         .join(Member, Member.id == witness.member_id)
         .where(
-            Suspicion.device_id == device.id,
-            Suspicion.at > since,
+            StoredSuspicion.device_id == device.id,
+            StoredSuspicion.at > since,
             Member.id != device.member_id,
             witness.revoked_at.is_(None),
             witness.quarantined_at.is_(None),
         )
     )
-    said = [Word(at, None if role == KEEPER_ROLE else name, kind) for at, kind, role, name in session.execute(words)]
+    said = [
+        Accusation(at, None if role == KEEPER_ROLE else name, kind) for at, kind, role, name in session.execute(words)
+    ]
     if decide(said, policy, True, now) is None:
         return None
     one_at_a_time(session, Lock.REVOCATIONS)  # no two may take the last place that members' words have
@@ -279,7 +289,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
     return session.scalar(quarantined) or 0, session.scalar(active) or 0
 
 
-def _cut_off(session: Session, device: Device, verdict: Verdict, now: float) -> str:
+def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
     """Put it in quarantine, where the operator sees it; returns what to log."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
@@ -293,11 +303,11 @@ def _row(session: Session, device: Device, member: str) -> QuarantineRow:
     changes = select(Revocation).where(Revocation.device_id == device.id).order_by(Revocation.id.desc())
     newest = session.scalars(changes.limit(1)).one()
     words = (
-        select(Suspicion, Member.name)
-        .join(Device, Device.id == Suspicion.witness_id)
+        select(StoredSuspicion, Member.name)
+        .join(Device, Device.id == StoredSuspicion.witness_id)
         .join(Member, Member.id == Device.member_id)
-        .where(Suspicion.device_id == device.id)
-        .order_by(Suspicion.id.desc())
+        .where(StoredSuspicion.device_id == device.id)
+        .order_by(StoredSuspicion.id.desc())
         .limit(SHOWN_WORDS)
     )
     said = tuple(

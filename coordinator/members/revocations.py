@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from auth.keys import AuthorityKey
 from auth.tokens import RevocationList, issue_revocations
 from coordinator.ledger.ledger import count_cut_off
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Revocation
 from coordinator.store.notify import Topic, tell
@@ -98,15 +98,15 @@ class SignedRevocations:
     """The list as peers take it, signed once for each number and key."""
 
     def __init__(
-        self, sessions: Sessions, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]
+        self, database: Database, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]
     ) -> None:
-        self._sessions, self._authority, self._run, self._clock = sessions, authority, run, clock
+        self._database, self._authority, self._run, self._clock = database, authority, run, clock
         self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, by which key, JWT
 
     def jwt(self) -> str:
         """The newest list; cheap enough to ask for every second."""
         authority = self._authority()
-        with self._sessions() as session:
+        with self._database() as session:
             serial = _newest(session)
             if self._signed[:2] != (serial, authority):
                 listed = RevocationList(self._run, serial, self._clock(), _listed(session, serial))

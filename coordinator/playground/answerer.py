@@ -27,7 +27,7 @@ from coordinator.playground.questions import (
     record_no_answer,
 )
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from coordinator.store.models import Checkpoint
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Answerer:
     """The answerer's parts; `run` is its loop."""
 
     directory: RunDirectory
-    sessions: Sessions
+    database: Database
     clock: Callable[[], float] = time.time
     filler: BlankFiller | None = None  # with torch: from the first question on
     asked_at: float = 0.0
@@ -60,17 +60,17 @@ class Answerer:
 
     def answer_next(self) -> bool:
         """Answer the question that has waited longest; false if there is none."""
-        question = next_question(self.sessions, self.clock())
+        question = next_question(self.database, self.clock())
         if question is None:
             return False
         self.asked_at = self.clock()
         try:
             self._answer(question)
         except ManyhandsError as error:
-            record_no_answer(self.sessions, question.id, str(error), self.clock())
+            record_no_answer(self.database, question.id, str(error), self.clock())
         except Exception:  # a question's boundary: the next one may be answered
             logger.exception("a sentence could not be answered by the checkpoint of step %d", question.step)
-            record_no_answer(self.sessions, question.id, FAILED, self.clock())
+            record_no_answer(self.database, question.id, FAILED, self.clock())
         return True
 
     def rest(self) -> None:
@@ -79,7 +79,7 @@ class Answerer:
         if self.filler is not None and now - self.asked_at > IDLE_S:
             self.filler = None
         if not 0 <= now - self.tidied_at < TIDY_S:
-            forget_old_questions(self.sessions, now)
+            forget_old_questions(self.database, now)
             self.tidied_at = now
 
     def _answer(self, question: QuestionRow) -> None:
@@ -90,7 +90,7 @@ class Answerer:
             self.filler = BlankFiller(self.directory)
         folder = self.directory.checkpoint_dir(question.step)
         answer = self.filler.fill(folder, question.manifest_sha256, question.text)
-        record_answer(self.sessions, question.id, answer, self.clock())
+        record_answer(self.database, question.id, answer, self.clock())
 
     def _require_kept(self, question: QuestionRow) -> None:
         """Raise `StorageError` if the checkpoint that was asked is gone, or may no longer be published."""
@@ -99,7 +99,7 @@ class Answerer:
             Checkpoint.manifest_sha256 == question.manifest_sha256,
             Checkpoint.withheld == "",
         )
-        with self.sessions() as session:
+        with self.database() as session:
             step = session.scalar(wanted)
         if step is None:
             raise StorageError(f"The checkpoint of step {question.step} is no longer kept: ask a newer one.")
@@ -108,7 +108,7 @@ class Answerer:
 def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answerer:
     """The answerer of a run; raises `ConfigError`."""
     directory = RunDirectory.open(run_dir)
-    return Answerer(directory, Sessions(open_engine(directory.database_url)), clock)
+    return Answerer(directory, Database(open_engine(directory.database_url)), clock)
 
 
 def run_answerer(run_dir: Path) -> None:

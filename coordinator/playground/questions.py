@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from auth.errors import RequestError
 from coordinator.ledger.presence import CheckpointRow
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.service_models import Question
 
 MAX_CHARACTERS = 300
@@ -90,7 +90,7 @@ def question_id(manifest_sha256: str, text: str) -> str:
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 
-def ask(sessions: Sessions, checkpoint: CheckpointRow, text: str, now: float) -> QuestionRow:
+def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) -> QuestionRow:
     """Put a clean sentence to a checkpoint, unless that is done already; raises `QueueFullError`.
 
     What failed is tried again.
@@ -114,37 +114,37 @@ def ask(sessions: Sessions, checkpoint: CheckpointRow, text: str, now: float) ->
         session.flush()
         return _row(session, row, now)
 
-    return sessions.transact(enter)
+    return database.transact(enter)
 
 
-def find_question(sessions: Sessions, identity: str, now: float) -> QuestionRow | None:
+def find_question(database: Database, identity: str, now: float) -> QuestionRow | None:
     """The state of a question; None if it is unknown or forgotten."""
-    with sessions() as session:
+    with database() as session:
         row = session.get(Question, identity)
         return None if row is None or _is_forgotten(row, now) else _row(session, row, now)
 
 
-def next_question(sessions: Sessions, now: float) -> QuestionRow | None:
+def next_question(database: Database, now: float) -> QuestionRow | None:
     """The one that has waited longest."""
-    with sessions() as session:
+    with database() as session:
         row = session.scalar(select(Question).where(*_waits(now)).order_by(Question.asked_at, Question.id).limit(1))
         return None if row is None else _row(session, row, now)
 
 
-def record_answer(sessions: Sessions, identity: str, answer: Sequence[Sequence[Candidate]], now: float) -> None:
+def record_answer(database: Database, identity: str, answer: Sequence[Sequence[Candidate]], now: float) -> None:
     """Store the checkpoint's answer to a question."""
     content = [[[each.token, each.probability] for each in blank] for blank in answer]
-    _settle(sessions, identity, json.dumps(content, ensure_ascii=False), "", now)
+    _settle(database, identity, json.dumps(content, ensure_ascii=False), "", now)
 
 
-def record_no_answer(sessions: Sessions, identity: str, reason: str, now: float) -> None:
+def record_no_answer(database: Database, identity: str, reason: str, now: float) -> None:
     """Store the reason why a question has no answer."""
-    _settle(sessions, identity, "", reason, now)
+    _settle(database, identity, "", reason, now)
 
 
-def forget_old_questions(sessions: Sessions, now: float) -> None:
+def forget_old_questions(database: Database, now: float) -> None:
     """Remove what nobody waits for, what is a day old, and the oldest where there are too many."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         waited_in_vain = Question.answered_at.is_(None) & (Question.asked_at < now - PATIENCE_S)
         session.execute(delete(Question).where((Question.asked_at < now - KEPT_S) | waited_in_vain))
         newest = select(Question.asked_at).order_by(Question.asked_at.desc()).offset(MAX_KEPT).limit(1)
@@ -153,13 +153,13 @@ def forget_old_questions(sessions: Sessions, now: float) -> None:
             session.execute(delete(Question).where(Question.asked_at <= oldest_kept))
 
 
-def _settle(sessions: Sessions, identity: str, answer: str, reason: str, now: float) -> None:
+def _settle(database: Database, identity: str, answer: str, reason: str, now: float) -> None:
     def enter(session: Session) -> None:
         row = session.get(Question, identity)
         if row is not None:
             row.answer, row.reason, row.answered_at = answer, reason, now
 
-    sessions.transact(enter)
+    database.transact(enter)
 
 
 def _waits(now: float) -> tuple[ColumnElement[bool], ...]:

@@ -18,8 +18,8 @@ from coordinator.members.credits import unnamed_members
 from coordinator.members.names import display_names, publicly
 from coordinator.publishing.model_card import CardFacts, write_card
 from coordinator.statistics.curve import draw_curve
-from coordinator.store.engine import Sessions
-from coordinator.store.models import KEEPER_ROLE, Device, Session as Stay
+from coordinator.store.engine import Database
+from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
@@ -27,7 +27,7 @@ CARD, CURVE = "README.md", "loss.svg"
 
 
 def card_of_run(
-    sessions: Sessions,
+    database: Database,
     ledger: LedgerReader,
     config: RunConfig,
     checkpoint: StoredCheckpoint,
@@ -41,10 +41,10 @@ def card_of_run(
     step = checkpoint.manifest.step
     steps = [row for row in ledger.steps() if row.step <= step]
     points = [(float(row.step), row.loss) for row in steps if row.loss is not None]
-    rows = [row for row in validations(sessions) if row.step <= step]
+    rows = [row for row in validations(database) if row.step <= step]
     given = [row for row in ledger.contributions() if row.samples or row.averaged_bytes]
-    hidden = unnamed_members(sessions)
-    named = publicly([row for row in given if row.member not in hidden], display_names(sessions))
+    hidden = unnamed_members(database)
+    named = publicly([row for row in given if row.member not in hidden], display_names(database))
     facts = CardFacts(
         config=config,
         step=step,
@@ -52,14 +52,14 @@ def card_of_run(
         license=model_license,
         samples=sum(row.samples for row in steps),
         has_curve=bool(points),
-        hardware=_hardware(sessions),
+        hardware=_hardware(database),
         validations=rows,
         contributors=[(row.member, row.samples) for row in named],
         unnamed=len(given) - len(named),
         model_class=model_class(checkpoint),
         probe_loss=checkpoint.manifest.probe_loss,
         choice=choice,
-        evaluations=[row for row in evaluations(sessions) if row.manifest_sha256 == checkpoint.manifest_sha256],
+        evaluations=[row for row in evaluations(database) if row.manifest_sha256 == checkpoint.manifest_sha256],
         device_hours=sum(row.elapsed_s for row in given) / 3600,
         year=_year(checkpoint),
     )
@@ -108,14 +108,14 @@ def _year(checkpoint: StoredCheckpoint) -> int | None:
     return datetime.fromtimestamp(written, timezone.utc).year if written > 0 else None
 
 
-def _hardware(sessions: Sessions) -> Mapping[str, int]:
+def _hardware(database: Database) -> Mapping[str, int]:
     """What each device said of itself in its newest stay."""
     query = (
-        select(Stay.device_id, Stay.hardware)
-        .join(Device, Device.id == Stay.device_id)
+        select(DeviceSession.device_id, DeviceSession.hardware)
+        .join(Device, Device.id == DeviceSession.device_id)
         .where(Device.role != KEEPER_ROLE)
-        .order_by(Stay.started_at)
+        .order_by(DeviceSession.started_at)
     )
-    with sessions() as session:
+    with database() as session:
         newest = {device: hardware.strip() for device, hardware in session.execute(query)}
     return Counter(hardware for hardware in newest.values() if hardware)

@@ -44,7 +44,7 @@ def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Ten
 
 
 def main() -> None:
-    """Print what `coordinator.publishing.soundness.Computed` holds."""
+    """Print what `coordinator.publishing.soundness.LoadingResult` holds."""
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     transformers.logging.set_verbosity(logging.ERROR)

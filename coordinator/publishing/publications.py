@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.ledger.presence import CheckpointRow, checkpoint_row
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Checkpoint, Publication
 
 FIRST_PAUSE_S = 5.0
@@ -30,26 +30,26 @@ class PublicationRow:
     updated_at: float
 
 
-def publications(sessions: Sessions) -> list[PublicationRow]:
+def publications(database: Database) -> list[PublicationRow]:
     """All of them, in the order of steps and places."""
-    with sessions() as session:
+    with database() as session:
         found = session.scalars(select(Publication).order_by(Publication.step, Publication.place))
         return [_row(each) for each in found]
 
 
-def newest_at(sessions: Sessions, places: Collection[str]) -> list[PublicationRow]:
+def newest_at(database: Database, places: Collection[str]) -> list[PublicationRow]:
     """What happened last at each of these places, where anything has."""
-    rows = sorted(publications(sessions), key=lambda row: row.updated_at)
+    rows = sorted(publications(database), key=lambda row: row.updated_at)
     return list({row.place: row for row in rows if row.place in places}.values())
 
 
-def pending_publication(sessions: Sessions, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
+def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
     """The newest checkpoint that may be published, unless this place has it, and what came of earlier attempts.
 
     Older ones that were never published are passed over: a place is to hold the run's newest word, not an older one
     after it.
     """
-    with sessions() as session:
+    with database() as session:
         newest = session.scalar(select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc()))
         if newest is None:
             return None
@@ -59,17 +59,17 @@ def pending_publication(sessions: Sessions, place: str) -> tuple[CheckpointRow, 
         return checkpoint_row(newest), None if row is None else _row(row)
 
 
-def record_published(sessions: Sessions, place: str, checkpoint: CheckpointRow, location: str, now: float) -> None:
+def record_published(database: Database, place: str, checkpoint: CheckpointRow, location: str, now: float) -> None:
     """The place holds the whole checkpoint."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, place, checkpoint)
         row.location, row.error, row.published_at, row.updated_at = location, "", now, now
 
-    sessions.transact(enter)
+    database.transact(enter)
 
 
-def record_failure(sessions: Sessions, place: str, checkpoint: CheckpointRow, error: str, now: float) -> int:
+def record_failure(database: Database, place: str, checkpoint: CheckpointRow, error: str, now: float) -> int:
     """An attempt came to nothing; returns how many have."""
 
     def enter(session: Session) -> int:
@@ -77,7 +77,7 @@ def record_failure(sessions: Sessions, place: str, checkpoint: CheckpointRow, er
         row.attempts, row.error, row.updated_at = row.attempts + 1, error, now
         return row.attempts
 
-    return sessions.transact(enter)
+    return database.transact(enter)
 
 
 def is_due(row: PublicationRow | None, now: float) -> bool:

@@ -28,7 +28,7 @@ from coordinator.publishing.publications import is_due, pause_s, pending_publica
 from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
 from coordinator.run.publish_settings import PlaceSettings
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0
@@ -39,7 +39,7 @@ class Publisher:
     """The publisher's parts; `run` is its loop."""
 
     directory: RunDirectory
-    sessions: Sessions
+    database: Database
     clock: Callable[[], float] = time.time
     sound: set[str] = field(default_factory=set)  # manifests of checkpoints that were loaded back and compared
 
@@ -58,7 +58,7 @@ class Publisher:
 
     def _publish_to(self, place: PlaceSettings) -> bool:
         """Bring the newest checkpoint to one place, if it is due there; what fails is recorded, and tried later."""
-        pending = pending_publication(self.sessions, place.to)
+        pending = pending_publication(self.database, place.to)
         if pending is None or not is_due(pending[1], self.clock()):
             return False
         checkpoint = pending[0]
@@ -66,11 +66,11 @@ class Publisher:
             stored, folder = self._stage(checkpoint)
             location = open_place(self.directory.path, place).publish(folder, stored)
         except (ManyhandsError, OSError) as error:
-            attempts = record_failure(self.sessions, place.to, checkpoint, str(error), self.clock())
+            attempts = record_failure(self.database, place.to, checkpoint, str(error), self.clock())
             wait_s = pause_s(attempts)
             logger.error("step %d is not published, again in %g s: %s", checkpoint.step, wait_s, error)
             return False
-        record_published(self.sessions, place.to, checkpoint, location, self.clock())
+        record_published(self.database, place.to, checkpoint, location, self.clock())
         logger.info("step %d is published: %s", checkpoint.step, location)
         return True
 
@@ -95,14 +95,14 @@ class Publisher:
 
     def _card(self, stored: StoredCheckpoint) -> Mapping[str, str]:
         config, settings = self.directory.config, self.directory.settings
-        ledger = LedgerReader(self.sessions, self.clock)
-        return card_of_run(self.sessions, ledger, config, stored, settings.model_license or "")
+        ledger = LedgerReader(self.database, self.clock)
+        return card_of_run(self.database, ledger, config, stored, settings.model_license or "")
 
     def _tidy(self) -> None:
         """Remove staged folders that no place waits for any more, and what an export left that was killed."""
         wanted = set()
         for place in self.directory.settings.publications:
-            pending = pending_publication(self.sessions, place.to)
+            pending = pending_publication(self.database, place.to)
             if pending is not None:
                 wanted.add(pending[0].manifest_sha256[:12])
         if self.directory.publishing_dir.is_dir():
@@ -125,7 +125,7 @@ def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Pub
     directory = RunDirectory.open(run_dir)
     for place in directory.settings.publications:
         open_place(directory.path, place)
-    return Publisher(directory, Sessions(open_engine(directory.database_url)), clock)
+    return Publisher(directory, Database(open_engine(directory.database_url)), clock)
 
 
 def run_publisher(run_dir: Path) -> None:

@@ -36,7 +36,7 @@ RunPlan = Callable[[Plan], TaskResult | None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReleaseOptions:
     """The operator's wishes for a release."""
 
     rule: str
@@ -57,20 +57,20 @@ class Released:
 
 
 def make_release(
-    run: OpenRun, out: Path, wanted: Wanted, clock: Callable[[], float], run_plan: RunPlan = run_apart
+    run: OpenRun, out: Path, wanted: ReleaseOptions, clock: Callable[[], float], run_plan: RunPlan = run_apart
 ) -> Released:
     """Choose, evaluate, export, try, fine-tune; `out` appears whole or not at all."""
     config = run.directory.config
     tasks = config.evaluation.tasks
     wanted_models = [_find(tasks, name) for name in wanted.task_models]
     row, choice = choose(
-        wanted.rule, checkpoints(run.sessions), validations(run.sessions), evaluations(run.sessions), tasks
+        wanted.rule, checkpoints(run.database), validations(run.database), evaluations(run.database), tasks
     )
     stored = verify(run.directory.checkpoint_dir(row.step))
     with new_directory(out) as folder:
         tuned = _tune(run, folder, stored, wanted, wanted_models, clock, run_plan)
         terms = run.directory.settings.model_license or ""
-        card = card_of_run(run.sessions, run.ledger, config, stored, terms, choice)
+        card = card_of_run(run.database, run.ledger, config, stored, terms, choice)
         with exporting(stored, folder / MODEL, card) as exported:
             loss = check_loads(exported).loss
         base = wanted.repository or config.run.name
@@ -91,7 +91,7 @@ def _tune(
     run: OpenRun,
     folder: Path,
     stored: StoredCheckpoint,
-    wanted: Wanted,
+    wanted: ReleaseOptions,
     models: Sequence[Task],
     clock: Callable[[], float],
     run_plan: RunPlan,
@@ -99,7 +99,7 @@ def _tune(
     """Fine-tune the models that are wanted, and evaluate what is missing; the run's database keeps the results."""
     known = {
         (row.result.task, row.result.task_sha256)
-        for row in evaluations(run.sessions)
+        for row in evaluations(run.database)
         if row.manifest_sha256 == stored.manifest_sha256
     }
     base = run.directory.path
@@ -114,7 +114,7 @@ def _tune(
         if is_model and not result.converged:
             raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")
         manifest = stored.manifest
-        record_evaluation(run.sessions, EvaluationRow(manifest.step, stored.manifest_sha256, OPERATOR, result, clock()))
+        record_evaluation(run.database, EvaluationRow(manifest.step, stored.manifest_sha256, OPERATOR, result, clock()))
         if is_model:
             tuned[task] = result
     return tuned

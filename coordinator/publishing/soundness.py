@@ -26,7 +26,7 @@ TOLERANCE = 1e-3  # relative, from 1 on: other kernels round differently
 
 
 @dataclass(frozen=True)
-class Computed:
+class LoadingResult:
     """The result of loading an exported folder with plain transformers."""
 
     loss: float  # of the probe, as the manifest has it
@@ -35,14 +35,14 @@ class Computed:
     tokens: int  # that the tokenizer knows
 
 
-def check_loads(folder: Path) -> Computed:
+def check_loads(folder: Path) -> LoadingResult:
     """Load an exported folder, which was verified, in a fresh process and compute the losses of its probe.
 
     Raises `UnsoundWeightsError` if it cannot be loaded or the loss is not the manifest's.
     """
     manifest = verify(folder, files=()).manifest
     try:
-        found = Computed(**json.loads(run_apart([sys.executable, "-I", str(SCRIPT), str(folder)])))
+        found = LoadingResult(**json.loads(run_apart([sys.executable, "-I", str(SCRIPT), str(folder)])))
     except (EndedBadlyError, ValueError, TypeError) as error:
         raise UnsoundWeightsError(
             f"The checkpoint of step {manifest.step} cannot be loaded by plain transformers: {error}"
@@ -53,7 +53,7 @@ def check_loads(folder: Path) -> Computed:
     return found
 
 
-def difference(expected: float | None, found: Computed) -> str:
+def difference(expected: float | None, found: LoadingResult) -> str:
     """Why what was loaded cannot be the checkpoint; empty if it can."""
     if expected is None:
         return "it has no finite loss to compare with"

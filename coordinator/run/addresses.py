@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 
 from coordinator.run.settings import Settings
 from peer.network.endpoints import IPAddress, Transport, bindable, ways_from
-from peer.network.placement import Place
+from peer.network.placement import Placement
 
 
-def keeper_place(settings: Settings) -> Place:
+def keeper_place(settings: Settings) -> Placement:
     """The keeper's place: it listens in every way that this machine has, and announces the transports it listens by.
 
     TCP over the version that `bind_host` names is always among them: if that fails, the p2p daemon says why.
@@ -22,7 +22,7 @@ def keeper_place(settings: Settings) -> Place:
     listen += [way for way in bindable(asked) if way not in listen]
     transports = {way.transport for way in listen}
     hosts = (settings.public_host, *settings.announce_hosts)
-    return Place(host_maddrs=tuple(way.maddr for way in listen), announce_maddrs=announced(hosts, port, transports))
+    return Placement(host_maddrs=tuple(way.maddr for way in listen), announce_maddrs=announced(hosts, port, transports))
 
 
 def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]) -> tuple[str, ...]:

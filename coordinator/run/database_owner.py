@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, DatabaseError
 from coordinator.run.authority_key import KEY_FILE
-from coordinator.store.engine import Sessions, in_one_sentence, is_empty, migrate, open_engine
+from coordinator.store.engine import Database, in_one_sentence, is_empty, migrate, open_engine
 from coordinator.store.service_models import DatabaseOwner
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def create_database(directory: RunDirectory) -> None:
     try:
         require_unused(engine)
         migrate(engine)
-        claim_database(Sessions(engine), directory)
+        claim_database(Database(engine), directory)
     finally:
         engine.dispose()
 
@@ -58,7 +58,7 @@ def require_unused(engine: Engine) -> None:
 
 
 @contextmanager
-def open_database(directory: RunDirectory) -> Iterator[Sessions]:
+def open_database(directory: RunDirectory) -> Iterator[Database]:
     """The run's own database for the time of the block, brought to this version's tables; it is never made here.
 
     Raises `DatabaseError` for one that is lost, `StorageError` for one that does not answer, `ConfigError` for another
@@ -69,9 +69,9 @@ def open_database(directory: RunDirectory) -> Iterator[Sessions]:
         with in_one_sentence():
             require_database(engine, directory)
             migrate(engine)
-            sessions = Sessions(engine)
-            claim_database(sessions, directory)
-            yield sessions
+            database = Database(engine)
+            claim_database(database, directory)
+            yield database
     finally:
         engine.dispose()
 
@@ -108,7 +108,7 @@ def _lost(directory: RunDirectory, found: str) -> DatabaseError:
     )
 
 
-def claim_database(sessions: Sessions, directory: RunDirectory) -> None:
+def claim_database(database: Database, directory: RunDirectory) -> None:
     """Have the database be this run's from now on; raises `ConfigError` where it is another's.
 
     A copy of a run without its keys, which can admit nobody, is let alone.
@@ -117,10 +117,10 @@ def claim_database(sessions: Sessions, directory: RunDirectory) -> None:
         return
     link = directory.join_link
     keys = Keys(link.run, link.fingerprint, directory.authority.public_bytes.hex())
-    with sessions() as session:
+    with database() as session:
         if _owner(session) == keys:
             return
-    sessions.transact(lambda session: _claim(session, keys, directory.path))
+    database.transact(lambda session: _claim(session, keys, directory.path))
 
 
 def _owner(session: Session) -> Keys | None:

@@ -220,11 +220,11 @@ class Demo:
 
     def summary(self) -> dict[str, Any]:
         """The results of the demo; see `summarize` for the keys."""
-        newest = checkpoints(self._run.sessions)[:1]
+        newest = checkpoints(self._run.database)[:1]
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
             self._run.ledger.contributions(),
-            [row for row in validations(self._run.sessions) if row.step > self._first_step],
+            [row for row in validations(self._run.database) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
             time.monotonic() - self._began,
             self._run.directory.checkpoint_dir(newest[0].step) if newest else None,
@@ -263,5 +263,5 @@ class Demo:
                 raise WorkerError(f"All volunteers are gone; see {self._logs}.")
 
     def _keeper_wrote_since(self, then: float) -> bool:
-        status = read_swarm_status(self._run.sessions)
+        status = read_swarm_status(self._run.database)
         return status is not None and status.updated_at >= then

@@ -29,20 +29,20 @@ from coordinator.run.ports import is_free
 from coordinator.run.secrets import exposed
 from coordinator.service.descriptors import descriptors_needed, most_descriptors
 from coordinator.service.supervisor import chosen_parts, listeners
-from coordinator.store.engine import Sessions, open_engine, own_words, trouble
-from coordinator.store.models import Checkpoint, Session
+from coordinator.store.engine import Database, open_engine, own_words, trouble
+from coordinator.store.models import Checkpoint, DeviceSession
 from peer.control.handshake import check_fingerprint, read_certificate
-from peer.doctor.display import Display
-from peer.doctor.stages import Conclusion, Finding, Outcome, Verdict, failed, ok, skipped, warning
+from peer.doctor.display import CheckupDisplay
+from peer.doctor.stages import CheckResult, Conclusion, StageResult, Verdict, failed, ok, skipped, warning
 
 GIB = 1 << 30
 LEAST_DISK_BYTES = GIB
 NOTABLE_FUTURE_S = 60.0
 TIME_ERROR = 5  # what adjtimex(2) returns while nothing keeps the clock right
-Check = Callable[[RunDirectory, float], Outcome]
+Check = Callable[[RunDirectory, float], CheckResult]
 
 
-def examine(directory: RunDirectory, display: Display, now: float) -> None:
+def examine(directory: RunDirectory, display: CheckupDisplay, now: float) -> None:
     """Show what each stage finds; raises `UnfitError` if one has failed."""
     findings = []
     for name, check in STAGES.items():
@@ -51,7 +51,7 @@ def examine(directory: RunDirectory, display: Display, now: float) -> None:
             outcome = check(directory, now)
         except ManyhandsError as error:  # what the stage needs is broken: that is its finding
             outcome = failed(str(error), "")
-        findings.append(Finding(name, outcome))
+        findings.append(StageResult(name, outcome))
         display.show(findings[-1])
     broken = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
     if broken:
@@ -61,13 +61,13 @@ def examine(directory: RunDirectory, display: Display, now: float) -> None:
     display.conclude(Conclusion(True, "Nothing stands in the way of serving this run."))
 
 
-def check_configuration(directory: RunDirectory, _now: float) -> Outcome:
+def check_configuration(directory: RunDirectory, _now: float) -> CheckResult:
     """Run file and settings can be read."""
     settings = directory.settings
     return ok(f"`{directory.config.run.name}` is served on {settings.bind_host}.", run=directory.config.run.name)
 
 
-def check_permissions(directory: RunDirectory, _now: float) -> Outcome:
+def check_permissions(directory: RunDirectory, _now: float) -> CheckResult:
     """Secrets are their owner's alone."""
     complaints = list(exposed(directory))
     if complaints:
@@ -76,7 +76,7 @@ def check_permissions(directory: RunDirectory, _now: float) -> Outcome:
     return ok("Keys and settings are their owner's alone.")
 
 
-def check_keys(directory: RunDirectory, now: float) -> Outcome:
+def check_keys(directory: RunDirectory, now: float) -> CheckResult:
     """The authority's key is one; certificate and TLS key belong together and are valid today."""
     rotated = _rotation(directory, now)
     backup = "Restore `keys` from the backup; new ones would make another run of it."
@@ -101,7 +101,7 @@ def _rotation(directory: RunDirectory, now: float) -> str:
     return f"{replaced}; the old one counts for {remaining_h:.1f} hours more." if remaining_h > 0 else f"{replaced}."
 
 
-def check_database(directory: RunDirectory, _now: float) -> Outcome:
+def check_database(directory: RunDirectory, _now: float) -> CheckResult:
     """It answers; a file of SQLite's is whole."""
     engine = open_engine(directory.database_url)
     try:
@@ -118,7 +118,7 @@ def check_database(directory: RunDirectory, _now: float) -> Outcome:
     return ok("The database answers.", kind=engine.dialect.name)
 
 
-def check_ports(directory: RunDirectory, _now: float) -> Outcome:
+def check_ports(directory: RunDirectory, _now: float) -> CheckResult:
     """All three are free, or this run is served on them now."""
     needed = listeners(directory, chosen_parts(directory.config, service_only=False, keeper_only=False))
     taken = [listener for listener in needed if not is_free(listener.host, listener.port)]
@@ -130,9 +130,9 @@ def check_ports(directory: RunDirectory, _now: float) -> Outcome:
     return failed(f"Taken: {names}.", "Stop the programs that use them, or change the ports in settings.yaml.")
 
 
-def check_clock(directory: RunDirectory, now: float) -> Outcome:
+def check_clock(directory: RunDirectory, now: float) -> CheckResult:
     """The clock has not gone back, and something keeps it right."""
-    newest = _newest(directory, func.max(Session.last_seen_at))
+    newest = _newest(directory, func.max(DeviceSession.last_seen_at))
     remedy = "Set this machine's clock, and let it be kept right (NTP): tokens live by it."
     if newest - now > NOTABLE_FUTURE_S:
         return failed(f"The database knows of a time {newest - now:.0f} s ahead of this clock.", remedy)
@@ -142,7 +142,7 @@ def check_clock(directory: RunDirectory, now: float) -> Outcome:
     return ok("The clock is kept right.") if kept else warning("Nothing keeps this machine's clock right.", remedy)
 
 
-def check_disk(directory: RunDirectory, _now: float) -> Outcome:
+def check_disk(directory: RunDirectory, _now: float) -> CheckResult:
     """Room for the next checkpoints."""
     free = shutil.disk_usage(directory.path).free
     needed = max(LEAST_DISK_BYTES, 2 * round(_newest(directory, func.max(Checkpoint.size_bytes))))
@@ -152,7 +152,7 @@ def check_disk(directory: RunDirectory, _now: float) -> Outcome:
     return ok(found, free_bytes=free)
 
 
-def check_descriptors(directory: RunDirectory, _now: float) -> Outcome:
+def check_descriptors(directory: RunDirectory, _now: float) -> CheckResult:
     """Open files for as many connections as the service takes."""
     allowed, needed = most_descriptors(), descriptors_needed(directory.settings)
     found = f"The service may open {allowed} files and connections."
@@ -161,7 +161,7 @@ def check_descriptors(directory: RunDirectory, _now: float) -> Outcome:
     return ok(found, allowed=allowed)
 
 
-def check_address(directory: RunDirectory, _now: float) -> Outcome:
+def check_address(directory: RunDirectory, _now: float) -> CheckResult:
     """Volunteers can find the public address, and where the run is served, it answers there."""
     host = directory.settings.public_host
     try:
@@ -231,7 +231,7 @@ def _newest(directory: RunDirectory, highest: ColumnElement[Any]) -> float:
     """The highest value in the database; 0 where there is none, or no table yet."""
     engine = open_engine(directory.database_url)
     try:
-        with Sessions(engine)() as session:
+        with Database(engine)() as session:
             return float(session.scalar(select(highest)) or 0)
     except SQLAlchemyError:
         return 0.0

@@ -77,7 +77,7 @@ async def run_service(
 async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
     """The run's store, and what other processes tell of it."""
     with open_run_services(directory, time.time) as services:
-        async with listening(services.sessions.engine, services.bell):
+        async with listening(services.database.engine, services.bell):
             yield services
 
 

@@ -69,7 +69,7 @@ def serve_run(
             tell(f"Dashboard: {dashboard_url(directory.settings)}")
 
     tell(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
-    with StopRequest() as stop:
+    with StopSignal() as stop:
         Supervisor([PartProcess(part, directory.path, style) for part in parts], announce).run(stop)
     tell("Stopped in order.")
 
@@ -213,7 +213,7 @@ def _listener(directory: RunDirectory, settings: Settings, key: str, purpose: st
     return Listener(settings.bind_host, getattr(settings, key), purpose, f"`{key}` in {directory.path}/settings.yaml")
 
 
-class StopRequest:
+class StopSignal:
     """While entered, the first signal only sets `asked`; the next one raises `KeyboardInterrupt`.
 
     Only the main thread of a process can enter it.
@@ -227,7 +227,7 @@ class StopRequest:
         """Whether to stop."""
         return self.asked
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> StopSignal:
         self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.members.audit import add_entry
 from coordinator.store.checkpoint_models import RaisedAlarm
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.notify import Topic, tell
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
@@ -127,9 +127,9 @@ class AlarmRow:
     raised_at: float  # Unix seconds
 
 
-def raised_alarms(sessions: Sessions) -> list[AlarmRow]:
+def raised_alarms(database: Database) -> list[AlarmRow]:
     """The alarms in the database that hold now, the oldest first."""
-    with sessions() as session:
+    with database() as session:
         rows = session.scalars(select(RaisedAlarm).order_by(RaisedAlarm.raised_at, RaisedAlarm.kind))
         return [AlarmRow(row.kind, row.step, row.detail, row.raised_at) for row in rows]
 

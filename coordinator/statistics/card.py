@@ -23,7 +23,7 @@ BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff"
 
 
 @dataclass(frozen=True)
-class CardFacts:
+class PictureFacts:
     """What the picture tells."""
 
     run: str
@@ -33,7 +33,7 @@ class CardFacts:
     members: int
 
 
-def draw_card(facts: CardFacts) -> bytes:
+def draw_card(facts: PictureFacts) -> bytes:
     """The PNG, 1200 x 630."""
     image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), BACKGROUND)
     draw = ImageDraw.Draw(image)
@@ -50,7 +50,7 @@ def draw_card(facts: CardFacts) -> bytes:
     return out.getvalue()
 
 
-def _summary(facts: CardFacts) -> str:
+def _summary(facts: PictureFacts) -> str:
     people = f"{facts.members:,} member" + ("" if facts.members == 1 else "s")
     parts = [f"step {facts.step:,}", f"{large(facts.samples)} samples", people]
     if facts.loss:

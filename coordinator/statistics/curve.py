@@ -16,7 +16,7 @@ from html import escape
 from itertools import chain
 from types import MappingProxyType
 
-from coordinator.statistics.milestones import Kind, Milestone
+from coordinator.statistics.milestones import Milestone, MilestoneKind
 
 Told = tuple[int, str]  # the step, and what was reached there
 Point = tuple[float, float]
@@ -50,10 +50,10 @@ class MilestoneTexts:
     def of(self, milestone: Milestone) -> Told:
         """One of them in words."""
         texts = {
-            Kind.FIRST_STEP: self.first_step,
-            Kind.SAMPLES: self.samples,
-            Kind.DEVICES: self.devices,
-            Kind.LOSS: self.loss,
+            MilestoneKind.FIRST_STEP: self.first_step,
+            MilestoneKind.SAMPLES: self.samples,
+            MilestoneKind.DEVICES: self.devices,
+            MilestoneKind.LOSS: self.loss,
         }
         return milestone.step, texts[milestone.kind].format(n=f"{milestone.value:,.15g}")
 

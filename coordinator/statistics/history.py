@@ -15,8 +15,8 @@ from typing import IO, Any, Literal
 from sqlalchemy import ColumnElement, Select, case, func, select
 
 from coordinator.members.names import display_names
-from coordinator.store.engine import Sessions
-from coordinator.store.models import KEEPER_ROLE, Device, Member, Report, Session, Step, Validation
+from coordinator.store.engine import Database
+from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member, Report, Step, Validation
 
 TableName = Literal["steps", "contributions", "sessions", "validations"]
 Kind = Literal["whole", "number", "text", "yes or no"]
@@ -95,14 +95,14 @@ TABLES: Mapping[TableName, Table] = {
         (
             _column(MEMBER, "text", Member.name, "the member's public name"),
             _column("device", "whole", Device.number, "number of the member's machine in the run"),
-            _column("hardware", "text", Session.hardware, "in the device's words"),
-            _column("software_version", "text", Session.software_version, "of manyhands"),
-            _column("started_at", "number", Session.started_at, "Unix seconds"),
-            _column("last_seen_at", "number", Session.last_seen_at, "Unix seconds"),
-            _column("ended_at", "number", Session.ended_at, "Unix seconds; empty while it is open"),
+            _column("hardware", "text", DeviceSession.hardware, "in the device's words"),
+            _column("software_version", "text", DeviceSession.software_version, "of manyhands"),
+            _column("started_at", "number", DeviceSession.started_at, "Unix seconds"),
+            _column("last_seen_at", "number", DeviceSession.last_seen_at, "Unix seconds"),
+            _column("ended_at", "number", DeviceSession.ended_at, "Unix seconds; empty while it is open"),
         ),
-        Session.id.expression,
-        lambda query: _of_device(query.join(Device, Device.id == Session.device_id)),
+        DeviceSession.id.expression,
+        lambda query: _of_device(query.join(Device, Device.id == DeviceSession.device_id)),
     ),
     "validations": Table(
         (
@@ -123,17 +123,17 @@ TABLES: Mapping[TableName, Table] = {
 }
 
 
-def read_table(sessions: Sessions, name: TableName) -> Iterator[list[tuple[Any, ...]]]:
+def read_table(database: Database, name: TableName) -> Iterator[list[tuple[Any, ...]]]:
     """The rows in pages, each read in a transaction of its own."""
     table = TABLES[name]
     query = table.joined(select(table.order, *(column.value.label(column.name) for column in table.columns)))
     query = query.order_by(table.order).limit(ROWS_AT_ONCE)
     last: Any = None
     while True:
-        with sessions() as session:
+        with database() as session:
             page = session.execute(query if last is None else query.where(table.order > last)).all()
         if page:
-            yield _publicly(table, [tuple(row[1:]) for row in page], display_names(sessions))
+            yield _publicly(table, [tuple(row[1:]) for row in page], display_names(database))
         if len(page) < ROWS_AT_ONCE:
             return
         last = page[-1][0]
@@ -147,13 +147,13 @@ def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str
     return [(*row[:place], shown.get(row[place], row[place]), *row[place + 1 :]) for row in rows]
 
 
-def csv_lines(sessions: Sessions, name: TableName) -> Iterator[bytes]:
+def csv_lines(database: Database, name: TableName) -> Iterator[bytes]:
     """The table as CSV (RFC 4180, UTF-8), the names of the columns first.
 
     A text that a spreadsheet would take for a formula has an apostrophe in front: a member may be called anything.
     """
     yield _csv([[column.name for column in TABLES[name].columns]])
-    for page in read_table(sessions, name):
+    for page in read_table(database, name):
         yield _csv([[_plain(value) for value in row] for row in page])
 
 
@@ -169,7 +169,7 @@ def _plain(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def write_parquet(sessions: Sessions, name: TableName, file: IO[bytes]) -> None:
+def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
     """The table as Parquet; each column's meaning is in its field's metadata."""
     import pyarrow  # large, and few ask for it
     from pyarrow import parquet
@@ -185,7 +185,7 @@ def write_parquet(sessions: Sessions, name: TableName, file: IO[bytes]) -> None:
         [pyarrow.field(column.name, types[column.kind], metadata={"meaning": column.meaning}) for column in columns]
     )
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        for page in read_table(sessions, name):
+        for page in read_table(database, name):
             values = zip(*page, strict=True)
             arrays = [pyarrow.array(column, type_.type) for column, type_ in zip(values, schema, strict=True)]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))

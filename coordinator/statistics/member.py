@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import func, select
 
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
 Range = tuple[int, int]  # the first and the last step, both of them contributed to
@@ -52,13 +52,13 @@ class StepsFacts:
     ranges: tuple[Range, ...]
 
 
-def days_of(sessions: Sessions, number: int) -> Mapping[int, DayFacts]:
+def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
     """The facts of each day, in order, the newest `MOST_DAYS`; empty for an unknown member."""
     mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
     shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
     lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)
     found: defaultdict[int, DayFacts] = defaultdict(DayFacts)
-    with sessions() as session:
+    with database() as session:
         for share in session.scalars(shares):
             day = found[share.day]
             day.samples += share.counted
@@ -71,7 +71,7 @@ def days_of(sessions: Sessions, number: int) -> Mapping[int, DayFacts]:
     return {day: found[day] for day in sorted(found)[-MOST_DAYS:]}
 
 
-def losses_of(sessions: Sessions, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
+def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
     """The losses by cause, the largest first; `days` as `days_of` gave them."""
     query = (
         select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
@@ -79,7 +79,7 @@ def losses_of(sessions: Sessions, number: int, days: Mapping[int, DayFacts]) -> 
         .where(Device.member_id == number)
         .group_by(LostSamples.cause)
     )
-    with sessions() as session:
+    with database() as session:
         told = {cause: (int(times), step) for cause, times, step in session.execute(query)}
     samples: Counter[str] = sum((day.lost for day in days.values()), Counter[str]())
     found = []
@@ -90,7 +90,7 @@ def losses_of(sessions: Sessions, number: int, days: Mapping[int, DayFacts]) -> 
     return found
 
 
-def steps_of(sessions: Sessions, number: int) -> StepsFacts:
+def steps_of(database: Database, number: int) -> StepsFacts:
     """The steps that this member's samples are in."""
     query = (
         select(Report.step)
@@ -99,7 +99,7 @@ def steps_of(sessions: Sessions, number: int) -> StepsFacts:
         .distinct()
         .order_by(Report.step)
     )
-    with sessions() as session:
+    with database() as session:
         steps = session.scalars(query).all()
     ranges = tuple(step_ranges(steps, MOST_RANGES))
     return StepsFacts(len(steps), steps[0] if steps else None, steps[-1] if steps else None, ranges)

@@ -20,7 +20,7 @@ LEAST_DEVICES = 5
 LOSS_GRID = 0.5
 
 
-class Kind(str, Enum):
+class MilestoneKind(str, Enum):
     """What was reached."""
 
     FIRST_STEP = "first-step"
@@ -33,7 +33,7 @@ class Kind(str, Enum):
 class Milestone:
     """One of them; `value` in its kind's unit: steps, samples, devices, nats."""
 
-    kind: Kind
+    kind: MilestoneKind
     value: float
     step: int
     at: float  # Unix seconds
@@ -46,7 +46,7 @@ class Milestone:
 
 def milestones(steps: Sequence[StepRow], validations: Iterable[ValidationRow]) -> list[Milestone]:
     """All that these steps (in order) and evaluations reached, in the order of steps."""
-    kinds = list(Kind)
+    kinds = list(MilestoneKind)
     found = [*_of_steps(steps), *_of_losses(validations)]
     return sorted(found, key=lambda milestone: (milestone.step, kinds.index(milestone.kind)))
 
@@ -55,15 +55,15 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
     samples = most_devices = 0
     next_samples = LEAST_SAMPLES
     if steps:
-        yield Milestone(Kind.FIRST_STEP, 1, steps[0].step, steps[0].completed_at)
+        yield Milestone(MilestoneKind.FIRST_STEP, 1, steps[0].step, steps[0].completed_at)
     for row in steps:  # of which there are many, and each page is drawn with them
         samples += row.samples
         if samples >= next_samples:
-            yield Milestone(Kind.SAMPLES, power_of_ten(samples), row.step, row.completed_at)
+            yield Milestone(MilestoneKind.SAMPLES, power_of_ten(samples), row.step, row.completed_at)
             next_samples = 10 * power_of_ten(samples)
         if row.devices > most_devices:
             if row.devices >= LEAST_DEVICES and round_number(row.devices) > most_devices:
-                yield Milestone(Kind.DEVICES, round_number(row.devices), row.step, row.completed_at)
+                yield Milestone(MilestoneKind.DEVICES, round_number(row.devices), row.step, row.completed_at)
             most_devices = row.devices
 
 
@@ -75,7 +75,7 @@ def _of_losses(validations: Iterable[ValidationRow]) -> Iterator[Milestone]:
             continue
         passed = math.floor(row.loss / LOSS_GRID) * LOSS_GRID + LOSS_GRID  # the lowest line that it lies below
         if mark is not None and passed < mark:
-            yield Milestone(Kind.LOSS, passed, row.step, row.evaluated_at)
+            yield Milestone(MilestoneKind.LOSS, passed, row.step, row.evaluated_at)
         mark = passed if mark is None else min(mark, passed)
 
 

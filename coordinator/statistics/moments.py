@@ -14,11 +14,11 @@ from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session as Connection
+from sqlalchemy.orm import Session
 
 from coordinator.members.names import display_names
-from coordinator.store.engine import Sessions
-from coordinator.store.models import KEEPER_ROLE, Device, Era, Member, Refusal, Report, Session, Step
+from coordinator.store.engine import Database
+from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Era, Member, Refusal, Report, Step
 
 CHUNK_STEPS = 100  # read at once, and a file of the archive
 SHARED_REFUSALS = ("join", "report", "suspicion")  # the kinds that belong to a run's story
@@ -48,7 +48,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostShare:
     """Samples of a device that came to nothing, and why."""
 
     device: int
@@ -68,7 +68,7 @@ class Moment:
     target_batch_size: int
     shares: tuple[tuple[int, int], ...]  # device, samples; the most first
     groups: tuple[Group, ...]  # the largest first
-    lost: tuple[Loss, ...]
+    lost: tuple[LostShare, ...]
     refused: dict[str, int]  # since the step before, by kind
     online: tuple[int, ...]  # devices that were connected, or took part while the coordinator was away
     undone: int  # how many devices had taken this step before a return to a checkpoint undid it
@@ -76,7 +76,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class DeviceFacts:
+class MomentDevice:
     """Whose a device is, and what it says it is."""
 
     number: int
@@ -90,7 +90,7 @@ class Chunk:
 
     first: int
     last: int
-    devices: tuple[DeviceFacts, ...]
+    devices: tuple[MomentDevice, ...]
     moments: tuple[Moment, ...]
 
 
@@ -123,11 +123,11 @@ def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (-group.size, -(group.samples or 0))))
 
 
-def read_chunk(sessions: Sessions, number: int) -> Chunk:
+def read_chunk(database: Database, number: int) -> Chunk:
     """The chunk of this number, from 0; beyond the run's end it has no moments."""
     first, last = number * CHUNK_STEPS + 1, (number + 1) * CHUNK_STEPS
-    shown = display_names(sessions)
-    with sessions() as session:
+    shown = display_names(database)
+    with database() as session:
         steps = session.scalars(select(Step).where(Step.step.between(first, last)).order_by(Step.step)).all()
         if not steps:
             return Chunk(first, last, (), ())
@@ -166,14 +166,14 @@ def _given(shares: Sequence[Share]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(((each.device, each.samples) for each in shares), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _lost(shares: Sequence[Share]) -> tuple[Loss, ...]:
-    return tuple(Loss(each.device, each.lost_samples, each.lost_reason) for each in shares if each.lost_samples)
+def _lost(shares: Sequence[Share]) -> tuple[LostShare, ...]:
+    return tuple(LostShare(each.device, each.lost_samples, each.lost_reason) for each in shares if each.lost_samples)
 
 
 class _DeviceBook:
     """Numbers the devices that a chunk speaks of, from 0, in the order in which it first does; the keeper is none."""
 
-    def __init__(self, session: Connection) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._keepers = set(session.scalars(select(Device.id).where(Device.role == KEEPER_ROLE)))
         self._indexes: dict[str, int] = {}
@@ -185,19 +185,17 @@ class _DeviceBook:
         """The device's place in the chunk's list."""
         return self._indexes.setdefault(device_id, len(self._indexes))
 
-    def devices(self, shown: dict[str, str]) -> tuple[DeviceFacts, ...]:
+    def devices(self, shown: dict[str, str]) -> tuple[MomentDevice, ...]:
         """The chunk's list; `shown`: members' names as the public may know them."""
-        stays = select(Session.hardware).where(Session.device_id == Device.id)
-        newest = stays.order_by(Session.started_at.desc()).limit(1).scalar_subquery()
+        stays = select(DeviceSession.hardware).where(DeviceSession.device_id == Device.id)
+        newest = stays.order_by(DeviceSession.started_at.desc()).limit(1).scalar_subquery()
         query = select(Device.id, Device.number, Member.name, newest).join(Device.member)
         rows = self._session.execute(query.where(Device.id.in_(list(self._indexes))))
-        facts = {device: DeviceFacts(number, shown.get(name, name), said or "") for device, number, name, said in rows}
+        facts = {device: MomentDevice(number, shown.get(name, name), said or "") for device, number, name, said in rows}
         return tuple(facts[device] for device in self._indexes)
 
 
-def _shares(
-    session: Connection, first: int, last: int, book: _DeviceBook
-) -> tuple[dict[int, list[Share]], Counter[int]]:
+def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple[dict[int, list[Share]], Counter[int]]:
     """By step: what each device did for it, and how many had done so before it was undone."""
     query = (
         select(
@@ -225,14 +223,14 @@ def _shares(
     return shares, undone
 
 
-def _online(session: Connection, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
+def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
     """For each of these rising times the devices that had a session."""
-    until = func.coalesce(Session.ended_at, Session.last_seen_at)
-    stays = select(Session.device_id, Session.started_at, until).where(
-        Session.started_at <= times[-1], Session.last_seen_at >= times[0]
+    until = func.coalesce(DeviceSession.ended_at, DeviceSession.last_seen_at)
+    stays = select(DeviceSession.device_id, DeviceSession.started_at, until).where(
+        DeviceSession.started_at <= times[-1], DeviceSession.last_seen_at >= times[0]
     )
     present: list[set[int]] = [set() for _ in times]
-    for device, started_at, ended_at in session.execute(stays.order_by(Session.started_at)):
+    for device, started_at, ended_at in session.execute(stays.order_by(DeviceSession.started_at)):
         if device in book:
             for index in range(bisect_left(times, started_at), len(times)):
                 if times[index] > ended_at:
@@ -241,7 +239,7 @@ def _online(session: Connection, times: Sequence[float], book: _DeviceBook) -> l
     return present
 
 
-def _refused(session: Connection, times: Sequence[float]) -> list[dict[str, int]]:
+def _refused(session: Session, times: Sequence[float]) -> list[dict[str, int]]:
     """What was refused between each two of these rising times, by kind."""
     query = select(Refusal.at, Refusal.kind).where(
         Refusal.at > times[0], Refusal.at <= times[-1], Refusal.kind.in_(SHARED_REFUSALS)

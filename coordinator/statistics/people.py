@@ -18,15 +18,15 @@ from sqlalchemy.orm import Session
 
 from coordinator.ledger.presence import ONLINE_S, is_online
 from coordinator.members.names import display_names
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S, day_of
-from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, Member, Session as Stay
+from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member
 
 _LARGE = re.compile(r"\b(a100|a800|h100|h200|h800|gh200|b100|b200|gb200|v100|l40s?|a40|a30|a6000|mi[123]\d\d)\b")
 MOST_STAYS = 5000
 
 
-class Window(str, Enum):
+class LeaderboardPeriod(str, Enum):
     """The days that a leaderboard is about, all of them UTC days, today included; the values are public."""
 
     DAY = "day"
@@ -36,7 +36,7 @@ class Window(str, Enum):
 
     def first_day(self, now: float) -> int:
         """The first of them, as days since 1970-01-01."""
-        days = {Window.DAY: 1, Window.WEEK: 7, Window.MONTH: 30}
+        days = {LeaderboardPeriod.DAY: 1, LeaderboardPeriod.WEEK: 7, LeaderboardPeriod.MONTH: 30}
         return day_of(now) - days[self] + 1 if self in days else -(2**31)
 
 
@@ -95,7 +95,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class Place:
+class LeaderboardRow:
     """One row of the leaderboard."""
 
     rank: int  # from 1; equals share one
@@ -103,15 +103,17 @@ class Place:
     given: Given
 
 
-def people(sessions: Sessions, now: float, window: Window = Window.ALL, number: int | None = None) -> list[Person]:
+def people(
+    database: Database, now: float, window: LeaderboardPeriod = LeaderboardPeriod.ALL, number: int | None = None
+) -> list[Person]:
     """Every member with a device, or the one of this number, in the order of their numbers; without the keeper."""
-    shown, hardware = display_names(sessions), newest_hardware(sessions)
+    shown, hardware = display_names(database), newest_hardware(database)
     condition = Device.role != KEEPER_ROLE
     if number is not None:
         condition = and_(condition, Device.member_id == number)
-    present = select(Stay).where(is_online(now)).order_by(Stay.started_at)
-    seen = select(Stay.device_id, func.max(Stay.last_seen_at)).group_by(Stay.device_id)
-    with sessions() as session:
+    present = select(DeviceSession).where(is_online(now)).order_by(DeviceSession.started_at)
+    seen = select(DeviceSession.device_id, func.max(DeviceSession.last_seen_at)).group_by(DeviceSession.device_id)
+    with database() as session:
         given = _given(_shares(session, window.first_day(now), condition))
         here = {stay.device_id: stay for stay in session.scalars(present)}
         seen_at: dict[str, float] = dict(session.execute(seen).all())
@@ -123,7 +125,7 @@ def people(sessions: Sessions, now: float, window: Window = Window.ALL, number: 
     return [Person(number, name, tuple(facts)) for (number, name), facts in sorted(devices.items())]
 
 
-def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[Place]:
+def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[LeaderboardRow]:
     """The ranking of all who gave anything; bytes averaged for others break ties and rank those who do not train."""
     rows = [(person.given(kind), person) for person in everybody]
     given = [(each, person) for each, person in rows if each.samples or each.averaged_bytes or each.pending_samples]
@@ -131,11 +133,11 @@ def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) 
     return _ranked(ordered)
 
 
-def _ranked(ordered: Sequence[tuple[Given, Person]]) -> list[Place]:
-    places: list[Place] = []
+def _ranked(ordered: Sequence[tuple[Given, Person]]) -> list[LeaderboardRow]:
+    places: list[LeaderboardRow] = []
     for position, (given, person) in enumerate(ordered, start=1):
         ties = places and _score(places[-1].given) == _score(given)
-        places.append(Place(places[-1].rank if ties else position, person, given))
+        places.append(LeaderboardRow(places[-1].rank if ties else position, person, given))
     return places
 
 
@@ -157,7 +159,9 @@ def _given(shares: Iterable[DailyShare]) -> defaultdict[str, Given]:
     return found
 
 
-def _facts(device: Device, hardware: str, given: Given, stay: Stay | None, seen_at: dict[str, float]) -> DeviceFacts:
+def _facts(
+    device: Device, hardware: str, given: Given, stay: DeviceSession | None, seen_at: dict[str, float]
+) -> DeviceFacts:
     return DeviceFacts(
         number=device.number,
         kind=class_of(hardware),
@@ -216,34 +220,38 @@ class StayRow:
 
 
 def stays(
-    sessions: Sessions, since: float, until: float, now: float, member_number: int | None = None, most: int = MOST_STAYS
+    database: Database, since: float, until: float, now: float, member_number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
     """The newest ones that overlap this span, in the order of their beginnings; the keeper's are left out."""
     query = (
-        select(Stay, Device.member_id, Device.number)
-        .join(Device, Device.id == Stay.device_id)
-        .where(Device.role != KEEPER_ROLE, Stay.last_seen_at >= since, Stay.started_at <= until)
-        .order_by(Stay.started_at.desc(), Stay.id)
+        select(DeviceSession, Device.member_id, Device.number)
+        .join(Device, Device.id == DeviceSession.device_id)
+        .where(Device.role != KEEPER_ROLE, DeviceSession.last_seen_at >= since, DeviceSession.started_at <= until)
+        .order_by(DeviceSession.started_at.desc(), DeviceSession.id)
         .limit(most)
     )
     if member_number is not None:
         query = query.where(Device.member_id == member_number)
-    with sessions() as session:
+    with database() as session:
         found = [_row(stay, number, device, now) for stay, number, device in session.execute(query)]
     return found[::-1]
 
 
-def newest_hardware(sessions: Sessions) -> dict[str, str]:
+def newest_hardware(database: Database) -> dict[str, str]:
     """Device's id -> what it said of itself in its newest stay."""
-    newest = select(Stay.device_id, func.max(Stay.last_seen_at).label("at")).group_by(Stay.device_id).subquery()
-    query = select(Stay.device_id, Stay.hardware).join(
-        newest, (Stay.device_id == newest.c.device_id) & (Stay.last_seen_at == newest.c.at)
+    newest = (
+        select(DeviceSession.device_id, func.max(DeviceSession.last_seen_at).label("at"))
+        .group_by(DeviceSession.device_id)
+        .subquery()
     )
-    with sessions() as session:
+    query = select(DeviceSession.device_id, DeviceSession.hardware).join(
+        newest, (DeviceSession.device_id == newest.c.device_id) & (DeviceSession.last_seen_at == newest.c.at)
+    )
+    with database() as session:
         return dict(session.execute(query).all())
 
 
-def _row(stay: Stay, member_number: int, device_number: int, now: float) -> StayRow:
+def _row(stay: DeviceSession, member_number: int, device_number: int, now: float) -> StayRow:
     is_online = stay.ended_at is None and stay.last_seen_at > now - ONLINE_S
     ended_at = stay.last_seen_at if stay.ended_at is None else stay.ended_at
     return StayRow(member_number, device_number, class_of(stay.hardware), stay.started_at, ended_at, is_online)

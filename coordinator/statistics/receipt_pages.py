@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from auth.receipts import Receipt as ReceiptBody, receipt_body
+from auth.receipts import ReceiptBody, receipt_body
 from coordinator.ledger.receipts import samples_by_number
 from coordinator.members.names import display_names
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import KEEPER_ROLE, Device, Member, Receipt, Report
 
@@ -23,10 +23,10 @@ MAX_STEPS = 200
 MOST_NUMBERS = 20_000  # claims and receipts' entries of one page; a page of one step may have more
 
 
-def receipts_page(sessions: Sessions, run: str, after: int, limit: int) -> dict[str, Any]:
+def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
     """Steps above `after` of which somebody claims samples, in order; `next` is the last one, or None at the end."""
-    shown = display_names(sessions)
-    with sessions() as session:
+    shown = display_names(database)
+    with database() as session:
         numbers = _steps(session, after, limit + 1)
         steps = _whole_page(session, numbers[:limit])
         devices = _devices(session, shown, steps)

@@ -13,8 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from coordinator.ledger.reading import StepRow
-from coordinator.store.engine import Sessions
-from coordinator.store.models import KEEPER_ROLE, Device, Report, Suspicion
+from coordinator.store.engine import Database
+from coordinator.store.models import KEEPER_ROLE, Device, Report, StoredSuspicion
 from coordinator.store.service_models import SwarmFigures
 from peer.reporting.metrics import Census, RoundTally
 
@@ -56,11 +56,11 @@ class Figures:
     suspicions: Mapping[str, int] = field(default_factory=dict)  # words by kind, within the window
 
 
-def read_figures(sessions: Sessions, since: float) -> Figures:
+def read_figures(database: Database, since: float) -> Figures:
     """Read the figures; suspicions are those said after `since` (Unix seconds)."""
-    words = select(Suspicion.kind, func.count()).where(Suspicion.at > since).group_by(Suspicion.kind)
+    words = select(StoredSuspicion.kind, func.count()).where(StoredSuspicion.at > since).group_by(StoredSuspicion.kind)
     cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
-    with sessions() as session:
+    with database() as session:
         row = session.get(SwarmFigures, _ROW)
         counts = () if row is None else tuple(json.loads(row.rounds_by_duration))
         return Figures(
@@ -72,9 +72,9 @@ def read_figures(sessions: Sessions, since: float) -> Figures:
         )
 
 
-def write_figures(sessions: Sessions, rounds: RoundTally, census: Census) -> None:
+def write_figures(database: Database, rounds: RoundTally, census: Census) -> None:
     """Store the keeper's counts in place of its last ones."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.merge(
             SwarmFigures(
                 id=_ROW,

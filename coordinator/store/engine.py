@@ -83,8 +83,8 @@ _WRITES = "manyhands_writes"  # execution option: the transaction will write
 Result = TypeVar("Result")
 
 
-class Sessions(sessionmaker[Session]):
-    """Makes sessions: `with sessions() as session` to read, `with sessions.begin() as session` to write."""
+class Database(sessionmaker[Session]):
+    """The database: `with database() as session` to read, `with database.begin() as session` to write."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, expire_on_commit=False)

@@ -34,7 +34,7 @@ from coordinator.store.ledger_models import DailyShare, LossMark, LostSamples, R
 from coordinator.store.service_models import (
     DatabaseOwner,
     LoginTry,
-    Notice,
+    MilestoneNotice,
     Question,
     RelayOffer,
     SpentNonce,
@@ -53,15 +53,15 @@ __all__ = [
     "LoginTry",
     "LossMark",
     "LostSamples",
+    "MilestoneNotice",
     "Naming",
-    "Notice",
     "Publication",
     "Question",
     "RaisedAlarm",
     "Receipt",
     "RelayOffer",
     "SpentNonce",
-    "Suspicion",
+    "StoredSuspicion",
     "SwarmFigures",
     "UnigramBaseline",
     "UnnamedMember",
@@ -117,7 +117,7 @@ class Device(Base):
     member: Mapped[Member] = relationship(back_populates="devices")
 
 
-class Session(Base):
+class DeviceSession(Base):
     """One connected stay of a device."""
 
     __tablename__ = "sessions"
@@ -360,7 +360,7 @@ class Naming(Base):
     hidden_at: Mapped[float | None] = mapped_column(Float)  # by the operator; null: not hidden
 
 
-class Suspicion(Base):
+class StoredSuspicion(Base):
     """One device's word against another's; see `coordinator.members.quarantine`."""
 
     __tablename__ = "suspicions"

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Refusal
 
 Kind = Literal[
@@ -37,8 +37,8 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
     session.execute(delete(Refusal).where(Refusal.id <= refusal.id - KEPT_REFUSALS))
 
 
-def newest_refusals(sessions: Sessions, limit: int) -> list[RefusalRow]:
+def newest_refusals(database: Database, limit: int) -> list[RefusalRow]:
     """The newest refusals, the newest first."""
-    with sessions() as session:
+    with database() as session:
         rows = session.scalars(select(Refusal).order_by(Refusal.id.desc()).limit(limit))
         return [RefusalRow(row.at, row.kind, row.code, row.reason) for row in rows]

@@ -37,7 +37,7 @@ class Question(Base):
     answered_at: Mapped[float | None] = mapped_column(Float)
 
 
-class Notice(Base):
+class MilestoneNotice(Base):
     """The notice of one milestone at one webhook, and its progress; see `coordinator.announcements.deliveries`."""
 
     __tablename__ = "notices"
@@ -47,7 +47,7 @@ class Notice(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     begun_at: Mapped[float | None] = mapped_column(Float)  # of an attempt whose outcome is not known
     next_at: Mapped[float] = mapped_column(Float, default=0.0)  # not tried before
-    ended: Mapped[str] = mapped_column(String(16), default="")  # `Outcome` of an attempt; "": to be tried again
+    ended: Mapped[str] = mapped_column(String(16), default="")  # `DeliveryOutcome` of an attempt; "": to be tried again
     error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
 
 

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Batches(Generic[Item, Result]):
+class Batcher(Generic[Item, Result]):
     """Runs `work` in a thread, one batch at a time, in the order of arrival; used from one event loop.
 
     `work` returns a result for each item, or the error that this item alone is to be answered with.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from auth.errors import StorageError
 from auth.files import write_private
-from coordinator.tracking.points import Position
+from coordinator.tracking.points import SinkPosition
 
 
 class Logbook:
@@ -22,32 +22,32 @@ class Logbook:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def begin(self, position: Position, ahead: Sequence[Position]) -> None:
+    def begin(self, position: SinkPosition, ahead: Sequence[SinkPosition]) -> None:
         """What leads to the positions `ahead`, one after the other, is about to be written."""
         text = json.dumps({"position": asdict(position), "ahead": [asdict(each) for each in ahead]})
         write_private(self._path, text.encode())
 
-    def settle(self, position: Position) -> None:
+    def settle(self, position: SinkPosition) -> None:
         """All up to here is written."""
         self.begin(position, ())
 
-    def recover(self, held: int | None) -> Position:
+    def recover(self, held: int | None) -> SinkPosition:
         """Where to go on, if the sink holds so many rows; None: it cannot tell, and nothing is written twice.
 
         A sink that holds nothing (its folder was removed) is written anew.
         """
         if held == 0:
-            return Position()
+            return SinkPosition()
         position, ahead = self._read()
         if held is None:
             return ahead[-1] if ahead else position
         return max([each for each in ahead if each.rows <= held], key=lambda each: each.rows, default=position)
 
-    def _read(self) -> tuple[Position, list[Position]]:
+    def _read(self) -> tuple[SinkPosition, list[SinkPosition]]:
         try:
             found = json.loads(self._path.read_bytes())
-            return Position(**found["position"]), [Position(**each) for each in found["ahead"]]
+            return SinkPosition(**found["position"]), [SinkPosition(**each) for each in found["ahead"]]
         except FileNotFoundError:
-            return Position(), []
+            return SinkPosition(), []
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StorageError(f"Cannot read {self._path}: remove it to have the sink written anew.") from error

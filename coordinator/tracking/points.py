@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 
 from coordinator.checkpoints.validations import ValidationRow, validations
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
@@ -31,7 +31,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Position:
+class SinkPosition:
     """How far a sink is written."""
 
     rows: int = 0
@@ -39,32 +39,32 @@ class Position:
     step: int = 0  # the last global step
     validated_at: float = 0.0  # the last evaluation, Unix seconds
 
-    def after(self, point: Point) -> Position:
+    def after(self, point: Point) -> SinkPosition:
         """The position once this point is written."""
         if point.evaluated:
             return replace(self, rows=self.rows + 1, validated_at=point.at)
         return replace(self, rows=self.rows + 1, step=point.step)
 
-    def rewound(self, era: int, undone_after: Iterable[int]) -> Position:
+    def rewound(self, era: int, undone_after: Iterable[int]) -> SinkPosition:
         """The position in this era, where the run has returned to checkpoints after these steps meanwhile."""
         return replace(self, era=era, step=min([self.step, *undone_after]))
 
 
-def in_current_era(sessions: Sessions, position: Position) -> Position:
+def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
     """The position after returns to checkpoints that the sink does not know of yet."""
-    with sessions() as session:
+    with database() as session:
         era = current_era(session)
         undone = session.scalars(select(Era.after_step).where(Era.era > position.era)).all()
     return position.rewound(era, undone)
 
 
-def next_points(sessions: Sessions, position: Position, settled_before: float) -> list[Point]:
+def next_points(database: Database, position: SinkPosition, settled_before: float) -> list[Point]:
     """The next points in order: steps that were completed before that time, then evaluations."""
     settled = Step.completed_at <= settled_before
     following = select(Step).where(Step.step > position.step, settled).order_by(Step.step).limit(MOST_AT_ONCE)
-    with sessions() as session:
+    with database() as session:
         steps = [step_point(row) for row in session.scalars(following)]
-    news = [row for row in validations(sessions) if row.evaluated_at > position.validated_at]
+    news = [row for row in validations(database) if row.evaluated_at > position.validated_at]
     return steps + [evaluation_point(row) for row in sorted(news, key=lambda row: row.evaluated_at)[:MOST_AT_ONCE]]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import read_secret
 from coordinator.run.sink_settings import TensorBoardSettings, TrackioSettings, WandbSettings
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from coordinator.tracking.logbook import Logbook
 from coordinator.tracking.writer import Sink, SinkWriter
 
@@ -55,7 +55,7 @@ def _secret(directory: RunDirectory, name: str | None, setting: str) -> str | No
     return None if name is None else read_secret(directory.path / name, setting)
 
 
-def writers(directory: RunDirectory, sessions: Sessions) -> list[SinkWriter]:
+def writers(directory: RunDirectory, database: Database) -> list[SinkWriter]:
     """One for each sink of the settings."""
     sinks, opening = directory.settings.sinks, dict[str, Callable[[], Sink]]()
     if sinks.tensorboard is not None:
@@ -66,7 +66,7 @@ def writers(directory: RunDirectory, sessions: Sessions) -> list[SinkWriter]:
         opening["trackio"] = partial(open_trackio, directory, sinks.trackio)
     books = directory.sinks_dir
     return [
-        SinkWriter(name, opens, Logbook(books / f"{name}.json"), sessions, time.time) for name, opens in opening.items()
+        SinkWriter(name, opens, Logbook(books / f"{name}.json"), database, time.time) for name, opens in opening.items()
     ]
 
 
@@ -77,10 +77,10 @@ def run_sinks(run_dir: Path) -> None:
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good: what libraries greet with is no log
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    sessions = Sessions(open_engine(directory.database_url))
+    database = Database(open_engine(directory.database_url))
     running = [
         (each.name, threading.Thread(target=each.run, args=(stop,), name=each.name, daemon=True))
-        for each in writers(directory, sessions)
+        for each in writers(directory, database)
     ]
     for _, thread in running:
         thread.start()

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.ledger.reading import SETTLED_S
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.tracking.logbook import Logbook
-from coordinator.tracking.points import Point, Position, in_current_era, next_points
+from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class SinkWriter:
     name: str
     open: Callable[[], Sink]
     logbook: Logbook
-    sessions: Sessions
+    database: Database
     clock: Callable[[], float]
     failures: int = 0  # in a row
 
@@ -67,14 +67,14 @@ class SinkWriter:
             logger.info("%s takes what is written again", self.name)
             self.failures = 0
 
-    def write_some(self, sink: Sink, position: Position, settled_before: float) -> Position:
+    def write_some(self, sink: Sink, position: SinkPosition, settled_before: float) -> SinkPosition:
         """Write the next points, if there are any; returns how far that is."""
-        current = in_current_era(self.sessions, position)
+        current = in_current_era(self.database, position)
         if current.step < position.step:
             sink.rewind(current.step)
         if current != position:
             self.logbook.settle(current)
-        points = next_points(self.sessions, current, settled_before)
+        points = next_points(self.database, current, settled_before)
         if not points:
             return current
         ahead = [current.after(points[0])]

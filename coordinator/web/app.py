@@ -90,7 +90,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.archive = state.archive
     app.state.answers = AnswerCache()
     app.state.config = services.config
-    app.state.sessions = services.sessions
+    app.state.database = services.database
     app.state.join_link = str(state.directory.join_link)
     app.state.notebook_url = state.directory.settings.notebook_url
     app.state.software = software.software_files(services.software, services.web_address, app.state.join_link)
@@ -105,8 +105,8 @@ def create_app(state: WebState) -> FastAPI:
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
     app.add_exception_handler(RequestValidationError, refuse_shape)
     app.state.services = services
-    tries = LoginTries(services.sessions, TRIES_PER_MINUTE, services.clock)
-    app.state.login_desk = LoginDesk(Administrators(services.sessions, services.clock), tries)
+    tries = LoginTries(services.database, TRIES_PER_MINUTE, services.clock)
+    app.state.login_desk = LoginDesk(Administrators(services.database, services.clock), tries)
     app.state.logins = services.logins
     app.state.web_address = state.directory.settings.web_address
     app.state.public_places = frozenset(each.to for each in state.directory.settings.publications if each.is_public)

@@ -25,8 +25,8 @@ from coordinator.checkpoints.manifest import FileEntry
 from coordinator.context.services import RunServices, open_run_services
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.moments import chunk_of
-from coordinator.statistics.people import HardwareClass, Window, people
-from coordinator.store.engine import Sessions
+from coordinator.statistics.people import HardwareClass, LeaderboardPeriod, people
+from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S
 from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.frozen import Archive, Parameters, answer_name
@@ -139,7 +139,7 @@ async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, 
         for name in page_files():
             path = f"static/{page_version()}/{name}"
             yield path, await _ask(client, f"/{path}", {})
-        async for name, content in _answers(client, questions(app.state.sessions, _last_step(app), archive.at)):
+        async for name, content in _answers(client, questions(app.state.database, _last_step(app), archive.at)):
             yield f"api/v1/{name}", content
 
 
@@ -211,7 +211,7 @@ def _replace(target: Path, new: Path) -> None:
     shutil.rmtree(gone)
 
 
-def questions(sessions: Sessions, last_step: int, at: float) -> Iterator[Question]:
+def questions(database: Database, last_step: int, at: float) -> Iterator[Question]:
     """The questions that the pages' scripts ask the API, as of `at` (Unix seconds); `last_step`: 0 before the first.
 
     They are taken one by one. Members come last, so that everyone named in an earlier answer has a page, also a member
@@ -221,7 +221,7 @@ def questions(sessions: Sessions, last_step: int, at: float) -> Iterator[Questio
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
     yield from _timelines(at)
     yield from _leaderboards()
-    yield from ((f"participants/{person.number}", {}) for person in people(sessions, at))
+    yield from ((f"participants/{person.number}", {}) for person in people(database, at))
 
 
 def _timelines(at: float) -> Iterator[Question]:
@@ -232,5 +232,5 @@ def _timelines(at: float) -> Iterator[Question]:
 
 def _leaderboards() -> Iterator[Question]:
     yield "participants", {}
-    for window, kind in product(Window, (None, *HardwareClass)):
+    for window, kind in product(LeaderboardPeriod, (None, *HardwareClass)):
         yield "participants", {"window": window.value} | ({} if kind is None else {"kind": kind.value})

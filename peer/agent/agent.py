@@ -38,9 +38,9 @@ from peer.control.session_stream import unless_stopped
 from peer.limits.events import Leaving, Paused, Resumed
 from peer.limits.monitor import POLL_S, Machine, Watch, local_time
 from peer.limits.policy import Action, Decision, Readings, unknown_to_polite
-from peer.limits.usage import DATA_FOLDER, Account, disk_use, used_of
+from peer.limits.usage import DATA_FOLDER, UsageMeter, disk_use, used_of
 from peer.network.endpoints import best_ways
-from peer.network.placement import Place, describe
+from peer.network.placement import Placement, describe
 from peer.protocol import control_pb2
 from peer.reporting.messages import Lost, Notice, StepReport, WorkerEvent, WorkerPlan
 from peer.reporting.outbox import Outbox
@@ -76,7 +76,7 @@ class Agent:
         explain: Callable[[SwarmError], Coroutine[Any, Any, ManyhandsError]] = unexplained,
     ) -> None:
         self._options, self._open_display, self._clock = options, open_display, clock
-        self._account = Account(options.limits)
+        self._account = UsageMeter(options.limits)
         read_machine = read_machine or Machine(options.limits, options.cloud, options.state_dir, time.monotonic).read
         self._watch = Watch(
             options.limits,
@@ -272,7 +272,7 @@ class Agent:
     async def _measure_line(self, client: ControlClient) -> float | None:
         """Measure the line as at joining, cut to the volunteer's limits; in bytes per second."""
         limits, measured = self._options.limits, await measured_bandwidth(client)
-        return None if measured is None else Place(bandwidth=measured).within(*limits.rates).bandwidth
+        return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
     def _on_reading(self, readings: Readings) -> None:
         beat(self._options.state_dir)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from peer.limits.limits import Limits
 from peer.network.endpoints import answering, is_peer_address
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.protocol import MAX_RELAYS, control_pb2
 from peer.reporting.messages import Progress, Ready, WorkerEvent
 
@@ -57,7 +57,7 @@ class OwnPresence:
                 )
 
 
-def offered_relays(place: Place, limits: Limits, peer_id: str) -> tuple[str, ...]:
+def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str, ...]:
     """Return the addresses at which this peer relays: none if it cannot be reached or its traffic is limited."""
     limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
     if place.reach != "direct" or any(limit is not None for limit in limited):

@@ -24,7 +24,7 @@ from peer.config.run import RunConfig
 from peer.control.session_stream import pause, unless_stopped
 from peer.limits.monitor import Watch
 from peer.limits.policy import Action
-from peer.limits.usage import Account, kills_for_memory
+from peer.limits.usage import UsageMeter, kills_for_memory
 from peer.reporting.messages import (
     CheckpointWanted,
     Failed,
@@ -75,7 +75,7 @@ class Workers:
         main: WorkerMain,
         stop: StopRequest,
         watch: Watch,
-        account: Account,
+        account: UsageMeter,
         presence: OwnPresence,
         on_event: Callable[[WorkerEvent], None],
         on_suspicion: Callable[[Suspicion], None],

@@ -31,7 +31,7 @@ OUTCOMES_FILE = "compiled.json"
 CACHE_FOLDER = "compiled"
 
 
-class Outcome(IntEnum):
+class TrialOutcome(IntEnum):
     """The outcome of a trial, as it is remembered."""
 
     SLOWER = 0
@@ -63,21 +63,21 @@ def compile_if_it_pays(
     found = FoundSizes(data_dir / OUTCOMES_FILE)
     key = f"PyTorch {torch.__version__}, {name}"
     before = found.get(key)
-    if before == Outcome.BEGUN:
+    if before == TrialOutcome.BEGUN:
         tell(f"Layers stay uncompiled: the last try ended with the process. To try again, delete {OUTCOMES_FILE}.")
         return
-    if mode == "auto" and before in (Outcome.SLOWER, Outcome.FAILED):
+    if mode == "auto" and before in (TrialOutcome.SLOWER, TrialOutcome.FAILED):
         return
-    found.put(key, Outcome.BEGUN)
+    found.put(key, TrialOutcome.BEGUN)
     switch_on = partial(backend.layers.switch_on, data_dir / CACHE_FOLDER, tell)
     batch = make_batch()
     trial = try_compiled(switch_on, partial(backend.rehearse, batch), clock)
     found.put(key, _judge(backend.layers, trial, mode, tell))
 
 
-def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callable[[str], None]) -> Outcome:
+def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callable[[str], None]) -> TrialOutcome:
     if not layers.on:  # they have said why
-        return Outcome.FAILED
+        return TrialOutcome.FAILED
     kept = trial.pays or mode == "on"
     if not kept:
         layers.switch_off()
@@ -85,4 +85,4 @@ def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callab
         f"Layers {'are compiled' if kept else 'stay uncompiled'}: a microbatch takes {1000 * trial.compiled_s:.0f} ms "
         f"with, {1000 * trial.plain_s:.0f} ms without; compiling took {trial.compile_s:.0f} s."
     )
-    return Outcome.FASTER if trial.pays else Outcome.SLOWER
+    return TrialOutcome.FASTER if trial.pays else TrialOutcome.SLOWER

@@ -49,7 +49,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Computed:
+class MicrobatchShare:
     """A part's share of a microbatch: it adds so much to the mean losses, and to the gradients of (total * samples)."""
 
     mlm_loss: float
@@ -84,7 +84,7 @@ class Passes:
         self._at_once: int | None = None  # samples in one pass, since memory ran out; None: as many as come
         self._shortage = ""  # what was said when memory ran out last
 
-    def compute(self, batch: Batch, whole: Counts) -> Computed:
+    def compute(self, batch: Batch, whole: Counts) -> MicrobatchShare:
         """The batch's share of the microbatch `whole`, computed again for as long as smaller parts or scales may help.
 
         A loss that is not finite is no overflow of gradients, nor is a gradient that is not finite at a scale of 1: the
@@ -131,7 +131,7 @@ class Passes:
             raise self._no_memory()
         return size
 
-    def _try(self, batch: Batch, whole: Counts, scale: float) -> Computed | None:
+    def _try(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare | None:
         """The batch; None if memory was not enough, with everything given back that it had taken."""
         while True:
             compiled = self._layers.on
@@ -148,7 +148,7 @@ class Passes:
         _release_cached_memory(self.device)
         return None
 
-    def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> Computed:
+    def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
         """Each part's means count by its share of all labels and all samples, so that the sums are the whole's."""
         mlm = order = 0.0
         sums: list[Tensor | None] = [None] * len(self.parameters)
@@ -170,7 +170,7 @@ class Passes:
         if scale != 1.0:
             torch._foreach_mul_(present, 1 / scale)
         finite = math.isfinite(mlm + order) and math.isfinite(gradient_norm(present))
-        return Computed(mlm, order if ordered else None, sums, finite)
+        return MicrobatchShare(mlm, order if ordered else None, sums, finite)
 
     def _take_less(self, samples: int) -> None:
         """After memory ran out: half as many samples at once, then gradient checkpointing, then give up."""
@@ -201,7 +201,7 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
         torch._foreach_add_(buffers, additions)
 
 
-def result_of(batch: Batch, shares: list[Computed]) -> MicrobatchResult:
+def result_of(batch: Batch, shares: list[MicrobatchShare]) -> MicrobatchResult:
     """Add up the result of a microbatch that was computed in these shares."""
     orders = [share.sop_loss for share in shares if share.sop_loss is not None]
     return MicrobatchResult(

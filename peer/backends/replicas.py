@@ -24,7 +24,7 @@ from peer.backends import MicrobatchResult
 from peer.backends.compiled import CompiledLayers
 from peer.backends.hardware import describe_devices
 from peer.backends.memory import is_out_of_memory
-from peer.backends.passes import Computed, Counts, Passes, add_gradients, pin_batch, result_of
+from peer.backends.passes import Counts, MicrobatchShare, Passes, add_gradients, pin_batch, result_of
 from peer.config.run import RunConfig
 from peer.data.batching.batches import parts_of
 from peer.models.build import copy_model
@@ -170,11 +170,11 @@ class _Replica:
         with self._here():
             return self._passes.fitting_size(usual, limit, make_batch)
 
-    def compute(self, part: Batch, whole: Counts) -> Computed:
+    def compute(self, part: Batch, whole: Counts) -> MicrobatchShare:
         with self._here():
             return self._passes.compute(part, whole)
 
-    def add(self, share: Computed) -> None:
+    def add(self, share: MicrobatchShare) -> None:
         add_gradients(self._parameters, share.gradients)
 
     def read_sums(self, buffers: list[Tensor]) -> None:

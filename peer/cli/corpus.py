@@ -12,7 +12,7 @@ from rich.console import Console
 
 from auth.errors import ConfigError
 from auth.files import new_directory
-from peer.config.data import Duplicates, Method, Sampling, Scorer as ScorerConfig
+from peer.config.data import Duplicates, Method, Sampling, ScorerConfig
 from peer.config.run import RunConfig
 from peer.data.corpus.report import write_page, write_pictures
 from peer.data.corpus.sampling import (

@@ -20,7 +20,7 @@ from auth.join_link import JoinLink
 from peer.cli.join import STATE_DIR_VARIABLE, Device, default_state_dir
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor.context import Context, Options
-from peer.doctor.display import Display, open_display
+from peer.doctor.display import CheckupDisplay, open_display
 from peer.doctor.stages import conclude, run_stages
 from peer.doctor.support_bundle import collect, write_bundle
 from peer.runtime.devices import check_device_name
@@ -53,7 +53,7 @@ def doctor(
     asyncio.run(examine(Context(options), open_display(as_json)))
 
 
-async def examine(context: Context, display: Display) -> None:
+async def examine(context: Context, display: CheckupDisplay) -> None:
     """Run all stages; raises `UnfitError` if one has failed."""
     stages = WITHOUT_LINK if context.options.link is None else WITH_LINK
     async with context:

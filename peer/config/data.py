@@ -56,7 +56,7 @@ def check_address(key: str, address: str) -> None:
         raise ValueError(f"`{key}` ({address}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
 
 
-class Scorer(Section):
+class ScorerConfig(Section):
     """The scorer of documents: pieces of a Unigram tokenizer (the run's own, if none is named), or a KenLM model."""
 
     kind: Literal["unigram", "kenlm"] = "unigram"
@@ -65,7 +65,7 @@ class Scorer(Section):
     text: Literal["raw", "words"] = "raw"  # as KenLM is given it: as it is, or normalized and cut into words
 
     @model_validator(mode="after")
-    def _model_where_needed(self) -> Scorer:
+    def _model_where_needed(self) -> ScorerConfig:
         if self.kind == "kenlm" and self.model is None:
             raise ValueError("a scorer of kind `kenlm` needs a `model`")
         if self.sha256 is not None and self.model is None:
@@ -75,7 +75,7 @@ class Scorer(Section):
         return self
 
     @model_validator(mode="after")
-    def _address_is_of_a_file(self) -> Scorer:
+    def _address_is_of_a_file(self) -> ScorerConfig:
         if self.model is not None:
             check_address("model", self.model)
         return self
@@ -91,7 +91,7 @@ class Sampling(Section):
         None, strict=False
     )  # stepwise: each quartile's weight
     width: PositiveFloat | None = None  # gaussian
-    scorer: Scorer = Scorer()
+    scorer: ScorerConfig = ScorerConfig()
 
     @model_validator(mode="after")
     def _parameters_fit_the_method(self) -> Sampling:
@@ -107,7 +107,7 @@ class Sampling(Section):
         return self
 
 
-class Validation(Section):
+class ValidationSplit(Section):
     """The amount of text that is held out, and the samples of it that each checkpoint is evaluated on."""
 
     share: float = Field(0.001, ge=0, lt=0.5)  # of the documents, chosen by their hash; 0: none, and no evaluation
@@ -217,4 +217,4 @@ class Data(Section):
     sequence_length: int = Field(512, ge=16, le=8192)
     microbatch_size: int = Field(4, ge=1, le=4096)
     shuffle_buffer: int = Field(1000, ge=1, le=1_000_000)
-    validation: Validation = Validation()
+    validation: ValidationSplit = ValidationSplit()

@@ -156,13 +156,13 @@ class Task(Section):
         return hashlib.sha256(told.model_dump_json().encode()).hexdigest()
 
 
-class Evaluation(Section):
+class EvaluationTasks(Section):
     """All tasks of a run."""
 
     tasks: tuple[Task, ...] = Field((), max_length=32, strict=False)
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Evaluation:
+    def _names_differ(self) -> EvaluationTasks:
         names = [task.name for task in self.tasks]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

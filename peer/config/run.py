@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from auth.errors import ConfigError
 from peer.config.base import Positive, Section
 from peer.config.data import Data
-from peer.config.evaluation import Evaluation
+from peer.config.evaluation import EvaluationTasks
 from peer.config.model import Model, Objective
 from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Phase, Schedule
@@ -50,7 +50,7 @@ class Checkpoints(Section):
     max_loss_rise: float = Field(1.5, ge=1, le=1e6)
 
 
-class Membership(Section):
+class MembershipLimits(Section):
     """Limits on members: an access token's lifetime (seconds), for which the swarm can go on without the coordinator.
 
     Further the share of a global batch up to which the samples of a member are believed that has brought none so far,
@@ -84,9 +84,9 @@ class RunConfig(Section):
     averaging: Averaging = Averaging()
     phases: tuple[Phase, ...] = Field((), strict=False)
     checkpoints: Checkpoints = Checkpoints()
-    membership: Membership = Membership()
+    membership: MembershipLimits = MembershipLimits()
     dashboard: Dashboard = Dashboard()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationTasks = EvaluationTasks()
 
     @model_validator(mode="after")
     def _sections_fit(self) -> RunConfig:

@@ -23,7 +23,7 @@ import psutil
 from auth.errors import ManyhandsError, UnreachableError
 from peer.control.client import ControlClient
 from peer.network.endpoints import Endpoint, IPAddress, Version, bind_alike, everywhere, read_endpoint
-from peer.network.placement import UNMEASURED, Place, Seen, place_of
+from peer.network.placement import UNMEASURED, Placement, Seen, place_of
 from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
 
 READ_TIMEOUT_S = 3.0
@@ -44,7 +44,7 @@ class Patience:
 
 async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
-) -> Place:
+) -> Placement:
     """Find this machine's place; facts that cannot be found out (an older coordinator, too many callers) are assumed.
 
     `listen`: libp2p addresses, as the person gave them; none: every IP version and transport that this machine has.
@@ -53,7 +53,7 @@ async def find_place(
     measured = await measured_bandwidth(client, patience)
     bandwidth = UNMEASURED if measured is None else measured
     if client_mode:
-        return Place("client", listen, None, bandwidth)
+        return Placement("client", listen, None, bandwidth)
     endpoints = {maddr: read_endpoint(maddr) for maddr in listen}
     async with listening([endpoint for endpoint in endpoints.values() if endpoint is not None]) as ears:
         seen, common = await _look(client, ears, patience)

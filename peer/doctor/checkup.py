@@ -22,7 +22,7 @@ from peer.doctor.contact import (
 )
 from peer.doctor.context import Context
 from peer.doctor.machine import check_disk, check_memory, check_processor
-from peer.doctor.stages import Finding, Stage, Verdict, run_stages
+from peer.doctor.stages import Stage, StageResult, Verdict, run_stages
 from peer.doctor.swarm import check_daemon, check_reachability, check_relay, check_swarm_quic, check_swarm_tcp
 from peer.doctor.training import check_device, check_speed
 
@@ -70,7 +70,7 @@ async def explain(error: UnreachableError | SwarmError, context: Context) -> Man
     return type(error)(reason(str(error), findings))
 
 
-def reason(original: str, findings: Sequence[Finding]) -> str:
+def reason(original: str, findings: Sequence[StageResult]) -> str:
     """Write one line for the person: the first failure and the warnings; the original error if nothing has failed."""
     failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not failed:

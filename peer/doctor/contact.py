@@ -21,7 +21,7 @@ from peer.control.client import ControlClient
 from peer.control.handshake import check_clock, check_run, check_version, find_coordinator
 from peer.control.reachability import LineSpeed, measure_line
 from peer.doctor.context import Context, RunDescription, read_description
-from peer.doctor.stages import Outcome, failed, ok, skipped, warning
+from peer.doctor.stages import CheckResult, failed, ok, skipped, warning
 from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 from peer.protocol.errors import error_from_rpc
 
@@ -35,7 +35,7 @@ TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordl
 DROPPED = "no answer"
 
 
-async def check_names(context: Context) -> Outcome:
+async def check_names(context: Context) -> CheckResult:
     """The link's hosts have addresses; one of them is enough."""
     links = context.link.each()
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
@@ -64,7 +64,7 @@ async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address]
     return [Address(host, link.port) for host in hosts], f"`{link.host}` is {', '.join(hosts)} ({' and '.join(kinds)})."
 
 
-async def check_tcp(context: Context) -> Outcome:
+async def check_tcp(context: Context) -> CheckResult:
     """The coordinator's port accepts connections, at each of its addresses."""
     tries = [_try_connection(address, context.timing.connect_s) for address in context.addresses]
     reasons = dict(zip(context.addresses, await asyncio.gather(*tries), strict=True))
@@ -72,7 +72,7 @@ async def check_tcp(context: Context) -> Outcome:
     return judge_connections(reasons)
 
 
-def judge_connections(reasons: Mapping[Address, str | None]) -> Outcome:
+def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
     """Judge connections by the reasons why they failed (None: it did not)."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
@@ -111,7 +111,7 @@ def _reason(number: int | None) -> str:
     return os.strerror(number).lower() if number else "no reason given"
 
 
-async def check_proxy(context: Context) -> Outcome:
+async def check_proxy(context: Context) -> CheckResult:
     """Check whether the environment asks for a proxy, which manyhands does not use. Its value may hold a password."""
     names = sorted(name for name, value in context.environ.items() if value and name.lower() in PROXY_VARIABLES)
     if not names:
@@ -126,13 +126,13 @@ async def check_proxy(context: Context) -> Outcome:
     )
 
 
-async def check_route(context: Context) -> Outcome:
+async def check_route(context: Context) -> CheckResult:
     """Find which of this machine's interfaces leads to the coordinator."""
     local_address = _local_address_towards(context.reached[0])
     return judge_route(local_address, _interface_of(local_address))
 
 
-def judge_route(local_address: str, interface: str | None) -> Outcome:
+def judge_route(local_address: str, interface: str | None) -> CheckResult:
     """Judge the interface that connections go out by."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
@@ -156,7 +156,7 @@ def _interface_of(address: str) -> str | None:
     return None
 
 
-async def check_tls(context: Context) -> Outcome:
+async def check_tls(context: Context) -> CheckResult:
     """The server's certificate has the link's fingerprint."""
     try:
         links = dict.fromkeys(context.addresses[address] for address in context.reached)
@@ -171,7 +171,7 @@ async def check_tls(context: Context) -> Outcome:
     return ok("The server's certificate is the one that the link names.")
 
 
-async def check_protocol(context: Context) -> Outcome:
+async def check_protocol(context: Context) -> CheckResult:
     """Coordinator and program speak the same version of the protocol."""
     context.client = client = ControlClient(context.link, context.certificate)
     context.resources.push_async_callback(client.close)
@@ -186,7 +186,7 @@ async def check_protocol(context: Context) -> Outcome:
     return ok(f"Both speak version {PROTOCOL_VERSION} of the protocol.", version=PROTOCOL_VERSION)
 
 
-async def check_run_name(context: Context) -> Outcome:
+async def check_run_name(context: Context) -> CheckResult:
     """The coordinator serves the run of the link."""
     assert context.greeting is not None
     try:
@@ -196,7 +196,7 @@ async def check_run_name(context: Context) -> Outcome:
     return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
 
 
-async def check_time(context: Context) -> Outcome:
+async def check_time(context: Context) -> CheckResult:
     """The two clocks agree well enough for tokens to be valid."""
     assert context.greeting is not None
     now = context.clock()
@@ -210,7 +210,7 @@ async def check_time(context: Context) -> Outcome:
     return warning(found, remedy, **data) if abs(skew_s) > NOTABLE_SKEW_S else ok(found, **data)
 
 
-async def check_requirements(context: Context) -> Outcome:
+async def check_requirements(context: Context) -> CheckResult:
     """Fetch the run's description, which later stages use."""
     assert context.client is not None
     try:
@@ -244,7 +244,7 @@ def _facts(description: RunDescription) -> dict[str, object]:
     }
 
 
-async def check_bandwidth(context: Context) -> Outcome:
+async def check_bandwidth(context: Context) -> CheckResult:
     """Measure some MiB up and down against the coordinator."""
     assert context.client is not None
     limit_s = context.timing.probe_s
@@ -260,7 +260,7 @@ async def check_bandwidth(context: Context) -> Outcome:
     return judge_line(speed)
 
 
-def judge_line(speed: LineSpeed) -> Outcome:
+def judge_line(speed: LineSpeed) -> CheckResult:
     """Judge the speeds of a line by the needs of averaging."""
     found = f"{_megabits(speed.up)} Mbit/s up, {_megabits(speed.down)} Mbit/s down, measured with the coordinator."
     data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}

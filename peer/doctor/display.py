@@ -11,26 +11,26 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from peer.doctor.stages import Conclusion, Finding, Verdict
+from peer.doctor.stages import Conclusion, StageResult, Verdict
 
 NAME_WIDTH, VERDICT_WIDTH = 14, 9
 COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}
 
 
-class Display(Protocol):
+class CheckupDisplay(Protocol):
     """Shows an examination from its first stage to its conclusion."""
 
     def begin(self, stage: str) -> None:
         """A stage is being examined."""
 
-    def show(self, finding: Finding) -> None:
+    def show(self, finding: StageResult) -> None:
         """A stage is done."""
 
     def conclude(self, conclusion: Conclusion) -> None:
         """Everything is done."""
 
 
-class LineDisplay:
+class CheckupLineDisplay:
     """A display with a line for each finding, and a failed program's own output indented below."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -39,7 +39,7 @@ class LineDisplay:
     def begin(self, stage: str) -> None:
         """Show nothing yet."""
 
-    def show(self, finding: Finding) -> None:
+    def show(self, finding: StageResult) -> None:
         print(
             f"{finding.stage:<{NAME_WIDTH}}{finding.verdict.value:<{VERDICT_WIDTH}}{finding.sentence}",
             file=self._stream,
@@ -53,7 +53,7 @@ class LineDisplay:
             print(conclusion.text, file=self._stream, flush=True)
 
 
-class JsonDisplay:
+class CheckupJsonDisplay:
     """A display with one JSON object for each finding, and a last one with the conclusion."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -62,14 +62,14 @@ class JsonDisplay:
     def begin(self, stage: str) -> None:
         """Print nothing yet."""
 
-    def show(self, finding: Finding) -> None:
+    def show(self, finding: StageResult) -> None:
         print(json.dumps(finding.to_json()), file=self._stream, flush=True)
 
     def conclude(self, conclusion: Conclusion) -> None:
         print(json.dumps({"conclusion": asdict(conclusion)}), file=self._stream, flush=True)
 
 
-class TerminalDisplay:
+class CheckupTerminalDisplay:
     """A display with colours and the stage that is being examined."""
 
     def __init__(self, console: Console) -> None:
@@ -80,7 +80,7 @@ class TerminalDisplay:
         self._status.update(Text(f"examining {stage}"))
         self._status.start()
 
-    def show(self, finding: Finding) -> None:
+    def show(self, finding: StageResult) -> None:
         colour = COLOURS[finding.verdict]
         line = Text.assemble(
             (f"{finding.stage:<{NAME_WIDTH}}", "bold"),
@@ -98,14 +98,14 @@ class TerminalDisplay:
             self._console.print(Text(conclusion.text, style="bold"))
 
 
-def log_of(finding: Finding) -> Sequence[str]:
+def log_of(finding: StageResult) -> Sequence[str]:
     """Return the output of a program that failed."""
     log: Sequence[str] = finding.outcome.data.get("log", ())
     return log
 
 
-def open_display(as_json: bool) -> Display:
+def open_display(as_json: bool) -> CheckupDisplay:
     """Open the display that suits standard output."""
     if as_json:
-        return JsonDisplay(sys.stdout)
-    return TerminalDisplay(Console()) if sys.stdout.isatty() else LineDisplay(sys.stdout)
+        return CheckupJsonDisplay(sys.stdout)
+    return CheckupTerminalDisplay(Console()) if sys.stdout.isatty() else CheckupLineDisplay(sys.stdout)

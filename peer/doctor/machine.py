@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from peer.doctor.context import Context
-from peer.doctor.stages import Outcome, failed, ok, warning
+from peer.doctor.stages import CheckResult, failed, ok, warning
 
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes "no limit" as about 2^63
@@ -25,7 +25,7 @@ LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alo
 BUSY_SHARE = 0.5  # of the cores: beyond it other programs and the training slow each other down
 
 
-async def check_disk(context: Context) -> Outcome:
+async def check_disk(context: Context) -> CheckResult:
     """Room for the device's key, log, tokenizer and waiting reports."""
     folder = context.options.state_dir
     try:
@@ -36,7 +36,7 @@ async def check_disk(context: Context) -> Outcome:
     return judge_disk(free_bytes)
 
 
-def judge_disk(free_bytes: int) -> Outcome:
+def judge_disk(free_bytes: int) -> CheckResult:
     """Judge the free space on the disk."""
     found = f"{free_bytes / GIB:.1f} GiB are free for this device's files."
     if free_bytes < LEAST_DISK_BYTES:
@@ -47,12 +47,12 @@ def judge_disk(free_bytes: int) -> Outcome:
     return ok(found, free_bytes=free_bytes)
 
 
-async def check_memory(_: Context) -> Outcome:
+async def check_memory(_: Context) -> CheckResult:
     """Check that memory has room for PyTorch, hivemind and a model."""
     return judge_memory(await asyncio.to_thread(read_memory))
 
 
-def judge_memory(memory: Memory) -> Outcome:
+def judge_memory(memory: Memory) -> CheckResult:
     """Judge the available memory."""
     available_bytes, total_bytes = memory.available_bytes, memory.total_bytes
     found = f"{available_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB of memory are available."
@@ -64,12 +64,12 @@ def judge_memory(memory: Memory) -> Outcome:
     return ok(found, **data)
 
 
-async def check_processor(_: Context) -> Outcome:
+async def check_processor(_: Context) -> CheckResult:
     """Check for cores that have nothing else to do."""
     return judge_processor(read_processor())
 
 
-def judge_processor(processor: Processor) -> Outcome:
+def judge_processor(processor: Processor) -> CheckResult:
     """Judge the number of cores, and how busy they are."""
     cores, quota, load = processor.cores, processor.quota, processor.load
     data = {"cores": cores, "quota": quota, "load": round(load, 2)}

@@ -47,7 +47,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Device:
+class DetectedDevice:
     """The device that was found, or its fault."""
 
     name: str = ""  # for people: "cpu (2 threads)"
@@ -83,4 +83,4 @@ class Speed:
 
 
 Question = StartDaemon | Dial | Look | Compute
-Answer = Daemon | Dialled | Device | Speed
+Answer = Daemon | Dialled | DetectedDevice | Speed

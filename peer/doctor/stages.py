@@ -31,7 +31,7 @@ BLOCKING = {Verdict.FAILED, Verdict.SKIPPED}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckResult:
     """The outcome of one check; `found` and `remedy` are a sentence each."""
 
     verdict: Verdict
@@ -40,7 +40,7 @@ class Outcome:
     data: Data = field(default_factory=dict)
 
 
-Check = Callable[[Context], Awaitable[Outcome]]
+Check = Callable[[Context], Awaitable[CheckResult]]
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Finding:
+class StageResult:
     """An outcome and the stage that it is of."""
 
     stage: str
-    outcome: Outcome
+    outcome: CheckResult
 
     @property
     def verdict(self) -> Verdict:
@@ -73,24 +73,24 @@ class Finding:
         return {"stage": self.stage} | asdict(self.outcome)
 
 
-def ok(found: str, **data: Any) -> Outcome:
+def ok(found: str, **data: Any) -> CheckResult:
     """Make an outcome without a fault."""
-    return Outcome(Verdict.OK, found, data=data)
+    return CheckResult(Verdict.OK, found, data=data)
 
 
-def warning(found: str, remedy: str, **data: Any) -> Outcome:
+def warning(found: str, remedy: str, **data: Any) -> CheckResult:
     """Make the outcome of a check that passed, but could be better."""
-    return Outcome(Verdict.WARNING, found, remedy, data)
+    return CheckResult(Verdict.WARNING, found, remedy, data)
 
 
-def failed(found: str, remedy: str, **data: Any) -> Outcome:
+def failed(found: str, remedy: str, **data: Any) -> CheckResult:
     """Make the outcome of a check whose failure keeps this machine from taking part."""
-    return Outcome(Verdict.FAILED, found, remedy, data)
+    return CheckResult(Verdict.FAILED, found, remedy, data)
 
 
-def skipped(why: str) -> Outcome:
+def skipped(why: str) -> CheckResult:
     """Make the outcome of a check that could not be made, or that has nothing to examine."""
-    return Outcome(Verdict.SKIPPED, why)
+    return CheckResult(Verdict.SKIPPED, why)
 
 
 def _nobody(_name: str) -> None:
@@ -99,7 +99,7 @@ def _nobody(_name: str) -> None:
 
 async def run_stages(
     stages: Sequence[Stage], context: Context, on_begin: Callable[[str], None] = _nobody
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[StageResult]:
     """Yield each stage's finding as soon as it is there; `on_begin` hears which stage is being examined."""
     verdicts: dict[str, Verdict] = {}
     causes: dict[str, str] = {}  # of stages that could not run: the stage at the beginning of the chain
@@ -113,7 +113,7 @@ async def run_stages(
             done = "failed" if verdicts[cause] is Verdict.FAILED else "could not be examined"
             outcome = skipped(f"Not examined, because `{cause}` {done}.")
         verdicts[stage.name] = outcome.verdict
-        yield Finding(stage.name, outcome)
+        yield StageResult(stage.name, outcome)
 
 
 def first_missing(stage: Stage, verdicts: Mapping[str, Verdict]) -> str | None:
@@ -131,7 +131,7 @@ class Conclusion:
     joins_as: str | None = None
 
 
-def conclude(findings: Sequence[Finding], context: Context) -> Conclusion:
+def conclude(findings: Sequence[StageResult], context: Context) -> Conclusion:
     """Sum up what was found."""
     failed = [finding.stage for finding in findings if finding.verdict is Verdict.FAILED]
     if failed:

@@ -17,7 +17,7 @@ from peer.control.reachability import dialled_ways, listening, own_addresses
 from peer.doctor.context import Context
 from peer.doctor.helper import Helper, HelperError, swarm_helper_main
 from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
-from peer.doctor.stages import Outcome, failed, ok, skipped, warning
+from peer.doctor.stages import CheckResult, failed, ok, skipped, warning
 from peer.network.endpoints import TRANSPORTS, Endpoint, IPAddress, everywhere, read_endpoint
 
 CARRIER_NETWORK = ipaddress.ip_network("100.64.0.0/10")
@@ -25,7 +25,7 @@ INSTALL_AGAIN = "Install manyhands again, into an environment of its own; its lo
 _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
-class Position(str, Enum):
+class NetworkPosition(str, Enum):
     """The position of a machine in the network, seen from the coordinator."""
 
     OPEN = "open"  # its own address, incoming connections arrive
@@ -35,7 +35,7 @@ class Position(str, Enum):
     CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, where nobody can forward a port
 
 
-async def check_reachability(context: Context) -> Outcome:
+async def check_reachability(context: Context) -> CheckResult:
     """Listen where the peer would, and let the coordinator dial, over the IP version by which it sees this machine."""
     assert context.client is not None
     assert context.description is not None
@@ -59,7 +59,7 @@ async def check_reachability(context: Context) -> Outcome:
     return judge_position(bool(ways), observed, own_addresses(), tried.port, names)
 
 
-def _not_bound(endpoint: Endpoint) -> Outcome:
+def _not_bound(endpoint: Endpoint) -> CheckResult:
     try:
         endpoint.bind().close()
         reason = "something has just used it"
@@ -71,7 +71,7 @@ def _not_bound(endpoint: Endpoint) -> Outcome:
 
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
-) -> Outcome:
+) -> CheckResult:
     """Judge a machine's position by its own addresses, the one it is seen at, and whether it could be dialled there."""
     position = position_of(dialled, observed, own)
     data = {
@@ -88,23 +88,27 @@ def judge_position(
     return warning(found, _remedy(position), **data)
 
 
-def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> Position:
+def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> NetworkPosition:
     """Compare what the coordinator sees with what this machine has."""
     if observed in own:
-        return Position.OPEN if dialled else Position.FIREWALL
+        return NetworkPosition.OPEN if dialled else NetworkPosition.FIREWALL
     if dialled:
-        return Position.FORWARDED
-    return Position.CARRIER_NAT if any(address in CARRIER_NETWORK for address in own) else Position.NAT
+        return NetworkPosition.FORWARDED
+    return NetworkPosition.CARRIER_NAT if any(address in CARRIER_NETWORK for address in own) else NetworkPosition.NAT
 
 
-def _remedy(position: Position) -> str:
-    if position is Position.CARRIER_NAT:
+def _remedy(position: NetworkPosition) -> str:
+    if position is NetworkPosition.CARRIER_NAT:
         return "It joins through a relay: your provider shares one address among many customers."
-    opened = "allow a TCP port in the firewall" if position is Position.FIREWALL else "forward a TCP port in the router"
+    opened = (
+        "allow a TCP port in the firewall"
+        if position is NetworkPosition.FIREWALL
+        else "forward a TCP port in the router"
+    )
     return f"It joins through a relay. To be reached directly: {opened} and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
 
 
-async def check_daemon(context: Context) -> Outcome:
+async def check_daemon(context: Context) -> CheckResult:
     """hivemind's p2p daemon starts and listens as it would for a peer."""
     listen = context.options.listen or tuple(endpoint.maddr for endpoint in everywhere())
     question = StartDaemon(listen, context.timing.daemon_s)
@@ -128,7 +132,7 @@ def _daemon_remedy(error: str) -> str:
     return INSTALL_AGAIN
 
 
-async def check_swarm_tcp(context: Context) -> Outcome:
+async def check_swarm_tcp(context: Context) -> CheckResult:
     """The keeper answers over TCP; without that nobody can join."""
     assert context.description is not None
     addresses = context.description.addresses_over("tcp")
@@ -144,7 +148,7 @@ async def check_swarm_tcp(context: Context) -> Outcome:
     return failed(f"The keeper does not answer over TCP: {told}.", remedy, **data)
 
 
-async def check_swarm_quic(context: Context) -> Outcome:
+async def check_swarm_quic(context: Context) -> CheckResult:
     """The keeper answers over QUIC, where it listens there; TCP would do."""
     assert context.description is not None
     addresses = context.description.addresses_over("udp")
@@ -158,7 +162,7 @@ async def check_swarm_quic(context: Context) -> Outcome:
     return warning(f"The keeper does not answer over QUIC: {_told(reasons)}.", remedy, **data)
 
 
-async def check_relay(context: Context) -> Outcome:
+async def check_relay(context: Context) -> CheckResult:
     """The keeper passes on connections for peers that others cannot reach."""
     if context.relays:
         return ok("The keeper relays for peers that cannot be reached.", offered=True)

@@ -11,22 +11,22 @@ from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.doctor.context import Context
 from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.machine import read_memory
-from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
-from peer.doctor.stages import Outcome, failed, ok, warning
+from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
+from peer.doctor.stages import CheckResult, failed, ok, warning
 
 GIB = 1 << 30
 MODEL_COPIES = 8  # that the swarm's processes hold beside the helper's: optimizer, averages on their way, buffers
 BYTES_PER_PARAMETER = 4
 
 
-async def check_device(context: Context) -> Outcome:
+async def check_device(context: Context) -> CheckResult:
     """The device that `--device` names can be used."""
     options = context.options
     try:
         device = await _ask(context, Look(options.device, options.threads))
     except HelperError as error:
         return failed(str(error), "Install manyhands again, into an environment of its own.")
-    assert isinstance(device, Device)
+    assert isinstance(device, DetectedDevice)
     if device.error:
         return failed(device.error, "Install PyTorch's build for this machine's GPU, or join with `--device cpu`.")
     data = {"device": device.name, "threads": device.threads, "torch": device.torch}
@@ -38,7 +38,7 @@ async def check_device(context: Context) -> Outcome:
     return ok(f"It would train on {device.name}.", **data)
 
 
-async def check_speed(context: Context) -> Outcome:
+async def check_speed(context: Context) -> CheckResult:
     """Some seconds of the run's training (without a run: the demo's), on random tokens."""
     config, whose = _model_to_try(context)
     options = context.options
@@ -56,7 +56,7 @@ async def check_speed(context: Context) -> Outcome:
     return judge_speed(speed, microbatch_size, whose, read_memory().total_bytes)
 
 
-def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> Outcome:
+def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
     """Judge the measurement on a machine with so much memory."""
     of = f"microbatches of {microbatch_size} of {whose} model"
     if speed.out_of_memory:  # even one by one

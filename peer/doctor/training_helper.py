@@ -20,7 +20,7 @@ from peer.backends.memory import is_out_of_memory, most_samples
 from peer.config.run import RunConfig
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
-from peer.doctor.questions import Answer, Compute, Device, Look, Question, Speed
+from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.models.build import build_model
 from peer.runtime.devices import JAX_DEVICES
 
@@ -38,16 +38,16 @@ def answer(question: Question) -> Answer:
     return compute(question, time.perf_counter)
 
 
-def look(question: Look) -> Device:
+def look(question: Look) -> DetectedDevice:
     """The device, or why it cannot be used."""
     try:
         device, fault = working_device(question.device)
         threads = pick_threads(question.threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
     except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
-        return Device(error=" ".join(str(error).split()))
+        return DetectedDevice(error=" ".join(str(error).split()))
     idle_gpu = count_gpus() == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
-    return Device(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu, fault=fault)
+    return DetectedDevice(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu, fault=fault)
 
 
 def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:

@@ -32,7 +32,7 @@ PARAMETER_BYTES = 20  # itself, its gradient, that gradient to be averaged, and 
 NOTHING = Transferred(0, 0)
 
 
-class Account:
+class UsageMeter:
     """A sum of the agent's own downloads, of its workers' traffic, and of the machine's energy while a worker ran."""
 
     def __init__(self, limits: Limits) -> None:

@@ -24,7 +24,7 @@ TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch: it 
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class HeldOutMetrics:
     """Means over all samples; perplexity is the exponential of `mlm_loss`."""
 
     samples: int
@@ -50,10 +50,10 @@ class Sums:
     def __add__(self, other: Sums) -> Sums:
         return Sums(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
-    def means(self) -> Evaluation:
+    def means(self) -> HeldOutMetrics:
         """Divide the sums by their counts."""
         tokens = max(1, self.tokens)
-        return Evaluation(
+        return HeldOutMetrics(
             samples=self.samples,
             predicted_tokens=self.tokens,
             mlm_loss=self.token_loss / tokens,
@@ -65,7 +65,7 @@ class Sums:
 
 def evaluate(
     model: PreTrainedModel, samples: Batch, should_stop: Callable[[], bool] = lambda: False
-) -> Evaluation | None:
+) -> HeldOutMetrics | None:
     """Compute the model's means over all samples, dropout off; None if told to stop before the end."""
     sums = Sums()
     with evaluating(model):

@@ -16,7 +16,7 @@ UNMEASURED = 1.25e6  # bytes per second (10 Mbit/s): of a line that could not be
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """A peer's place in the network, as the worker needs it to join the swarm."""
 
     reach: Reach = "direct"
@@ -30,7 +30,7 @@ class Place:
         """The rate declared to groups; 0 for a relayed peer, as each byte would cross the relay's line twice."""
         return 0.0 if self.reach == "relayed" or not self.reduces else self.bandwidth
 
-    def by_tcp_if_possible(self) -> Place:
+    def by_tcp_if_possible(self) -> Placement:
         """Return the place without listening by QUIC, unless others reach it only so over an IP version."""
         announced = [read_endpoint(maddr) for maddr in self.announce_maddrs or ()]
         needed = {endpoint.version for endpoint in announced if endpoint is not None and endpoint.transport == "udp"}
@@ -38,7 +38,7 @@ class Place:
         kept = [maddr for maddr, way in ways.items() if way is None or way.transport == "tcp" or way.version in needed]
         return replace(self, host_maddrs=tuple(kept) or self.host_maddrs)
 
-    def within(self, *rates: float | None) -> Place:
+    def within(self, *rates: float | None) -> Placement:
         """Return the place of a peer that may use so many bytes per second of its line; None: all."""
         limits = [rate for rate in (self.bandwidth, *rates) if rate is not None]
         return replace(self, bandwidth=min(limits, default=None))
@@ -54,7 +54,7 @@ class Seen:
 
 def place_of(
     *, seen: Sequence[Seen], own: Collection[IPAddress], listen: tuple[str, ...], common: Version, bandwidth: float
-) -> Place:
+) -> Placement:
     """Decide on the place from how the coordinator sees this machine; only endpoints that it could dial are announced.
 
     QUIC is announced only where TCP does not arrive (`peer.network.endpoints`). Where nothing was tried, an address of
@@ -63,24 +63,24 @@ def place_of(
     """
     tried = [look for look in seen if look.dialled is not None]
     if not tried and any(look.address in own for look in seen):
-        return Place("direct", listen, None, bandwidth)
+        return Placement("direct", listen, None, bandwidth)
     working = [(look.address, endpoint) for look in tried for endpoint in _in_order(look.dialled or frozenset())]
     if not working:
-        return Place("relayed", listen, None, bandwidth)
+        return Placement("relayed", listen, None, bandwidth)
     by_tcp = {endpoint.version for _, endpoint in working if endpoint.transport == "tcp"}
     working = [way for way in working if way[1].transport == "tcp" or way[1].version not in by_tcp]
     announced = tuple(replace(endpoint, host=str(address)).maddr for address, endpoint in working)
     if all(address.is_loopback for address, _ in working):
         announced = ()  # a coordinator on this machine cannot tell how others see it
     reduces = any((endpoint.version, endpoint.transport) == (common, "tcp") for _, endpoint in working)
-    return Place("direct", listen, announced or None, bandwidth, reduces)
+    return Placement("direct", listen, announced or None, bandwidth, reduces)
 
 
 def _in_order(endpoints: Collection[Endpoint]) -> list[Endpoint]:
     return sorted(endpoints, key=lambda endpoint: (endpoint.version, endpoint.transport))
 
 
-def describe(place: Place) -> str:
+def describe(place: Placement) -> str:
     """Describe a place in one sentence for the volunteer."""
     rate = describe_rate(place.bandwidth or 0)
     if place.reach == "direct":
@@ -90,7 +90,7 @@ def describe(place: Place) -> str:
     return f"This machine opens connections and takes none, as asked; its line has {rate}."
 
 
-def _by(place: Place) -> str:
+def _by(place: Placement) -> str:
     """Name the transports and IP versions, where these are known."""
     ways = [read_endpoint(maddr) for maddr in place.announce_maddrs or ()]
     names = [f"{TRANSPORTS[way.transport]} over IPv{way.version}" for way in ways if way is not None]

@@ -25,7 +25,7 @@ NETWORK_TIMEOUT_S = 30.0  # to connect, and between two arrivals of data
 
 
 @dataclass(frozen=True)
-class Address:
+class FileLocation:
     """One file and the file system that it lies in."""
 
     filesystem: AbstractFileSystem
@@ -52,16 +52,16 @@ class Address:
         return next((ending for ending in COMPRESSIONS if ending and name.endswith(ending)), "")
 
 
-def find_files(source: Source) -> list[Address]:
+def find_files(source: Source) -> list[FileLocation]:
     """The source's files, each once, in an order that is the same on every machine; raises `ConfigError`."""
-    found: dict[Address, None] = {}
+    found: dict[FileLocation, None] = {}
     for path in source.paths:
         filesystem, inner = _open_filesystem(path, source)
         files = _matches(filesystem, inner, ENDINGS[source.kind])
         if not files:
             where = "" if is_remote(path) else " on this machine"
             raise ConfigError(f"No file{where} matches the data source `{path}`: check its `path`.")
-        found.update((Address(filesystem, file), None) for file in sorted(files))
+        found.update((FileLocation(filesystem, file), None) for file in sorted(files))
     return list(found)
 
 

@@ -27,7 +27,7 @@ import torch
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
-from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.compression import decode, encode, most_rounding
 from peer.reduction.findings import Finding
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
@@ -39,7 +39,7 @@ DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Returned:
+class ReturnedAverage:
     """A reducer's average of a part, as it was returned."""
 
     average: torch.Tensor
@@ -67,7 +67,7 @@ class Evidence:
         """`parts`: how many each peer of the group reduces; `own`: which of them this one is."""
         self.weight = weight
         self.drawn = draw(parts, own, rng)
-        self.returned: Returned | None = None  # of the part that was drawn
+        self.returned: ReturnedAverage | None = None  # of the part that was drawn
         self._own = own
         self._parts = tuple(parts)
         self._sent: list[list[runtime_pb2.Tensor]] = [[] for _ in parts]
@@ -102,7 +102,7 @@ class Evidence:
         """Add the next part that a reducer returned to its digest, and keep the drawn one; parts must come in order."""
         self._hashes[drawn.reducer].update(wire.buffer)
         if drawn == self.drawn:
-            self.returned = Returned(average, weight, wire.compression)
+            self.returned = ReturnedAverage(average, weight, wire.compression)
 
 
 def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
@@ -198,7 +198,7 @@ class Audit:
         ]
         drawn, returned = self.evidence.drawn, self.evidence.returned
         if self._are_means and drawn is not None and returned is not None and not self.missing:
-            given = [Contribution(index, self._inputs[index], self._weights[index]) for index in sorted(self._inputs)]
+            given = [WeightedPart(index, self._inputs[index], self._weights[index]) for index in sorted(self._inputs)]
             reason = falsified(returned, given)
             if reason is not None:
                 found.append(_note(self.peers[drawn.reducer], reason))
@@ -224,7 +224,7 @@ def equivocating(own: int, digests: Sequence[bytes], heard: Mapping[int, Sequenc
     return found
 
 
-def falsified(returned: Returned, given: Sequence[Contribution]) -> str | None:
+def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart]) -> str | None:
     """Return the fault of a reducer's average, if these are all inputs; None if it has none, or nobody can tell."""
     given = [contribution for contribution in given if contribution.weight > 0]
     weight = sum(contribution.weight for contribution in given)
@@ -242,7 +242,7 @@ def falsified(returned: Returned, given: Sequence[Contribution]) -> str | None:
     return f"returned an average that is {distance / norm if norm else math.inf:.2g} of its norm off the true one"
 
 
-def _may_be_honest(returned: Returned, given: Sequence[Contribution]) -> bool:
+def _may_be_honest(returned: ReturnedAverage, given: Sequence[WeightedPart]) -> bool:
     """Return whether caps on weights, limits on norms and rounding may have made this average of the inputs."""
     inputs = torch.stack([contribution.part.flatten() for contribution in given]).double()  # (senders, values)
     average = returned.average.flatten().double()
@@ -278,7 +278,7 @@ def _is_near_a_mean(average: torch.Tensor, inputs: torch.Tensor, most: torch.Ten
     return True  # nobody can tell
 
 
-def _any_is_large(given: Sequence[Contribution]) -> bool:
+def _any_is_large(given: Sequence[WeightedPart]) -> bool:
     """Return whether a reducer may have scaled any of these inputs down.
 
     A reducer measures by the senders' median, of two by the other or by its own gradient, or by something larger.

@@ -16,10 +16,10 @@ from statistics import median
 
 import torch
 
-from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.combine import WeightedPart, weighted_mean
 
 
-def weighted_median(contributions: Sequence[Contribution]) -> torch.Tensor:
+def weighted_median(contributions: Sequence[WeightedPart]) -> torch.Tensor:
     """Compute the median by weight, value by value: half of the weight is on either side."""
     ordered, order = torch.stack([given.part for given in contributions]).sort(dim=0)
     weights = torch.tensor([given.weight for given in contributions], dtype=torch.float64)
@@ -29,7 +29,7 @@ def weighted_median(contributions: Sequence[Contribution]) -> torch.Tensor:
 
 
 def centered_clipping(
-    contributions: Sequence[Contribution], centre: torch.Tensor | None, usual: float, radius: float, iterations: int
+    contributions: Sequence[WeightedPart], centre: torch.Tensor | None, usual: float, radius: float, iterations: int
 ) -> torch.Tensor:
     """Average one part, with each sender's difference from the centre clipped.
 

@@ -22,7 +22,7 @@ class RefusedPart(AllreduceException):
 
 
 @dataclass(frozen=True)
-class Contribution:
+class WeightedPart:
     """One sender's numbers for the part that is being reduced."""
 
     sender: int  # its index among the round's senders
@@ -39,11 +39,11 @@ class ReducedPart:
 
 
 Combine = Callable[
-    [int, Sequence[Contribution]], torch.Tensor
+    [int, Sequence[WeightedPart]], torch.Tensor
 ]  # (index of the part, in the order of senders) -> average
 
 
-def weighted_mean(part_index: int, contributions: Sequence[Contribution]) -> torch.Tensor:
+def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
     """Compute the mean by weight; not a number where all weights are zero."""
     del part_index
     total = torch.zeros_like(contributions[0].part)
@@ -60,7 +60,7 @@ class PartReducer(TensorPartReducer):
 
     def __init__(self, part_shapes: Sequence[torch.Size], num_senders: int, combine: Combine = weighted_mean) -> None:
         self._combine = combine
-        self._held: dict[int, Contribution] = {}  # by sender: of the current part
+        self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
         self._banned: set[int] = set()
         super().__init__(part_shapes, num_senders)
 
@@ -89,7 +89,7 @@ class PartReducer(TensorPartReducer):
         if part_index != self.current_part_index or sender_index in self._held:
             raise RefusedPart(f"sent part {part_index}, which is not due")
         self.num_parts_received[sender_index] += 1
-        self._held[sender_index] = Contribution(sender_index, tensor_part, weight)
+        self._held[sender_index] = WeightedPart(sender_index, tensor_part, weight)
         reduced = self.current_part_future
         self.check_current_part_finished()
         return await asyncio.shield(reduced)  # who stops waiting for it does not take it from the others

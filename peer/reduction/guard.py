@@ -16,7 +16,7 @@ from hivemind.compression import CompressionInfo
 
 from peer.config.training import Averaging
 from peer.reduction.centered_clipping import centered_clipping
-from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.findings import Finding, Findings
 from peer.reduction.screening import NormHistory, PartPlace, Yardsticks, scale_to
 from peer.reduction.weight_caps import CapsOfRound, WeightCaps
@@ -100,7 +100,7 @@ class RoundGuard:
         self.refused.add(self._senders[sender])
         self._findings.tell(Finding(self._senders[sender], "parts", reason))
 
-    def combine(self, part_index: int, contributions: Sequence[Contribution]) -> torch.Tensor:
+    def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
         """Average one part, after scaling down contributions that are too large."""
         weighing = [given for given in contributions if given.weight > 0]
         if not weighing:
@@ -114,7 +114,7 @@ class RoundGuard:
         ]
         return self._aggregated(part_index, place, bounded)
 
-    def _bounded(self, given: Contribution, contribution: float, limit: float) -> Contribution:
+    def _bounded(self, given: WeightedPart, contribution: float, limit: float) -> WeightedPart:
         scale = scale_to(limit, contribution, self._yardsticks.has_history)
         if scale == 1.0:
             return given
@@ -129,7 +129,7 @@ class RoundGuard:
             detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
             self._findings.tell(Finding(self._senders[sender], "gradient", detail))
 
-    def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[Contribution]) -> torch.Tensor:
+    def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[WeightedPart]) -> torch.Tensor:
         if self._averaging.aggregation == "mean":
             return weighted_mean(part_index, bounded)
         medians = self._past.history.medians()

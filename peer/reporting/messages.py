@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from peer.config.phases import PhaseFacts
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
@@ -227,7 +227,7 @@ class WorkerPlan:
     max_memory_bytes: int | None = None  # that the volunteer allows
     upload_rate: float | None = None  # bytes a second
     download_rate: float | None = None
-    place: Place = field(default=Place())
+    place: Placement = field(default=Placement())
 
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed

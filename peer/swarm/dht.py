@@ -27,7 +27,7 @@ from auth.swarm.authorizer import Clock, PeerRecordValidator, RecordKey, SwarmAu
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
-from peer.network.placement import Place
+from peer.network.placement import Placement
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -69,7 +69,7 @@ def join_dht(
     run: str,
     credentials: Credentials,
     initial_peers: Sequence[str],
-    place: Place,
+    place: Placement,
     relays: Sequence[str] = (),
     clock: Clock = time.time,
 ) -> tuple[DHT, bool]:
@@ -96,7 +96,7 @@ def start_dht(
     run: str,
     credentials: Credentials,
     initial_peers: Sequence[str],
-    place: Place,
+    place: Placement,
     clock: Clock = time.time,
     relays: Sequence[str] = (),
 ) -> DHT:

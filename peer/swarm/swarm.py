@@ -21,14 +21,14 @@ from hivemind.p2p import PeerID
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.keys import DeviceKey
-from auth.receipts import Receipt, sign_receipt, whole_samples
+from auth.receipts import ReceiptBody, sign_receipt, whole_samples
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock, RecordKey
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
@@ -45,7 +45,7 @@ LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that th
 MOST_SILENT_LOOKS = 5  # of no donor, before the state is asked for instead
 REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
 MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
-ANYWHERE = Place()
+ANYWHERE = Placement()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
 
@@ -103,7 +103,7 @@ class Swarm:
         model: torch.nn.Module,
         credentials: Credentials,
         initial_peers: Sequence[str],
-        place: Place = ANYWHERE,
+        place: Placement = ANYWHERE,
         relays: Sequence[str] = (),
         traffic: Traffic | None = None,
         clock: Clock = time.time,
@@ -463,4 +463,4 @@ class Witness:
         The device's own samples are in it, too. That is no evidence, but makes the receipt the same as the others'.
         """
         samples = whole_samples(weights)
-        return str(sign_receipt(self.key, Receipt(self.run, era, step, samples))) if samples else ""
+        return str(sign_receipt(self.key, ReceiptBody(self.run, era, step, samples))) if samples else ""

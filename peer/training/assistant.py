@@ -19,7 +19,7 @@ POLL_S = 0.03  # a full batch waits for this peer so long at most
 PROGRESS_INTERVAL_S = 1.0
 
 
-class Swarm(Protocol):
+class AssistedSwarm(Protocol):
     """The part of `peer.swarm.swarm.Swarm` that the loop needs."""
 
     def begin_training(self) -> None: ...
@@ -30,7 +30,7 @@ class Swarm(Protocol):
 
 
 def assist(
-    swarm: Swarm,
+    swarm: AssistedSwarm,
     send: Callable[[Progress | StepReport], None],
     should_stop: Callable[[], bool],
     clock: Callable[[], float],

@@ -30,7 +30,7 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Batch]: ...
 
 
-class Swarm(Protocol):
+class TrainingSwarm(Protocol):
     """The part of `peer.swarm.swarm.Swarm` that the loop needs."""
 
     @property
@@ -50,7 +50,7 @@ class Swarm(Protocol):
 def train(
     backend: Backend,
     batches: Batches,
-    swarm: Swarm,
+    swarm: TrainingSwarm,
     send: Callable[[Progress | StepReport | Lost], None],
     should_stop: Callable[[], bool],
     clock: Callable[[], float],

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from auth.certificates import MAX_CERTIFICATE_CHARS, Certificate, open_certificate, read_certificate
 from auth.errors import ConfigError, UnverifiedError
 from peer.runtime.console import say, say_json, say_table
-from peer.verification.published import Authority, Get, fetch, parse
+from peer.verification.published import Get, PublishedAuthority, fetch, parse
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -35,7 +35,7 @@ def authority_key(named: str, get: Get = fetch) -> str:
     if urlsplit(named).scheme not in ("http", "https"):
         raise ConfigError(f"`--authority` ({named!r:.80}) must be a key of 64 hex digits, or a run's page.")
     url = f"{named.rstrip('/')}/api/v1/authority"
-    return parse(Authority, get(url), url).key
+    return parse(PublishedAuthority, get(url), url).key
 
 
 def check_certificate(text: str, authority: str, as_json: bool) -> None:

@@ -29,7 +29,7 @@ class _Published(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
-class Claim(_Published):
+class PublishedClaim(_Published):
     """A device's claim of a step, and the samples of it that count; None: nobody else has spoken yet."""
 
     device: _Name  # libp2p identity
@@ -45,15 +45,15 @@ class SignedWord(_Published):
     signature: Annotated[str, Field(max_length=1024)]
 
 
-class Step(_Published):
+class PublishedStep(_Published):
     """One global step."""
 
     step: _Samples
-    claims: tuple[Claim, ...] = Field(strict=False)
+    claims: tuple[PublishedClaim, ...] = Field(strict=False)
     receipts: tuple[SignedWord, ...] = Field(strict=False)
 
 
-class Device(_Published):
+class PublishedDevice(_Published):
     """The member whose a libp2p identity is, and the key of one that signed."""
 
     member: _Name
@@ -67,25 +67,25 @@ class Page(_Published):
     run: _Name
     era: _Samples
     next: _Samples | None
-    steps: tuple[Step, ...] = Field(strict=False)
-    devices: Mapping[_Name, Device]
+    steps: tuple[PublishedStep, ...] = Field(strict=False)
+    devices: Mapping[_Name, PublishedDevice]
 
 
-class Contribution(_Published):
+class PublishedContribution(_Published):
     """One row of the leaderboard."""
 
     member: _Name
     samples: _Count
 
 
-class Overview(_Published):
+class PublishedOverview(_Published):
     """The fields of /api/v1/overview that matter here."""
 
-    contributions: tuple[Contribution, ...] = Field(strict=False)
+    contributions: tuple[PublishedContribution, ...] = Field(strict=False)
     taken_at: float  # Unix seconds
 
 
-class Authority(_Published):
+class PublishedAuthority(_Published):
     """The fields of /api/v1/authority that matter here."""
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -95,9 +95,9 @@ class Published(_Published):
     """Everything, as `manyhands verify --save` keeps it: the leaderboard before and after the pages were read."""
 
     format: Literal["manyhands-receipts-v1"] = "manyhands-receipts-v1"
-    before: Overview
+    before: PublishedOverview
     pages: tuple[Page, ...] = Field(strict=False)
-    after: Overview
+    after: PublishedOverview
 
 
 _AnyPublished = TypeVar("_AnyPublished", bound=_Published)
@@ -142,7 +142,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
     return Published(before=before, pages=tuple(pages), after=_newer_overview(base, get, wait))
 
 
-def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> Overview:
+def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
     """One whose taking began after now: the one shown now may be old, and the next one may be half taken."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
@@ -167,6 +167,6 @@ def fetch(url: str) -> bytes:
     return content
 
 
-def _overview(base: str, get: Get) -> Overview:
+def _overview(base: str, get: Get) -> PublishedOverview:
     url = f"{base}/api/v1/overview"
-    return parse(Overview, get(url), url)
+    return parse(PublishedOverview, get(url), url)

@@ -15,12 +15,19 @@ from statistics import median_low
 
 from auth.errors import RequestError
 from auth.keys import peer_id_of
-from auth.receipts import Receipt, SignedReceipt, open_receipt
-from peer.verification.published import Contribution, Device, Page, Published, SignedWord, Step
+from auth.receipts import ReceiptBody, SignedReceipt, open_receipt
+from peer.verification.published import (
+    Page,
+    Published,
+    PublishedContribution,
+    PublishedDevice,
+    PublishedStep,
+    SignedWord,
+)
 
 
 @dataclass(frozen=True)
-class Word:
+class Confirmation:
     """The samples that one receipt confirms of one device."""
 
     member: str  # whose device signed it
@@ -33,7 +40,7 @@ def newcomer_share(members: int, least: float) -> float:
     return min(1.0, max(2.0 / max(1, members), least))
 
 
-def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
+def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:
     """Return how many samples of a member's claim count; None as long as there is no evidence.
 
     The keeper's word suffices alone: it is the operator's own, who must believe it anyway. Without it the median of the
@@ -49,7 +56,7 @@ def credited(claim: int, member: str, words: Sequence[Word]) -> int | None:
     return min(claim, median_low(evidence)) if evidence else None
 
 
-def disproved(claim: int, member: str, words: Sequence[Word], believed: float) -> bool:
+def disproved(claim: int, member: str, words: Sequence[Confirmation], believed: float) -> bool:
     """Return whether a claim is so plainly larger than the samples received that its member is to be named.
 
     The keeper decides, or most of the others and two at least: one member's word against another's is none. A receipt
@@ -92,7 +99,7 @@ def verify(published: Published) -> Verification:
     return found
 
 
-def _verify_step(page: Page, step: Step, found: Verification) -> None:
+def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
     found.steps += 1
     receipts = _opened(page, step, found)
     seen: set[str] = set()
@@ -101,7 +108,9 @@ def _verify_step(page: Page, step: Step, found: Verification) -> None:
         if device is None:
             found.problems.append(f"step {step.step}: nobody knows whose {claim.device} is")
             continue
-        words = [Word(signer.member, signer.keeper, said.samples.get(claim.device, 0)) for signer, said in receipts]
+        words = [
+            Confirmation(signer.member, signer.keeper, said.samples.get(claim.device, 0)) for signer, said in receipts
+        ]
         counted = credited(claim.claimed, device.member, words) if claim.device not in seen else 0
         seen.add(claim.device)
         if not step.receipts and claim.counted is not None:
@@ -116,9 +125,9 @@ def _verify_step(page: Page, step: Step, found: Verification) -> None:
         found.pending[device.member] += claim.claimed if counted is None else 0
 
 
-def _opened(page: Page, step: Step, found: Verification) -> list[tuple[Device, Receipt]]:
+def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[PublishedDevice, ReceiptBody]]:
     """The receipts of this step that are what they seem, one of each member."""
-    opened: dict[str, tuple[Device, Receipt]] = {}
+    opened: dict[str, tuple[PublishedDevice, ReceiptBody]] = {}
     for word in step.receipts:
         try:
             signer, receipt = _open(page, step, word)
@@ -133,7 +142,7 @@ def _opened(page: Page, step: Step, found: Verification) -> list[tuple[Device, R
     return list(opened.values())
 
 
-def _open(page: Page, step: Step, word: SignedWord) -> tuple[Device, Receipt]:
+def _open(page: Page, step: PublishedStep, word: SignedWord) -> tuple[PublishedDevice, ReceiptBody]:
     signer = page.devices.get(word.device)
     if signer is None or signer.public_key is None:
         raise RequestError("Its signer's key was not published.")
@@ -161,5 +170,5 @@ def _compare(published: Published, found: Verification) -> None:
             )
 
 
-def _leaderboard(rows: Sequence[Contribution]) -> Mapping[str, int]:
+def _leaderboard(rows: Sequence[PublishedContribution]) -> Mapping[str, int]:
     return {row.member: row.samples for row in rows}

@@ -16,7 +16,7 @@ from auth.receipts import (
     MAX_COUNT,
     MAX_RECEIPT_CHARS,
     MAX_SENDERS,
-    Receipt,
+    ReceiptBody,
     SignedReceipt,
     open_receipt,
     read_receipt,
@@ -28,7 +28,7 @@ from peer.protocol import MAX_PEER_MESSAGE_BYTES
 from tests.support.receipts import key_of
 
 ADA, BOB = key_of("ada"), key_of("bob")
-RECEIPT = Receipt("sahaj-বাংলা", 2, 7, {ADA.peer_id: 12, BOB.peer_id: 20})
+RECEIPT = ReceiptBody("sahaj-বাংলা", 2, 7, {ADA.peer_id: 12, BOB.peer_id: 20})
 
 
 def test_a_receipt_comes_back_as_it_was_signed() -> None:
@@ -105,6 +105,6 @@ def test_the_largest_group_fits_a_message() -> None:
     samples = whole_samples(weights | {identity: 1e9})
     assert len(samples) == MAX_SENDERS
     assert max(samples.values()) == 10**9
-    text = str(sign_receipt(ADA, Receipt("r" * 64, MAX_COUNT, MAX_COUNT, dict.fromkeys(samples, MAX_COUNT))))
+    text = str(sign_receipt(ADA, ReceiptBody("r" * 64, MAX_COUNT, MAX_COUNT, dict.fromkeys(samples, MAX_COUNT))))
     assert len(text) <= MAX_RECEIPT_CHARS < MAX_PEER_MESSAGE_BYTES
     assert len(base64.b64decode(text.partition("\n")[2])) == 256

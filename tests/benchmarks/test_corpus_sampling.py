@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.corpus_sampling import made_up_documents, sample, score_naively, write_arpa
-from peer.config.data import Scorer
+from peer.config.data import ScorerConfig
 from peer.data.corpus.sampling import sources_of, train_scorer
 from peer.data.selection.scoring import open_scorer
 from tests.support.programs import require_kenlm
@@ -25,7 +25,7 @@ def test_both_ways_find_the_same_perplexities_and_the_path_keeps_its_share(tmp_p
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     train_scorer(documents, sources_of([str(corpus)], "text"), tmp_path / "scorer.json")
-    config = Scorer(model=str(tmp_path / "scorer.json"))
+    config = ScorerConfig(model=str(tmp_path / "scorer.json"))
     scorer = open_scorer(config, None)
     np.testing.assert_allclose(
         scorer.perplexities(documents[:50]), score_naively(tmp_path / "scorer.json", documents[:50])
@@ -38,7 +38,7 @@ def test_the_made_up_model_tells_documents_apart(tmp_path: Path) -> None:
     require_kenlm()
     documents = list(made_up_documents(400, np.random.default_rng(0)))
     write_arpa(documents[:200], tmp_path / "model.arpa")
-    scorer = open_scorer(Scorer(kind="kenlm", model=str(tmp_path / "model.arpa")), None)
+    scorer = open_scorer(ScorerConfig(kind="kenlm", model=str(tmp_path / "model.arpa")), None)
     known, new = scorer.perplexities(documents[:200]), scorer.perplexities(documents[200:])
     assert len(np.unique(new)) > 190
     assert np.median(known) < np.median(new) < math.inf

@@ -13,7 +13,7 @@ from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks._recorded_steps import TARGET
 from benchmarks.recorded_run import QUICK, history_of, record
 from coordinator.context.services import RunServices, open_run_services
-from coordinator.store.models import Report, Session
+from coordinator.store.models import DeviceSession, Report
 from coordinator.web.state.snapshot import take_snapshot
 
 NOW = 1_800_000_000.0
@@ -43,9 +43,9 @@ def test_the_dashboard_reads_it(services: RunServices) -> None:
 def test_steps_are_the_sums_of_their_reports(services: RunServices) -> None:
     """What the table of steps says is what the reports come to, as when the service counts them."""
     counted = func.sum(func.coalesce(Report.counted, Report.samples))
-    with services.sessions() as session:
+    with services.database() as session:
         sums = dict(session.execute(select(Report.step, counted).where(~Report.superseded).group_by(Report.step)).all())
-        stays = session.scalar(select(func.count()).select_from(Session))
+        stays = session.scalar(select(func.count()).select_from(DeviceSession))
     assert {row.step: row.samples for row in services.ledger.steps()} == sums
     assert stays == QUICK.sessions
 
@@ -60,7 +60,7 @@ def test_it_is_the_same_each_time() -> None:
 
 def test_it_goes_on(services: RunServices) -> None:
     """A live run completes steps of those who are here, and keeps them online."""
-    live = LiveRun(services.sessions, random.Random(0))
+    live = LiveRun(services.database, random.Random(0))
     live.complete_step(NOW + 2)
     live.say(0.25, 30.0, NOW + 2)
     snapshot = take_snapshot(services, None)

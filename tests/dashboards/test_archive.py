@@ -25,9 +25,9 @@ LINKS = "links => links.map((link) => new URL(link.getAttribute('href'), documen
 
 def be_anonymous(run: FakeRun, name: str) -> None:
     """The member's own wish."""
-    with run.services.sessions() as session:
+    with run.services.database() as session:
         key = session.get_one(Device, run.devices[name]).public_key
-    choose_name(run.services.sessions, key, "", anonymous=True)
+    choose_name(run.services.database, key, "", anonymous=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run.add_step(step, 9.0 - 0.1 * step)
         run.add_checkpoint(12)
         run.add_validation(12)
-        with run.services.sessions.begin() as session:
+        with run.services.database.begin() as session:
             count_losses(session, run.devices["ada"], 9, {"late": 30}, run.services.clock())
         be_anonymous(run, SHY)
-        hide_name(run.services.sessions, HIDDEN, True, run.services.clock())
+        hide_name(run.services.database, HIDDEN, True, run.services.clock())
         archived(run, place / "www")
     return place / "www"
 

@@ -42,7 +42,7 @@ def run_and_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[F
     """A run with checkpoints of three steps, the middle one withheld, and the answerer of it."""
     with served(tmp_path_factory.mktemp("model")) as (run, server):
         for step in (5, 7, 10):
-            add_checkpoint(run.directory, run.services.sessions, step, seed=step)
+            add_checkpoint(run.directory, run.services.database, step, seed=step)
         withhold(run, 7)
         stop = threading.Event()
         answering = threading.Thread(target=open_answerer(run.directory.path).run, args=(stop,))
@@ -68,7 +68,7 @@ def url(run_and_server: tuple[FakeRun, PageServer]) -> str:
 
 def withhold(run: FakeRun, step: int) -> None:
     """As the keeper does with a checkpoint that does not pass the gate."""
-    with run.services.sessions.begin() as session:
+    with run.services.database.begin() as session:
         row = session.get(Checkpoint, step)
         assert row is not None
         row.withheld = "its loss rose"

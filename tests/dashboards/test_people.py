@@ -35,9 +35,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
         made.keeper_says(12, now=services.clock() + 3600)
         services.membership.join(key_of("cleo").public_key, services.membership.invite("cleo")[0])
         for name in ("ada", HOSTILE):
-            stay = open_session(services.sessions, made.devices[name], "cuda:0 (Tesla T4)", "1", services.clock())
+            stay = open_session(services.database, made.devices[name], "cuda:0 (Tesla T4)", "1", services.clock())
             touch(
-                services.sessions,
+                services.database,
                 stay,
                 step=12,
                 own_samples=3,
@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
                 state="training",
                 now=services.clock() + 3600,
             )
-        with services.sessions.begin() as session:
+        with services.database.begin() as session:
             lost = {"late": 30, "non-finite": 4, "averaging failed": 12}
             count_losses(session, made.devices["ada"], 9, lost, services.clock())
         yield made
@@ -155,14 +155,14 @@ def test_a_chosen_name_is_seen_everywhere(page: Page, server: PageServer, run: F
     page.goto(f"{server.url}participants")
     expect(page.locator("#board th a")).to_have_text(["ada", HOSTILE])
     services = run.services
-    with services.sessions() as session:
+    with services.database() as session:
         key = session.get_one(Device, run.devices["ada"]).public_key
     try:
-        shown = choose_name(services.sessions, key, "", anonymous=True).shown
+        shown = choose_name(services.database, key, "", anonymous=True).shown
         expect(page.locator("#board th a")).to_have_text([shown, HOSTILE])
         expect(page.locator("main")).not_to_contain_text("ada")
     finally:
-        choose_name(services.sessions, key, "", anonymous=False)
+        choose_name(services.database, key, "", anonymous=False)
     assert complaints == []
 
 

@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
     set_tasks(directory.path, [NER, FILL])
     with open_run_services(RunDirectory.open(directory.path), time.time) as services:
         for step in (5, 10, 15):
-            record_checkpoint(services.sessions, step=step, size_bytes=1, manifest_sha256=digest(step), now=0.0)
+            record_checkpoint(services.database, step=step, size_bytes=1, manifest_sha256=digest(step), now=0.0)
         yield FakeRun(RunDirectory.open(directory.path), services, {})
 
 
@@ -41,7 +41,7 @@ def digest(step: int) -> str:
 def evaluate(run: FakeRun, step: int, *values: float, failed: int = 0) -> None:
     """An evaluator has judged a checkpoint by the first task."""
     row = EvaluationRow(step, digest(step), HOSTILE, made_up(NER, *values, failed=failed), time.time())
-    assert record_evaluation(run.services.sessions, row)
+    assert record_evaluation(run.services.database, row)
 
 
 @pytest.mark.parametrize("screen", SCREENS)

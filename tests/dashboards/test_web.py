@@ -236,7 +236,7 @@ def test_a_recorded_run_goes_on(page: Page, recorded_server: PageServer, recorde
     expect(page.locator("#chart")).to_have_attribute("data-steps", str(step))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    live = LiveRun(recorded.services.sessions, random.Random(0))
+    live = LiveRun(recorded.services.database, random.Random(0))
     live.complete_step(time.time())
     live.say(0.5, 30.0, time.time() + PATIENCE_S)
     expect(page.locator("#chart")).to_have_attribute("data-steps", str(step + 1))
@@ -275,7 +275,7 @@ def test_languages(browser: Browser, server: PageServer, run: FakeRun, complaint
 @pytest.mark.parametrize("screen", SCREENS)
 def test_everybody_can_use_it(browser: Browser, recorded_server: PageServer, recorded: FakeRun, screen: str) -> None:
     """On each screen nothing scrolls sideways and axe-core finds no barrier; a picture of it is kept."""
-    live = LiveRun(recorded.services.sessions, random.Random(0))
+    live = LiveRun(recorded.services.database, random.Random(0))
     with fresh_page(browser, **SCREENS[screen]) as page:
         page.goto(recorded_server.url)
         live.say(0.4, 40.0, time.time() + PATIENCE_S)

@@ -29,7 +29,7 @@ from auth.tokens import (
     verify_revocations,
 )
 from coordinator.checkpoints.manifest import verify
-from coordinator.checkpoints.writing import Snapshot, restore_verified, write_checkpoint
+from coordinator.checkpoints.writing import StateSnapshot, restore_verified, write_checkpoint
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.data.tokenization.tokenizers import read_tokenizer, read_tokenizer_config
 from peer.models.checkpoint_state import restore_model
@@ -71,7 +71,7 @@ def checkpoint(folder: Path) -> Path:
     weights = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}
     stored = write_checkpoint(
         folder,
-        Snapshot(1, weights, {}),
+        StateSnapshot(1, weights, {}),
         run="r",
         era=0,
         texts={"run.yaml": yaml.safe_dump({})},

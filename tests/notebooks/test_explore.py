@@ -20,7 +20,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import free_ports
-from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
+from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S, wait_until
 from tests.support.zygote import forking_python
@@ -74,8 +74,8 @@ async def test_draws_a_run_that_trains(tmp_path: Path, monkeypatch: pytest.Monke
 
 def train_two_steps(served: RunDirectory, directory: Path) -> None:
     """A volunteer joins, trains and leaves."""
-    sessions = sessions_of(served)
-    code = Membership(sessions, served.authority, "small", 3600, time.time).invite("mara")[0]
+    database = database_of(served)
+    code = Membership(database, served.authority, "small", 3600, time.time).invite("mara")[0]
     command = [sys.executable, "-m", "manyhands", "join", str(served.join_link), "--threads", "1"]
     with forking_python():
         volunteer = subprocess.Popen(
@@ -85,7 +85,7 @@ def train_two_steps(served: RunDirectory, directory: Path) -> None:
             stderr=subprocess.DEVNULL,
         )
     try:
-        ledger = Ledger(sessions, served.config)
+        ledger = Ledger(database, served.config)
         wait_until("the ledger has two steps", lambda: len(ledger.steps()) >= 2)
     finally:
         volunteer.terminate()

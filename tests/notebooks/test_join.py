@@ -33,7 +33,7 @@ from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.run.software import own_software
 from peer.runtime.software import CONSTRAINTS
-from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, sessions_of, shown
+from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -66,7 +66,7 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def invite(run: RunDirectory, name: str) -> str:
     """A new code."""
-    membership = Membership(sessions_of(run), run.authority, run.config.run.name, 3600, time.time)
+    membership = Membership(database_of(run), run.authority, run.config.run.name, 3600, time.time)
     return membership.invite(name)[0]
 
 
@@ -102,7 +102,7 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
     """
     code = invite(served, "<i>nora</i>")
     prepare(served, code, monkeypatch)
-    ledger = Ledger(sessions_of(served), served.config)
+    ledger = Ledger(database_of(served), served.config)
     client = open_notebook("join.ipynb", tmp_path)
 
     def samples() -> int:
@@ -133,11 +133,11 @@ async def test_nothing_outlives_the_kernel(
     """A session that is restarted, or killed, takes its volunteer with it; so the cell can be run anew."""
     prepare(served, invite(served, "pia"), monkeypatch)
     client = open_notebook("join.ipynb", tmp_path)
-    sessions = sessions_of(served)
+    database = database_of(served)
     async with client.async_setup_kernel():
         running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
         await eventually(
-            "pia is online", lambda: any(one.member == "pia" for one in online_sessions(sessions, time.time()))
+            "pia is online", lambda: any(one.member == "pia" for one in online_sessions(database, time.time()))
         )
         assert client.km is not None
         await client.km.shutdown_kernel(now=True)
@@ -269,7 +269,7 @@ async def test_a_machine_without_a_checkout_gets_all_from_the_run(
     client = NotebookClient(
         served_notebook(served), timeout=2 * int(PATIENCE_S), kernel_name=fresh_host, resources=place
     )
-    ledger = Ledger(sessions_of(served), served.config)
+    ledger = Ledger(database_of(served), served.config)
 
     def counted() -> bool:
         return any(row.member == "olga" and row.samples for row in ledger.contributions())

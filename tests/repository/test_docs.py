@@ -23,7 +23,7 @@ from coordinator.run.sink_settings import Sinks, TensorBoardSettings, TrackioSet
 from coordinator.web.app import ROUTERS
 from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
-from peer.config.data import Sampling, Source, Validation
+from peer.config.data import Sampling, Source, ValidationSplit
 from peer.config.evaluation import Columns, Examples, Recipe, Task
 from peer.config.run import RunConfig
 from peer.config.tokenizer import Algorithm, Normalizer, PresetName, PreTokenizer
@@ -97,7 +97,7 @@ def run_file_keys() -> list[str]:
     keys += [f"data.sources.sampling.{key}" for key in Sampling.model_fields]
     keys += [f"evaluation.tasks.{key}" for key in Task.model_fields]
     keys += [key for section in (Recipe, Columns, Examples) for key in section.model_fields]
-    return keys + [f"data.validation.{key}" for key in Validation.model_fields]
+    return keys + [f"data.validation.{key}" for key in ValidationSplit.model_fields]
 
 
 def tokenizer_words() -> list[str]:

@@ -20,7 +20,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.held_out import evaluate
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.reporting import suspicions
 from peer.swarm import state as swarm_state
 from peer.swarm.swarm import Swarm
@@ -95,7 +95,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        place=Place(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",), bandwidth=plan.bandwidth),
+        place=Placement(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",), bandwidth=plan.bandwidth),
         on_suspicion=lambda suspicion: orders.say("suspicion", **asdict(suspicion)),
     )
     while plan.role != "keeper" and not swarm.download_state():

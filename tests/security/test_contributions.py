@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from auth.receipts import Receipt, sign_receipt
+from auth.receipts import ReceiptBody, sign_receipt
 from coordinator.store.models import Device, Refusal
 from peer.reporting.messages import StepReport
 from tests.support.control_plane import Member, TestCoordinator, a_report, joined, serving
@@ -61,12 +61,12 @@ class Run:
     def named(self) -> set[tuple[str, str]]:
         """Member and code of everything that was held against somebody."""
         query = select(Device, Refusal.code).join(Refusal, Refusal.device_id == Device.id)
-        with self.coordinator.services.sessions() as session:
+        with self.coordinator.services.database() as session:
             return {(device.member.name, code) for device, code in session.execute(query)}
 
-    def _received(self, step: int, samples: dict[str, int]) -> Receipt:
+    def _received(self, step: int, samples: dict[str, int]) -> ReceiptBody:
         peer_ids = {name: getattr(self, name).credentials.device_key.peer_id for name in samples}
-        return Receipt("test", 0, step, {peer_ids[name]: brought for name, brought in samples.items()})
+        return ReceiptBody("test", 0, step, {peer_ids[name]: brought for name, brought in samples.items()})
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import read_swarm_status
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Report, Step
 from tests.support.small_run import HOST, make_small_run
@@ -85,10 +85,10 @@ class Site:
     ) -> None:
         self.base = base
         self.run: RunDirectory = make_small_run(base, phases, host=host, database_url=database_url)
-        sessions = Sessions(open_engine(self.run.database_url))
-        self.sessions = sessions
-        self.ledger = Ledger(sessions, self.run.config)
-        self.membership = Membership(sessions, self.run.authority, self.run.config.run.name, 3600, time.time)
+        database = Database(open_engine(self.run.database_url))
+        self.database = database
+        self.ledger = Ledger(database, self.run.config)
+        self.membership = Membership(database, self.run.authority, self.run.config.run.name, 3600, time.time)
         self.commands: list[Command] = []
 
     def start(self, name: str, *arguments: str, invite: str = "", begin: Callable[[], None] | None = None) -> Command:
@@ -103,7 +103,7 @@ class Site:
         command = self.start("serve", "coordinator", "serve", str(self.run.path), begin=begin)
 
         def up() -> bool:
-            status = read_swarm_status(self.sessions)
+            status = read_swarm_status(self.database)
             return status is not None and status.updated_at > began
 
         self.wait_until("the keeper has said where the swarm stands", up)
@@ -139,7 +139,7 @@ class Site:
         settled = [row for row in rows if row.step <= last]
         assert [row.step for row in settled] == list(range(1, last + 1))
         self.assert_steps_are_their_reports()
-        with self.sessions() as session:
+        with self.database() as session:
             lost = session.scalar(select(func.sum(LostSamples.samples))) or 0
         short = [row for row in settled if row.samples < row.target_batch_size]
         assert sum(row.target_batch_size - row.samples for row in short) <= lost, short
@@ -148,7 +148,7 @@ class Site:
         """Each step has just the samples of its reports."""
         believed = func.sum(func.coalesce(Report.counted, Report.samples))
         query = select(Step.step, Step.samples, believed).join(Report, Report.step == Step.step)
-        with self.sessions() as session:
+        with self.database() as session:
             sums = session.execute(query.where(Report.superseded.is_(False)).group_by(Step.step)).all()
         assert [step for step, samples, of_reports in sums if samples != of_reports] == []
 

@@ -76,7 +76,7 @@ class TestCoordinator:
 
     def refusals(self) -> list[tuple[str, str]]:
         """Kind and code of every recorded refusal."""
-        with self.services.sessions() as session:
+        with self.services.database() as session:
             return [(row.kind, row.code) for row in session.scalars(select(Refusal).order_by(Refusal.id))]
 
     async def serve_again(self, port: int) -> None:
@@ -129,7 +129,7 @@ async def connected(coordinator: TestCoordinator, others: tuple[Address, ...] = 
 def write_status(coordinator: TestCoordinator, keeper: str, step: int = 3, fresh_for_s: float = 0.0) -> None:
     """As the keeper at this address does, at 7.5 samples a second, and as if it did so again for a while."""
     write_swarm_status(
-        coordinator.services.sessions,
+        coordinator.services.database,
         step=step,
         samples_accumulated=0,
         target_batch_size=4096,

@@ -7,18 +7,18 @@ from typing import Any
 
 from coordinator.ledger.ledger import enter_reports
 from coordinator.ledger.presence import checked_claim, touch_sessions
-from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Session as Stay
+from coordinator.store.engine import Database
+from coordinator.store.models import Device, DeviceSession, Member
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 43_200.0  # noon
 TODAY = 20_000
 
 
-def crowd(sessions: Sessions, members: Mapping[str, Sequence[str]]) -> None:
+def crowd(database: Database, members: Mapping[str, Sequence[str]]) -> None:
     """Members by name, with the hardware of each of their devices: `ada-1`, `ada-2`, ..., all away since yesterday."""
     number = 0
-    with sessions.begin() as session:
+    with database.begin() as session:
         for name, machines in members.items():
             member = Member(name=name, created_at=0.0)
             session.add(member)
@@ -38,9 +38,11 @@ def crowd(sessions: Sessions, members: Mapping[str, Sequence[str]]) -> None:
                 session.add(stay(device.id, NOW - 2 * DAY, NOW - DAY, hardware))
 
 
-def stay(device_id: str, began_at: float, seen_at: float, hardware: str = "cpu", *, ended: bool = True) -> Stay:
+def stay(
+    device_id: str, began_at: float, seen_at: float, hardware: str = "cpu", *, ended: bool = True
+) -> DeviceSession:
     """One stay, at ten samples a second."""
-    return Stay(
+    return DeviceSession(
         id=f"{device_id}@{began_at:.0f}",
         device_id=device_id,
         started_at=began_at,
@@ -52,12 +54,12 @@ def stay(device_id: str, began_at: float, seen_at: float, hardware: str = "cpu",
     )
 
 
-def touch(sessions: Sessions, stay_id: str, **said: Any) -> None:
+def touch(database: Database, stay_id: str, **said: Any) -> None:
     """Have the device of this stay say this of itself; raises `RequestError` for what cannot be true."""
-    touch_sessions(sessions, {stay_id: checked_claim(**said)})
+    touch_sessions(database, {stay_id: checked_claim(**said)})
 
 
-def add_reports(sessions: Sessions, rows: Sequence[tuple[str, int, int, int | None, float]]) -> None:
+def add_reports(database: Database, rows: Sequence[tuple[str, int, int, int | None, float]]) -> None:
     """Reports of device, step, samples, how many of them count, and when."""
     reports = [
         {
@@ -79,5 +81,5 @@ def add_reports(sessions: Sessions, rows: Sequence[tuple[str, int, int, int | No
         }
         for seq, (device, step, samples, counted, at) in enumerate(rows, start=1)
     ]
-    with sessions.begin() as session:
+    with database.begin() as session:
         enter_reports(session, reports)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.doctor.helper import answer_questions, begin_helper
-from peer.doctor.questions import Answer, Device, Look, Question
+from peer.doctor.questions import Answer, DetectedDevice, Look, Question
 
 ROOM_BYTES = 300 << 20  # beyond what the libraries take
 
@@ -24,7 +24,7 @@ def echoes(pipe: Connection, parent_pid: int, log: Path) -> None:
 
     def answer(question: Question) -> Answer:
         assert isinstance(question, Look)
-        return Device(name=question.device, threads=os.getpid())
+        return DetectedDevice(name=question.device, threads=os.getpid())
 
     answer_questions(pipe, answer)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.ledger.judgement import Verdict
+from coordinator.ledger.judgement import ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import write_swarm_status
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member
 from peer.config.run import RunConfig
 from tests.support.receipts import key_of, receipt_by
@@ -15,14 +15,14 @@ from tests.support.reports import report
 
 TARGET = 100
 CONFIG = RunConfig.from_mapping({"averaging": {"target_batch_size": TARGET}})
-ACCEPTED = Verdict(accepted=True)
+ACCEPTED = ReportVerdict(accepted=True)
 DEVICES = {"ada-1": "Ada", "ada-2": "Ada", "bob-1": "Bob", "keeper-1": "keeper"}
 REPORTERS = ("ada-1", "ada-2", "bob-1")
 
 
-def add_members(sessions: Sessions) -> None:
+def add_members(database: Database) -> None:
     """Put two members with three devices, and the keeper, into the database."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         members = {name: Member(name=name, created_at=0.0) for name in dict.fromkeys(DEVICES.values())}
         session.add_all(
             Device(
@@ -38,10 +38,10 @@ def add_members(sessions: Sessions) -> None:
         )
 
 
-def keeper_at(sessions: Sessions, step: int, now: float) -> None:
+def keeper_at(database: Database, step: int, now: float) -> None:
     """Have the keeper say that the swarm is at this step."""
     write_swarm_status(
-        sessions,
+        database,
         step=step,
         samples_accumulated=TARGET // 2,
         target_batch_size=TARGET,
@@ -53,7 +53,9 @@ def keeper_at(sessions: Sessions, step: int, now: float) -> None:
     )
 
 
-def record(ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any) -> Verdict:
+def record(
+    ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any
+) -> ReportVerdict:
     """Report as a device; the sequence number is the step's unless a test says otherwise."""
     number = step if seq is None else seq
     return ledger.record(device, None, number, era, report(step, **claims), completed_at=1000.0 + step)

@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 
 from coordinator.ledger.presence import read_swarm_status
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 from tests.support.zygote import forking_python
@@ -37,7 +37,7 @@ def served_run(directory: Path) -> Iterator[RunDirectory]:
     try:
         wait_until(
             "the keeper has said where the swarm stands",
-            lambda: read_swarm_status(sessions_of(run)) is not None,
+            lambda: read_swarm_status(database_of(run)) is not None,
             directory / "coordinator.log",
         )
         yield run
@@ -46,9 +46,9 @@ def served_run(directory: Path) -> Iterator[RunDirectory]:
         server.wait(PATIENCE_S)
 
 
-def sessions_of(run: RunDirectory) -> Sessions:
+def database_of(run: RunDirectory) -> Database:
     """The run's store."""
-    return Sessions(open_engine(run.database_url))
+    return Database(open_engine(run.database_url))
 
 
 def open_notebook(name: str, directory: Path, typed: tuple[str, ...] = ()) -> NotebookClient:

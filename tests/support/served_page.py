@@ -43,9 +43,9 @@ class FakeRun:
         code = self.services.membership.invite(name)[0]
         device = self.services.membership.join(key.public_key, code).device_id
         self.devices[name] = device
-        session = open_session(self.services.sessions, device, "cpu", "0.1.0", self.services.clock())
+        session = open_session(self.services.database, device, "cpu", "0.1.0", self.services.clock())
         touch(
-            self.services.sessions,
+            self.services.database,
             session,
             step=0,
             own_samples=5,
@@ -76,12 +76,12 @@ class FakeRun:
             now = self.services.clock()
             assert self.services.ledger.record(device, None, step, 0, report, now).accepted
         services = self.services
-        keeper_confirms(services.sessions, services.membership, services.ledger, self.directory.config.run.name, step)
+        keeper_confirms(services.database, services.membership, services.ledger, self.directory.config.run.name, step)
 
     def keeper_says(self, step: int, samples: int = 40, now: float | None = None) -> None:
         """The keeper's status row."""
         write_swarm_status(
-            self.services.sessions,
+            self.services.database,
             step=step,
             samples_accumulated=samples,
             target_batch_size=TARGET,
@@ -95,7 +95,7 @@ class FakeRun:
     def add_checkpoint(self, step: int) -> None:
         """A recorded checkpoint."""
         record_checkpoint(
-            self.services.sessions,
+            self.services.database,
             step=step,
             size_bytes=6_300_000,
             manifest_sha256="ab" * 32,
@@ -104,7 +104,7 @@ class FakeRun:
 
     def add_validation(self, step: int, mlm_loss: float | None = 6.0, **others: Any) -> None:
         """What the validator would write of the checkpoint of this step."""
-        assert record_validation(self.services.sessions, validation_row(step, mlm_loss, **others))
+        assert record_validation(self.services.database, validation_row(step, mlm_loss, **others))
 
 
 def validation_row(step: int, mlm_loss: float | None = 6.0, **others: Any) -> ValidationRow:

@@ -11,7 +11,7 @@ from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model, checkpoint_config
@@ -30,11 +30,11 @@ def run_model(run: RunDirectory, seed: int) -> PreTrainedModel:
 
 
 def add_checkpoint(
-    run: RunDirectory, sessions: Sessions, step: int, seed: int = 0, model: PreTrainedModel | None = None
+    run: RunDirectory, database: Database, step: int, seed: int = 0, model: PreTrainedModel | None = None
 ) -> StoredCheckpoint:
     """Write a checkpoint of `step`, of this model or one with the seed's weights, and record it."""
     model = model or run_model(run, seed)
-    with sessions() as session:
+    with database() as session:
         era = current_era(session)
     stored = write_checkpoint(
         run.checkpoints_dir,
@@ -48,6 +48,6 @@ def add_checkpoint(
         created_at=0.0,
     )
     record_checkpoint(
-        sessions, step=step, size_bytes=stored.size_bytes, manifest_sha256=stored.manifest_sha256, now=0.0
+        database, step=step, size_bytes=stored.size_bytes, manifest_sha256=stored.manifest_sha256, now=0.0
     )
     return stored

@@ -10,14 +10,14 @@ from coordinator.checkpoints.probe import make_probe, probe_loss, probe_tensors
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.models.build import checkpoint_config
 from peer.models.optimizers import build_optimizer, parameter_groups
 from tests.support.small_checkpoints import run_model
 
 
 def add_sound_checkpoint(
-    run: RunDirectory, sessions: Sessions, step: int, said: float | None = None
+    run: RunDirectory, database: Database, step: int, said: float | None = None
 ) -> StoredCheckpoint:
     """Write and record a checkpoint, of other weights for each step; `said`: the loss that its manifest claims."""
     model = run_model(run, step)
@@ -33,14 +33,14 @@ def add_sound_checkpoint(
         probe_loss=probe_loss(model, probe, run.config) if said is None else said,
         created_at=0.0,
     )
-    record(sessions, stored)
+    record(database, stored)
     return stored
 
 
-def record(sessions: Sessions, stored: StoredCheckpoint, withheld: str = "") -> None:
+def record(database: Database, stored: StoredCheckpoint, withheld: str = "") -> None:
     """As the keeper does."""
     record_checkpoint(
-        sessions,
+        database,
         step=stored.manifest.step,
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,

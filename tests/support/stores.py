@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from auth.keys import DeviceKey
 from coordinator.backup.database import sqlite_address
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import MIGRATIONS, Sessions, migrate, open_engine
+from coordinator.store.engine import MIGRATIONS, Database, migrate, open_engine
 from tests.support.postgres import new_database
 from tests.support.waiting import wait_until
 
@@ -39,14 +39,14 @@ def database_address(directory: Path, kind: Kind = "sqlite") -> Iterator[str]:
 
 
 @contextmanager
-def empty_store(directory: Path, kind: Kind = "sqlite") -> Iterator[Sessions]:
+def empty_store(directory: Path, kind: Kind = "sqlite") -> Iterator[Database]:
     """A new database with all tables, closed at the end of the block; of SQLite in `directory`."""
     with database_address(directory, kind) as address:
         if kind == "sqlite":
             (directory / "manyhands.db").write_bytes(migrated_file())
         engine = open_engine(address)
         try:
-            yield Sessions(engine)
+            yield Database(engine)
         finally:
             engine.dispose()
 

@@ -28,7 +28,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models.build import build_model
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.network.traffic import Throttle, Traffic
 from peer.swarm.swarm import Swarm
 from tests.support.waiting import wait_until
@@ -131,7 +131,7 @@ def take_part(plan: Plan, orders: Orders) -> None:
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
-        place=Place("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
+        place=Placement("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
         traffic=Traffic(Throttle(plan.upload_rate)),
     )
     if plan.asks_after:

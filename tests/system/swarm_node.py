@@ -20,7 +20,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from auth.credentials import Credentials
-from peer.network.placement import Place, Reach
+from peer.network.placement import Placement, Reach
 from peer.swarm.dht import join_dht
 
 RUN = "ways"
@@ -43,7 +43,7 @@ def main() -> None:
     """Run to the end of the input."""
     plan = NodePlan(**json.loads(sys.argv[1]))
     use_hivemind_log_handler("nowhere")
-    place = Place(plan.reach, tuple(plan.host_maddrs), tuple(plan.announce_maddrs) or None)
+    place = Placement(plan.reach, tuple(plan.host_maddrs), tuple(plan.announce_maddrs) or None)
     dht, is_client = join_dht(RUN, Credentials(Path(plan.credentials_dir)), plan.initial_peers, place, plan.relays)
     _say({"addresses": [str(maddr) for maddr in dht.get_visible_maddrs(latest=True)], "is_client": is_client})
     for line in sys.stdin:

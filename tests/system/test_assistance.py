@@ -53,7 +53,7 @@ def test_a_volunteer_assists_by_command(tmp_path: Path) -> None:
         assistant = site.start("bob", "assist", str(site.run.join_link), *options, invite=invite)
         site.wait_until(
             "a device assists",
-            lambda: any(stay.state == "assisting" for stay in online_sessions(site.sessions, time.time())),
+            lambda: any(stay.state == "assisting" for stay in online_sessions(site.database, time.time())),
         )
         trainer = site.join("ada", first=True)
         given: dict[str, Contribution] = {}

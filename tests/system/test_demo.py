@@ -54,7 +54,7 @@ def test_summary_says_what_happened(finished: dict[str, object]) -> None:
     assert isinstance(by_step, dict)
     assert len(by_member) == 2
     assert all(samples > 0 for samples in by_member.values())
-    with open_run(run_of(finished)) as run, run.sessions() as session:
+    with open_run(run_of(finished)) as run, run.database() as session:
         lost = session.scalar(select(func.sum(LostSamples.samples))) or 0
     assert sum(max(0, target - samples) for samples in by_step.values()) <= lost
     assert sum(by_member.values()) == sum(by_step.values())
@@ -68,10 +68,10 @@ def test_the_runs_speed_is_the_sum_of_its_members(finished: dict[str, object]) -
     """
     with open_run(run_of(finished)) as run:
         steps = run.ledger.steps()
-        found = run_speed(run.sessions, steps[-1].completed_at)
-        said = read_swarm_status(run.sessions)
+        found = run_speed(run.database, steps[-1].completed_at)
+        said = read_swarm_status(run.database)
         own = select(func.sum(Report.samples) / func.sum(Report.elapsed_s)).where(Report.step > steps[0].step)
-        with run.sessions() as session:
+        with run.database() as session:
             members = session.scalars(own.group_by(Report.device_id)).all()
     assert len(members) == 2
     assert sum(members) / 2 < found < sum(members) * 2
@@ -98,10 +98,10 @@ def test_loss_on_held_out_text_falls(finished: dict[str, object]) -> None:
     The demo does not wait for a validator that is slow to end; what it has left is evaluated here.
     """
     validator = open_validator(run_of(finished))
-    told = [row.step for row in validations(validator.sessions)]
+    told = [row.step for row in validations(validator.database)]
     while validator.evaluate_newest(lambda: False):
         continue
-    first, last = validations(validator.sessions)
+    first, last = validations(validator.database)
     assert (first.step, last.step) == (5, finished["steps"])
     assert first.set_sha256 == last.set_sha256
     assert first.mlm_loss is not None

@@ -29,7 +29,7 @@ from auth.keys import DeviceKey
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import free_ports
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from tests.support.small_run import HOST, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -51,8 +51,8 @@ class Served:
 
 def membership_of(directory: RunDirectory, ahead_s: float = 0.0) -> Membership:
     """The run's members, by a clock that is ahead."""
-    sessions = Sessions(open_engine(directory.database_url))
-    return Membership(sessions, directory.authority, directory.config.run.name, 3600, lambda: time.time() + ahead_s)
+    database = Database(open_engine(directory.database_url))
+    return Membership(database, directory.authority, directory.config.run.name, 3600, lambda: time.time() + ahead_s)
 
 
 @pytest.fixture(scope="module")

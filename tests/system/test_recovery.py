@@ -46,7 +46,7 @@ def test_everything_is_killed_behind_a_phases_boundary_and_comes_back(tmp_path: 
             if path != boundary:
                 shutil.rmtree(path)
         site.serve(expect_no_survivors)
-        status = read_swarm_status(site.sessions)
+        status = read_swarm_status(site.database)
         assert status is not None
         assert (status.step, status.target_batch_size) == (2, target)
         for name in NAMES:
@@ -73,7 +73,7 @@ def test_service_is_killed_then_a_member_is_revoked_and_the_other_leaves(site: S
     began = time.time()
     site.wait_until(
         "the keeper has said again where the swarm stands",
-        lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began,
+        lambda: (status := read_swarm_status(site.database)) is not None and status.updated_at > began,
     )
     assert serve.daemons() != [daemon]
     ada, grace = (site.join(name, first=True) for name in NAMES)

@@ -49,7 +49,7 @@ def site(tmp_path: Path, server: PostgresServer) -> Iterator[Site]:
     made.run = RunDirectory.open(made.run.path)
     yield made
     made.close()
-    made.sessions.engine.dispose()
+    made.database.engine.dispose()
 
 
 def second_of(run: RunDirectory, path: Path) -> RunDirectory:
@@ -102,7 +102,7 @@ def test_a_second_coordinator_takes_over_whole(site: Site) -> None:
         reached = site.ledger.last_step()
         site.wait_until(
             "a session is open at the coordinator that is left",
-            lambda: any(row.started_at > killed_at for row in online_sessions(site.sessions, time.time())),
+            lambda: any(row.started_at > killed_at for row in online_sessions(site.database, time.time())),
         )
         site.wait_until("the other keeper has taken a step", lambda: kept_at(site) > reached)
         again = site.start("third-serve", "coordinator", "serve", str(site.run.path))
@@ -115,7 +115,7 @@ def test_a_second_coordinator_takes_over_whole(site: Site) -> None:
 
 def kept_at(site: Site) -> int:
     """The step that a keeper holds now."""
-    status = read_swarm_status(site.sessions)
+    status = read_swarm_status(site.database)
     return status.step if status is not None and status.updated_at > time.time() - 5 else 0
 
 
@@ -132,7 +132,7 @@ def test_whatever_is_killed_nothing_is_lost_or_counted_twice(site: Site, server:
     }
     site.wait_until(
         "the keeper has said where the swarm stands",
-        lambda: kept_at(site) >= 0 and read_swarm_status(site.sessions) is not None,
+        lambda: kept_at(site) >= 0 and read_swarm_status(site.database) is not None,
     )
     with behind_one_address(site.run, second) as one, behind_one_address(second, site.run) as other:
         ports = dict(zip(MEMBERS, (one, other, one), strict=True))
@@ -197,7 +197,7 @@ def unaccounted(site: Site) -> dict[str, Counter[tuple[int, int]]]:
     """
     found, missing = reported(site), {}
     query = select(Member.name, func.sum(LostSamples.samples)).join_from(LostSamples, Device).join(Device.member)
-    with site.sessions() as session:
+    with site.database() as session:
         rows = session.execute(query.group_by(Member.name)).all()
     told = {row[0]: int(row[1]) for row in rows}
     for name in MEMBERS:
@@ -212,7 +212,7 @@ def reported(site: Site) -> dict[str, Counter[tuple[int, int]]]:
     """The same as the ledger has it, by member."""
     query = select(Member.name, Report.step, Report.samples).join_from(Report, Device).join(Device.member)
     found: dict[str, Counter[tuple[int, int]]] = {}
-    with site.sessions() as session:
+    with site.database() as session:
         for name, step, samples in session.execute(query):
             found.setdefault(name, Counter())[step, samples] += 1
     return found
@@ -226,8 +226,8 @@ def assert_it_resumes(site: Site) -> None:
     site.start("keeper-again", "coordinator", "serve", str(site.run.path), "--keeper-only")
     site.wait_until(
         "the keeper has said again where the swarm stands",
-        lambda: (status := read_swarm_status(site.sessions)) is not None and status.updated_at > began,
+        lambda: (status := read_swarm_status(site.database)) is not None and status.updated_at > began,
     )
-    status = read_swarm_status(site.sessions)
+    status = read_swarm_status(site.database)
     assert status is not None
     assert status.step == checkpoint.manifest.step

@@ -25,14 +25,14 @@ def test_volunteers_follow_a_keeper_that_has_moved(site: Site) -> None:
     reached = site.ledger.last_step()
     site.wait_until(
         "the keeper knows both peers",
-        lambda: (status := read_swarm_status(site.sessions)) is not None and status.peers == len(NAMES),
+        lambda: (status := read_swarm_status(site.database)) is not None and status.peers == len(NAMES),
     )
     site.wait_until(
         "both peers have reported another step",
         lambda: any(row.step > reached and row.devices == len(NAMES) for row in site.ledger.steps()),
     )
     assert site.ledger.current_era() == 0
-    with site.sessions() as session:  # however rounds end meanwhile, all are honest
+    with site.database() as session:  # however rounds end meanwhile, all are honest
         assert session.scalars(select(Refusal.reason)).all() == []
     assert all(volunteer.process.poll() is None for volunteer in volunteers)
     site.assert_ledger_is_right()

@@ -46,7 +46,7 @@ def pending_reports(site: Site, name: str) -> int:
 
 def target_batch_sizes(site: Site, after: int) -> list[int]:
     """Of the steps that were taken."""
-    with site.sessions() as session:
+    with site.database() as session:
         return list(session.scalars(select(Step.target_batch_size).where(Step.step > after).order_by(Step.step)))
 
 

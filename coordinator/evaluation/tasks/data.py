@@ -39,7 +39,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Place:
+class DataFolders:
     """Where relative paths begin, and where files of the web are kept."""
 
     base: Path
@@ -47,23 +47,23 @@ class Place:
     confined: bool = False  # to `base`, as somebody else wrote the paths
 
 
-def judged_examples(task: Task, place: Place) -> list[Any]:
+def judged_examples(task: Task, place: DataFolders) -> list[Any]:
     """The examples of the test set; raises `ConfigError`."""
     return _read_split(task, task.test, "test", task.recipe.max_test, place)
 
 
-def train_examples(task: Task, place: Place) -> list[Any]:
+def train_examples(task: Task, place: DataFolders) -> list[Any]:
     """The examples of the training set."""
     assert task.train is not None  # `Task` sees to it
     return _read_split(task, task.train, "train", task.recipe.max_train, place)
 
 
-def dev_examples(task: Task, place: Place) -> list[Any] | None:
+def dev_examples(task: Task, place: DataFolders) -> list[Any] | None:
     """The examples of the development set, by which training stops early; None if the task has none."""
     return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
 
 
-def check_readable(tasks: Sequence[Task], place: Place) -> None:
+def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
     """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
     for task in tasks:
         judged_examples(task, place)
@@ -95,7 +95,7 @@ def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = F
         raise ConfigError(f"{examples.path}, line {line} is not UTF-8 text: convert the file.") from error
 
 
-def _read_split(task: Task, where: Examples, split: str, limit: int | None, place: Place) -> list[Any]:
+def _read_split(task: Task, where: Examples, split: str, limit: int | None, place: DataFolders) -> list[Any]:
     if where.path.startswith(HUB):
         if place.confined:
             _require_name(where.path.removeprefix(HUB))

@@ -52,7 +52,7 @@ class Classified:
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionExample:
     """A question about a context, and the answers that count as right; none: it has no answer there."""
 
     id: str
@@ -127,7 +127,7 @@ def classified(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[Classi
     ]
 
 
-def read_squad(text: str, origin: str) -> list[Question]:
+def read_squad(text: str, origin: str) -> list[QuestionExample]:
     """SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` naming the question."""
     try:
         content = json.loads(text.removeprefix("\ufeff"))
@@ -211,14 +211,16 @@ def tagged(rows: Sequence[tuple[str, Row]], columns: Columns) -> list[Tagged]:
     return found
 
 
-def questions(rows: Sequence[tuple[str, Row]]) -> list[Question]:
+def questions(rows: Sequence[tuple[str, Row]]) -> list[QuestionExample]:
     """SQuAD's columns; raises `ConfigError` naming the row that lacks one."""
     found = []
     for where, row in rows:
         try:
             answers = row["answers"]
             texts, starts = tuple(map(str, answers["text"])), tuple(map(int, answers["answer_start"]))
-            found.append(Question(str(row.get("id", where)), str(row["question"]), str(row["context"]), texts, starts))
+            found.append(
+                QuestionExample(str(row.get("id", where)), str(row["question"]), str(row["context"]), texts, starts)
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{where} is not in SQuAD's form ({error!r:.80}).") from error
     return found
@@ -290,9 +292,9 @@ def _text(row: Row, column: Column, where: str) -> str:
     return str(value)
 
 
-def _question(question: Any, context: Any, origin: str) -> Question:
+def _question(question: Any, context: Any, origin: str) -> QuestionExample:
     answers = question.get("answers", [])
-    found = Question(
+    found = QuestionExample(
         id=str(question["id"]),
         question=str(question["question"]),
         context=str(context),

@@ -61,20 +61,20 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True)
-class Split:
+class TrainDevSplit:
     """Training examples and those by which it is decided when to stop."""
 
     train: list[Any]
     dev: list[Any]
 
 
-def split(train: Sequence[Any], dev: Sequence[Any] | None, limit: int | None) -> Split:
+def split(train: Sequence[Any], dev: Sequence[Any] | None, limit: int | None) -> TrainDevSplit:
     """With a development set of its own or every tenth example, which is the same for all checkpoints and seeds."""
     examples = list(train[:limit])
     if dev is not None:
-        return Split(examples, list(dev))
+        return TrainDevSplit(examples, list(dev))
     held = examples[::DEV_SHARE]
-    return Split([example for place, example in enumerate(examples) if place % DEV_SHARE] or held, held)
+    return TrainDevSplit([example for place, example in enumerate(examples) if place % DEV_SHARE] or held, held)
 
 
 def run_trials(subject: Subject, task: Task, finished: Finished = lambda _seed, _dev, _model: None) -> list[SeedResult]:

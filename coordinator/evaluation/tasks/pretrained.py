@@ -154,7 +154,7 @@ def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch.T
 
 
 @dataclass(frozen=True)
-class Window:
+class WordWindow:
     """Some words of a sentence."""
 
     sentence: int
@@ -163,7 +163,7 @@ class Window:
     tokens: tuple[int, ...]  # without special ones
 
 
-def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> list[Window]:
+def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> list[WordWindow]:
     """All windows of at most `room` tokens; words that have no token are in none, longer words are cut off."""
     memory: dict[str, tuple[int, ...]] = {}
     windows = []
@@ -186,10 +186,10 @@ def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> li
     return windows
 
 
-def _window(sentence: int, held: Sequence[tuple[int, tuple[int, ...]]]) -> Window:
+def _window(sentence: int, held: Sequence[tuple[int, tuple[int, ...]]]) -> WordWindow:
     tokens: list[int] = []
     firsts = []
     for _, pieces in held:
         firsts.append(len(tokens))
         tokens += pieces
-    return Window(sentence, tuple(place for place, _ in held), tuple(firsts), tuple(tokens))
+    return WordWindow(sentence, tuple(place for place, _ in held), tuple(firsts), tuple(tokens))

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
-from coordinator.evaluation.tasks.examples import Question
+from coordinator.evaluation.tasks.examples import QuestionExample
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
 from coordinator.evaluation.tasks.metrics import Scores, answer_scores
 from coordinator.evaluation.tasks.pretrained import Pretrained, pad_id, padded
@@ -25,7 +25,7 @@ NO_ANSWER = ""
 
 
 @dataclass(frozen=True)
-class Window:
+class ContextWindow:
     """A question and a piece of its context."""
 
     question: int
@@ -40,9 +40,9 @@ class Answering:
         self,
         pretrained: Pretrained,
         task: Task,
-        train: Sequence[Question],
-        dev: Sequence[Question],
-        test: Sequence[Question],
+        train: Sequence[QuestionExample],
+        dev: Sequence[QuestionExample],
+        test: Sequence[QuestionExample],
     ) -> None:
         self._pretrained, self._task = pretrained, task
         self._tokenizer = pretrained.tokenizer()
@@ -72,7 +72,7 @@ class Answering:
         """On the development set, of no answer to anything."""
         return answer_scores([question.answers for question in self._dev], [NO_ANSWER] * len(self._dev))
 
-    def predict(self, model: PreTrainedModel, questions: Sequence[Question]) -> list[str]:
+    def predict(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:
         """The answer to each."""
         windows = self._windows(questions)
         size = self._task.recipe.batch_size
@@ -88,10 +88,10 @@ class Answering:
             best[window.question] = max(best[window.question], (score, answer), key=lambda pair: pair[0])
         return [answer for _, answer in best]
 
-    def _windows(self, questions: Sequence[Question]) -> list[Window]:
+    def _windows(self, questions: Sequence[QuestionExample]) -> list[ContextWindow]:
         return [window for number, question in enumerate(questions) for window in self._cut(number, question)]
 
-    def _cut(self, number: int, question: Question) -> list[Window]:
+    def _cut(self, number: int, question: QuestionExample) -> list[ContextWindow]:
         length = self._length
         asked = self._tokenizer(question.question, truncation=True, max_length=length // 2, add_special_tokens=False)
         text = (
@@ -112,10 +112,10 @@ class Answering:
             parts, offsets = found.sequence_ids(place), found["offset_mapping"][place]
             inside = tuple(tuple(offset) if part == 1 else None for part, offset in zip(parts, offsets, strict=True))
             encoded = {name: list(found[name][place]) for name in names}
-            windows.append(Window(number, encoded, inside))
+            windows.append(ContextWindow(number, encoded, inside))
         return windows
 
-    def _labelled(self, questions: Sequence[Question], window: Window) -> Encoded:
+    def _labelled(self, questions: Sequence[QuestionExample], window: ContextWindow) -> Encoded:
         question = questions[window.question]
         start, end = 0, 0
         if question.answers:

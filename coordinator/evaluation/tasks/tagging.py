@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from coordinator.evaluation.tasks.examples import Tagged
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
 from coordinator.evaluation.tasks.metrics import Scores, entity_scores, tag_scores
-from coordinator.evaluation.tasks.pretrained import IGNORED, Pretrained, Window, cut, frame_of, pad_id, padded
+from coordinator.evaluation.tasks.pretrained import IGNORED, Pretrained, WordWindow, cut, frame_of, pad_id, padded
 from peer.config.evaluation import Task
 
 NOTHING = "O"
@@ -71,7 +71,7 @@ class Tagging:
         right = [sentence.tags for sentence in truth]
         return entity_scores(right, predicted) if self._task.kind == "ner" else tag_scores(right, predicted)
 
-    def _windows(self, sentences: Sequence[Tagged]) -> list[Window]:
+    def _windows(self, sentences: Sequence[Tagged]) -> list[WordWindow]:
         return cut([sentence.words for sentence in sentences], self._tokenize, self._room)
 
     def _tokenize(self, word: str) -> Sequence[int]:
@@ -79,7 +79,7 @@ class Tagging:
         ids: list[int] = self._tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         return ids
 
-    def _encoded(self, sentences: Sequence[Tagged], window: Window) -> Encoded:
+    def _encoded(self, sentences: Sequence[Tagged], window: WordWindow) -> Encoded:
         ids, before = self._frame.around(window.tokens), len(self._frame.before)
         labels = [IGNORED] * len(ids)
         for word, first in zip(window.words, window.firsts, strict=True):

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.classification import Classifying
-from coordinator.evaluation.tasks.data import Place, dev_examples, judged_examples, train_examples
+from coordinator.evaluation.tasks.data import DataFolders, dev_examples, judged_examples, train_examples
 from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
 from coordinator.evaluation.tasks.plan import Plan
@@ -38,7 +38,7 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     began = clock()
     pretrained = Pretrained(plan.checkpoint, plan.random_start)
     pretrained.check()
-    place = Place(Path(plan.base), Path(plan.cache), plan.confined)
+    place = DataFolders(Path(plan.base), Path(plan.cache), plan.confined)
     if plan.task.is_trained:
         return _trained(plan, pretrained, place, clock, began)
     examples = judged_examples(plan.task, place)
@@ -49,7 +49,9 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     return result_of(plan.task, [SeedResult(scores=scores)], count, clock() - began)
 
 
-def _trained(plan: Plan, pretrained: Pretrained, place: Place, clock: Callable[[], float], began: float) -> TaskResult:
+def _trained(
+    plan: Plan, pretrained: Pretrained, place: DataFolders, clock: Callable[[], float], began: float
+) -> TaskResult:
     task = plan.task
     parts = split(train_examples(task, place), dev_examples(task, place), task.recipe.max_train)
     subject = SUBJECTS[task.kind](pretrained, task, parts.train, parts.dev, judged_examples(task, place))

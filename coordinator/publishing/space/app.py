@@ -39,7 +39,7 @@ app = FastAPI(title="Try the model", docs_url=None, redoc_url=None)
 _ONE_AT_A_TIME = threading.Lock()
 
 
-class Asked(BaseModel):
+class VisitorText(BaseModel):
     """What a visitor typed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
@@ -114,7 +114,7 @@ def models() -> dict[str, dict[str, str]]:
 
 
 @app.post("/models/{name}")
-def ask(name: str, asked: Asked) -> list[dict[str, Any]]:
+def ask(name: str, asked: VisitorText) -> list[dict[str, Any]]:
     """Let a model answer; one at a time, as a free Space has two cores."""
     if name not in MODELS:
         raise HTTPException(404, f"There is no model {name!r:.60}.")

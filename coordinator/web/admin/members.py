@@ -59,7 +59,7 @@ Form = Annotated[defaultdict[str, str], Depends(posted_form)]
 def administration(request: Request, login: Login) -> Administration:
     """The run, for this administrator."""
     services = request.app.state.services
-    return Administration(services.sessions, services.membership, f"web:{login.name}", services.clock)
+    return Administration(services.database, services.membership, f"web:{login.name}", services.clock)
 
 
 @router.get("/login")
@@ -181,7 +181,7 @@ async def devices(request: Request, login: Who, member: Annotated[str, Query(max
 @router.get("/refusals")
 async def refusals(request: Request, login: Who) -> Response:
     """What was refused."""
-    rows = await asyncio.to_thread(newest_refusals, request.app.state.sessions, SHOWN)
+    rows = await asyncio.to_thread(newest_refusals, request.app.state.database, SHOWN)
     facts = [(row.at, (row.kind, row.code, row.reason)) for row in rows]
     return draw(request, "rows.html", login, title="Refusals", rows=facts)
 
@@ -189,7 +189,7 @@ async def refusals(request: Request, login: Who) -> Response:
 @router.get("/audit")
 async def audit(request: Request, login: Who) -> Response:
     """Who did what."""
-    rows = await asyncio.to_thread(audit_log, request.app.state.sessions, SHOWN)
+    rows = await asyncio.to_thread(audit_log, request.app.state.database, SHOWN)
     facts = [(row.at, (row.actor, row.act, row.subject, row.detail)) for row in rows]
     return draw(request, "rows.html", login, title="Audit log", rows=facts)
 
@@ -229,21 +229,21 @@ async def _act_on_device(
 
 
 async def _quarantines(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
-    found = await asyncio.to_thread(devices_in_quarantine, request.app.state.sessions)
+    found = await asyncio.to_thread(devices_in_quarantine, request.app.state.database)
     return draw(request, "quarantine.html", login, status, quarantines=found, **values)
 
 
 async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     services = request.app.state.services
     rows = await asyncio.to_thread(services.membership.members)
-    shown = await asyncio.to_thread(display_names, services.sessions)
+    shown = await asyncio.to_thread(display_names, services.database)
     found = [(row, shown.get(row.name, row.name)) for row in rows]
     values = {"invited": "", "invitation": None} | values
     return draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
 
 
 async def _devices(request: Request, login: Login, member: str, status: int = 200, **values: Any) -> Response:
-    found = await asyncio.to_thread(device_rows, request.app.state.sessions, member, SHOWN)
+    found = await asyncio.to_thread(device_rows, request.app.state.database, member, SHOWN)
     return draw(request, "devices.html", login, status, devices=found, member=member, **values)
 
 

@@ -100,7 +100,7 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
     live: LiveSnapshot = request.app.state.live
     rows: list[CheckpointRow] = list(live.current.checkpoints)
     losses = {row.step: row.facts["loss"] for row in live.current.validations}
-    since = [] if step is None else await asyncio.to_thread(contributors_since, request.app.state.sessions, step)
+    since = [] if step is None else await asyncio.to_thread(contributors_since, request.app.state.database, step)
     found = {
         "alarms": live.current.alarms,
         "checkpoints": rows,
@@ -112,7 +112,7 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
 
 
 async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
-    sessions = request.app.state.sessions
-    helm, said = await asyncio.to_thread(lambda: (read_helm(sessions), announcements(sessions)))
+    database = request.app.state.database
+    helm, said = await asyncio.to_thread(lambda: (read_helm(database), announcements(database)))
     newest = said[::-1][:SHOWN_ANNOUNCEMENTS]
     return draw(request, "steering.html", login, status, helm=helm, announcements=newest, **values)

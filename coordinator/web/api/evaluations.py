@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from auth.errors import RequestError
 from coordinator.context.services import RunServices
 from coordinator.evaluation.evaluations import EvaluationRow, curves, evaluator_of, record_evaluation
-from coordinator.evaluation.reports import Report, SignedReport
+from coordinator.evaluation.reports import EvaluationReport, SignedReport
 from coordinator.evaluation.tasks.results import ProbeResult
 from coordinator.web.api.run import cached, live_of
 from coordinator.web.state.snapshot import Snapshot
@@ -30,7 +30,7 @@ class Measure(BaseModel):
     std: float | None
 
 
-class Point(BaseModel):
+class EvaluationPoint(BaseModel):
     """A task on the checkpoint of a step; times in Unix seconds."""
 
     step: int
@@ -63,7 +63,7 @@ class TaskCurve(BaseModel):
     higher_is_better: bool
     task_sha256: str
     references: list[ReferenceLine]
-    points: list[Point]
+    points: list[EvaluationPoint]
     probes: list[ProbeResult]  # of the newest point
     config: Task
 
@@ -106,7 +106,7 @@ async def report(request: Request, signed: SignedReport) -> Taken:
         opened = signed.opened()
     except RequestError as error:
         raise HTTPException(401, str(error)) from error
-    name = await asyncio.to_thread(evaluator_of, services.sessions, bytes.fromhex(signed.key))
+    name = await asyncio.to_thread(evaluator_of, services.database, bytes.fromhex(signed.key))
     if name is None:
         raise HTTPException(
             403,
@@ -114,14 +114,14 @@ async def report(request: Request, signed: SignedReport) -> Taken:
         )
     _check(services, opened)
     row = EvaluationRow(opened.step, opened.manifest_sha256, name, opened.result, opened.evaluated_at)
-    if not await asyncio.to_thread(record_evaluation, services.sessions, row):
+    if not await asyncio.to_thread(record_evaluation, services.database, row):
         raise HTTPException(
             404, f"The run knows no such checkpoint of step {opened.step}: it may have been removed or undone."
         )
     return Taken(evaluator=name, step=opened.step, task=opened.result.task)
 
 
-def _check(services: RunServices, report: Report) -> None:
+def _check(services: RunServices, report: EvaluationReport) -> None:
     """Raise `HTTPException` for what is not about this run's tasks, or is from a clock that would always win."""
     if report.run != services.config.run.name:
         raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")

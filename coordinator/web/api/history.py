@@ -55,7 +55,7 @@ class AveragingGroup(BaseModel):
     devices: list[int]
 
 
-class LostSamples(BaseModel):
+class LostShareFacts(BaseModel):
     """Samples that came to nothing."""
 
     device: int
@@ -74,7 +74,7 @@ class MomentFacts(BaseModel):
     target_batch_size: int
     shares: list[tuple[int, int]]  # device, samples that count; the most first
     groups: list[AveragingGroup]
-    lost: list[LostSamples]
+    lost: list[LostShareFacts]
     refused: dict[str, int]  # since the step before, by kind
     online: list[int]
     undone: int  # devices that had taken this step before a return to a checkpoint undid it
@@ -116,7 +116,7 @@ async def moments(request: Request, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUN
     is_over = (chunk + 1) * CHUNK_STEPS < last - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
     answers: AnswerCache = request.app.state.moments
-    return answer(request, await answers.get(chunk, version, lambda: moments_of(read_chunk(services.sessions, chunk))))
+    return answer(request, await answers.get(chunk, version, lambda: moments_of(read_chunk(services.database, chunk))))
 
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])
@@ -163,12 +163,12 @@ def history(
     format: Annotated[Format, Path()],  # noqa: A002
 ) -> StreamingResponse:
     """A table of the whole history: `steps`, `contributions` (of devices to steps), `sessions`, `validations`."""
-    sessions, run = request.app.state.sessions, request.app.state.config.run.name
+    database, run = request.app.state.database, request.app.state.config.run.name
     headers = {"Content-Disposition": f'attachment; filename="{run}-{table}.{format}"', "Cache-Control": "no-cache"}
     if format == "csv":
-        return StreamingResponse(csv_lines(sessions, table), media_type="text/csv; charset=utf-8", headers=headers)
+        return StreamingResponse(csv_lines(database, table), media_type="text/csv; charset=utf-8", headers=headers)
     file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by whoever sends it
-    write_parquet(sessions, table, file)
+    write_parquet(database, table, file)
     return StreamingResponse(_pieces(file), media_type=PARQUET, headers=headers)
 
 

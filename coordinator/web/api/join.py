@@ -94,7 +94,7 @@ async def joining(request: Request) -> Response:
 async def invite(request: Request, body: InviteCode) -> Response:
     """Whether this code still admits somebody, and whom."""
     services = request.app.state.services
-    found = await asyncio.to_thread(invite_facts, services.sessions, body.code, services.clock())
+    found = await asyncio.to_thread(invite_facts, services.database, body.code, services.clock())
     said = InviteAnswer(state=found.state, member=found.member, command=found.command, expires_at=found.expires_at)
     return Response(encode(said).content, media_type="application/json", headers={"Cache-Control": "no-store"})
 

@@ -18,7 +18,7 @@ from coordinator.statistics.people import (
     stays,
     streaks,
 )
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.ledger_models import day_of
 
 SHOWN_DAYS = 366
@@ -51,7 +51,7 @@ class DayOnPage(BaseModel):
     lost: dict[str, int]  # cause -> samples
 
 
-class Loss(BaseModel):
+class LossOnPage(BaseModel):
     """What one cause took."""
 
     cause: str
@@ -102,7 +102,7 @@ class MemberPage(BaseModel):
     streaks: StreaksOnPage
     devices_total: int
     devices: list[DeviceOnPage]  # the newest
-    losses: list[Loss]  # the gravest first
+    losses: list[LossOnPage]  # the gravest first
     days: list[DayOnPage]  # the newest, in order
     steps: StepsOnPage
     stays: list[StayOnPage]  # the newest, in order
@@ -110,16 +110,16 @@ class MemberPage(BaseModel):
     taken_at: float
 
 
-def member_page(sessions: Sessions, number: int, now: float) -> MemberPage:
+def member_page(database: Database, number: int, now: float) -> MemberPage:
     """Everything about the member of this number; raises `HTTPException` 404 for who is nobody."""
-    everybody = people(sessions, now)
+    everybody = people(database, now)
     person = next((each for each in everybody if each.number == number), None)
     if person is None:
         raise HTTPException(404, f"No member has the number {number}.")
     places = leaderboard(everybody)
-    days = days_of(sessions, number)
-    losses = losses_of(sessions, number, days)
-    given, steps = person.given(), steps_of(sessions, number)
+    days = days_of(database, number)
+    losses = losses_of(database, number, days)
+    given, steps = person.given(), steps_of(database, number)
     row = streaks(given.days, day_of(now))
     return MemberPage(
         number=number,
@@ -135,7 +135,7 @@ def member_page(sessions: Sessions, number: int, now: float) -> MemberPage:
         devices_total=len(person.devices),
         devices=[_device(each) for each in _newest(person)],
         losses=[
-            Loss(
+            LossOnPage(
                 cause=each.cause,
                 samples=each.samples,
                 times=each.times,
@@ -146,7 +146,7 @@ def member_page(sessions: Sessions, number: int, now: float) -> MemberPage:
         ],
         days=_days(days),
         steps=StepsOnPage(count=steps.steps, first=steps.first, last=steps.last, ranges=list(steps.ranges)),
-        stays=_stays(sessions, number, now),
+        stays=_stays(database, number, now),
         last_seen_at=person.last_seen_at,
         taken_at=now,
     )
@@ -185,8 +185,8 @@ def _days(days: Mapping[int, DayFacts]) -> list[DayOnPage]:
     ]
 
 
-def _stays(sessions: Sessions, number: int, now: float) -> list[StayOnPage]:
-    rows = stays(sessions, 0.0, now, now, number, SHOWN_STAYS)
+def _stays(database: Database, number: int, now: float) -> list[StayOnPage]:
+    rows = stays(database, 0.0, now, now, number, SHOWN_STAYS)
     return [
         StayOnPage(
             device=row.device_number,

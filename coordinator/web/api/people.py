@@ -15,10 +15,10 @@ from coordinator.statistics.certificates import certify
 from coordinator.statistics.people import (
     MOST_STAYS,
     HardwareClass,
+    LeaderboardPeriod,
+    LeaderboardRow,
     Person,
-    Place,
     StayRow,
-    Window,
     leaderboard,
     people,
     stays,
@@ -64,7 +64,7 @@ class Participant(BaseModel):
 class Participants(BaseModel):
     """In the order of the leaderboard, then those who gave nothing."""
 
-    window: Window
+    window: LeaderboardPeriod
     kind: HardwareClass | None
     taken_at: float
     total: int
@@ -97,7 +97,7 @@ class Authority(BaseModel):
 @router.get("/participants", response_model=Participants)
 async def participants(
     request: Request,
-    window: Window = Window.ALL,
+    window: LeaderboardPeriod = LeaderboardPeriod.ALL,
     kind: HardwareClass | None = None,
     cursor: Cursor = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PEOPLE)] = MAX_PEOPLE,
@@ -112,7 +112,7 @@ async def participants(
 async def member(request: Request, number: Number) -> Response:
     """What came of every sample of one member, devices, stays, days, and the steps that they are in."""
     services = request.app.state.services
-    make = partial(member_page, services.sessions, number, live_of(request).current.taken_at)
+    make = partial(member_page, services.database, number, live_of(request).current.taken_at)
     return await cached(request, ("member", number), _version(request), make)
 
 
@@ -122,7 +122,7 @@ def certificate(request: Request, number: Number) -> Response:
     services = request.app.state.services
     run = services.config.run.name
     try:
-        signed = certify(services.sessions, request.app.state.authority(), run, number, services.clock())
+        signed = certify(services.database, request.app.state.authority(), run, number, services.clock())
     except RequestError as error:
         raise HTTPException(404, str(error)) from error
     name = f'attachment; filename="certificate-{number}.json"'
@@ -157,14 +157,14 @@ def _version(request: Request) -> int:
 
 def participants_of(
     state: Any,
-    window: Window = Window.ALL,
+    window: LeaderboardPeriod = LeaderboardPeriod.ALL,
     kind: HardwareClass | None = None,
     after: Sequence[Any] | None = None,
     limit: int = MAX_PEOPLE,
 ) -> Participants:
     """See `participants`; `state` is the application's, `after` the key of the last row before."""
     now = state.live.current.taken_at
-    everybody = people(state.sessions, now, window)
+    everybody = people(state.database, now, window)
     places = {place.person.number: place for place in leaderboard(everybody, kind)}
     keyed = sorted((_key(person, kind), person) for person in everybody)
     rest = [(key, person) for key, person in keyed if after is None or key > tuple(after)]
@@ -184,7 +184,7 @@ def _key(person: Person, kind: HardwareClass | None) -> tuple[int, int, int]:
     return -given.samples, -given.averaged_bytes, person.number
 
 
-def _participant(person: Person, kind: HardwareClass | None, place: Place | None) -> Participant:
+def _participant(person: Person, kind: HardwareClass | None, place: LeaderboardRow | None) -> Participant:
     given = person.given(kind)
     return Participant(
         number=person.number,
@@ -214,8 +214,8 @@ def _stays(request: Request, since: float | None, until: float | None, number: i
     now = live_of(request).current.taken_at
     until = now if until is None else until
     since = until - SPAN_S if since is None else since
-    sessions = request.app.state.sessions
-    rows: Sequence[StayRow] = stays(sessions, since, until, now, number, MOST_STAYS + 1)
+    database = request.app.state.database
+    rows: Sequence[StayRow] = stays(database, since, until, now, number, MOST_STAYS + 1)
     kept = rows[-MOST_STAYS:]
     here = {row.member_number for row in kept}
     return Stays(
@@ -228,5 +228,9 @@ def _stays(request: Request, since: float | None, until: float | None, number: i
         began_at=[round(row.began_at, 1) for row in kept],
         ended_at=[round(row.ended_at, 1) for row in kept],
         online=[row.is_online for row in kept],
-        members={person.number: person.name for person in people(sessions, now, Window.DAY) if person.number in here},
+        members={
+            person.number: person.name
+            for person in people(database, now, LeaderboardPeriod.DAY)
+            if person.number in here
+        },
     )

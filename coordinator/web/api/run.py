@@ -41,7 +41,7 @@ class Steps(BaseModel):
     next: int | None  # `after` of the next page; null: this is the last
 
 
-class Checkpoints(BaseModel):
+class CheckpointList(BaseModel):
     """The checkpoints that are kept, in the order of their steps."""
 
     era: int
@@ -121,17 +121,17 @@ def receipts(
 ) -> Response:
     """What devices claim, what others have received, signed, and what counts: see `manyhands verify`."""
     state = request.app.state
-    page = receipts_page(state.sessions, state.config.run.name, after, limit)
+    page = receipts_page(state.database, state.config.run.name, after, limit)
     return answer(request, encode(json.dumps(page).encode()))
 
 
-@router.get("/checkpoints", response_model=Checkpoints)
+@router.get("/checkpoints", response_model=CheckpointList)
 async def checkpoints(request: Request) -> Response:
     """The checkpoints that are kept."""
     snapshot = live_of(request).current
     rows = [checkpoint_facts(row) for row in reversed(snapshot.checkpoints)]
     return await cached(
-        request, "checkpoints", snapshot.version, lambda: Checkpoints(era=snapshot.era, checkpoints=rows)
+        request, "checkpoints", snapshot.version, lambda: CheckpointList(era=snapshot.era, checkpoints=rows)
     )
 
 

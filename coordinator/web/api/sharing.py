@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request, Response
 
-from coordinator.statistics.card import CardFacts, draw_card
+from coordinator.statistics.card import PictureFacts, draw_card
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.snapshot import Snapshot
 
@@ -36,9 +36,9 @@ class CardShelf:
             return self.content
 
 
-def card_facts(run: str, snapshot: Snapshot) -> CardFacts:
+def card_facts(run: str, snapshot: Snapshot) -> PictureFacts:
     """The facts of a snapshot that the card shows."""
-    return CardFacts(
+    return PictureFacts(
         run=run,
         loss=[(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None],
         step=snapshot.steps[-1].step if snapshot.steps else 0,

@@ -49,7 +49,7 @@ class Guess(_Body):
     probability: float
 
 
-class Asked(_Body):
+class QuestionStatus(_Body):
     """How far a sentence is; `blanks` has the likeliest tokens for each blank, or for what follows, once answered."""
 
     id: str
@@ -62,7 +62,7 @@ class Asked(_Body):
     ahead: int
 
 
-class Trial(_Body):
+class Playground(_Body):
     """Whether the model can be tried, and how."""
 
     on: bool
@@ -80,17 +80,17 @@ async def admit_asking(request: Request) -> None:
         raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
 
 
-@router.get("", response_model=Trial)
+@router.get("", response_model=Playground)
 async def trial(request: Request) -> Response:
     """Whether the model can be tried, and which checkpoints can be asked."""
     snapshot = live_of(request).current
     return await cached(request, "trials", snapshot.taken_at, partial(trial_of, request.app.state.config, snapshot))
 
 
-def trial_of(config: RunConfig, snapshot: Snapshot) -> Trial:
+def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     """See `trial`."""
     steps = [row.step for row in _published(snapshot)]
-    return Trial(
+    return Playground(
         on=config.dashboard.try_it and bool(steps),
         kind="blanks" if _is_masked(config) else "continuation",
         language=config.run.language,
@@ -103,10 +103,10 @@ def trial_of(config: RunConfig, snapshot: Snapshot) -> Trial:
 @router.post(
     "",
     status_code=202,
-    responses={200: {"model": Asked, "description": "The answer was known."}},
+    responses={200: {"model": QuestionStatus, "description": "The answer was known."}},
     dependencies=[Depends(admit_asking)],
 )
-def ask_model(request: Request, sentence: Sentence, response: Response) -> Asked:
+def ask_model(request: Request, sentence: Sentence, response: Response) -> QuestionStatus:
     """Put a sentence to a published checkpoint: 202 while it waits, 200 with the answer if that is known."""
     services: RunServices = request.app.state.services
     if not services.config.dashboard.try_it:
@@ -114,7 +114,7 @@ def ask_model(request: Request, sentence: Sentence, response: Response) -> Asked
     text = clean_sentence(sentence.text, masked=_is_masked(services.config))
     checkpoint = _wanted(live_of(request).current, sentence.step)
     try:
-        row = ask(services.sessions, checkpoint, text, services.clock())
+        row = ask(services.database, checkpoint, text, services.clock())
     except QueueFullError as error:
         raise HTTPException(429, str(error), {"Retry-After": f"{PATIENCE_S:.0f}"}) from error
     response.status_code = 202 if row.answered_at is None else 200
@@ -122,10 +122,10 @@ def ask_model(request: Request, sentence: Sentence, response: Response) -> Asked
 
 
 @router.get("/{identity}")
-def answer(request: Request, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> Asked:
+def answer(request: Request, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> QuestionStatus:
     """How far a sentence is."""
     services: RunServices = request.app.state.services
-    row = find_question(services.sessions, identity, services.clock())
+    row = find_question(services.database, identity, services.clock())
     if row is None:
         raise HTTPException(404, "This sentence waits no more: ask again.")
     return _asked(row)
@@ -154,9 +154,9 @@ def _is_masked(config: RunConfig) -> bool:
     return config.objective.name.startswith("mlm")
 
 
-def _asked(row: QuestionRow) -> Asked:
+def _asked(row: QuestionRow) -> QuestionStatus:
     failed = bool(row.reason)
-    return Asked(
+    return QuestionStatus(
         id=row.id,
         step=row.step,
         manifest_sha256=row.manifest_sha256,

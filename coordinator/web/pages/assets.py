@@ -63,7 +63,7 @@ def readyz(request: Request) -> Response:
     """The store answers, and the keeper's own node has answered it a short while ago."""
     state = request.app.state
     try:
-        status = read_swarm_status(state.sessions)
+        status = read_swarm_status(state.database)
     except SQLAlchemyError:
         return _not_ready("the store does not answer")
     if status is None:

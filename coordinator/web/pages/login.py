@@ -18,7 +18,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from auth.errors import LoginDeniedError, LoginExpiredError, ManyhandsError, ProviderError
-from auth.openid.flows import Returned
+from auth.openid.flows import AuthorizationResponse
 from coordinator.members.logins import Logins
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ async def callback(
     logins: Logins = request.app.state.logins
     browser = request.cookies.get(COOKIE, "")
     try:
-        page = await logins.take_back(Returned(state, code, error, iss), browser)
+        page = await logins.take_back(AuthorizationResponse(state, code, error, iss), browser)
     except ManyhandsError as refused:
         return _refusal(request, refused)
     said = f"You are logged in with {page.party.title}. Go back to your terminal; you may close this page."

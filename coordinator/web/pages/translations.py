@@ -19,7 +19,7 @@ _RANGE = re.compile(r"([A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*)\s*(?:;\s*q=([01](?:\
 
 
 @dataclass(frozen=True)
-class Texts:
+class Translation:
     """All texts of one language; called with a key such as `frame.overview`."""
 
     language: str
@@ -33,11 +33,11 @@ class Texts:
 
 
 @cache
-def texts_of(language: str) -> Texts:
+def texts_of(language: str) -> Translation:
     """The texts of a language that is there; what it lacks is in the default one."""
     catalog = catalogs()[language]
     by_key = {**flattened(catalogs()[DEFAULT_LANGUAGE]), **flattened(catalog)}
-    return Texts(language, str(catalog["direction"]), by_key)
+    return Translation(language, str(catalog["direction"]), by_key)
 
 
 def flattened(catalog: dict[str, Any], prefix: str = "") -> dict[str, Any]:

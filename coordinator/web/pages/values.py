@@ -15,7 +15,7 @@ from coordinator.statistics.curve import ENGLISH, CurveTexts, MilestoneTexts, dr
 from coordinator.statistics.milestones import milestones
 from coordinator.web.api.history import milestones_of
 from coordinator.web.api.trials import trial_of
-from coordinator.web.pages.translations import Texts
+from coordinator.web.pages.translations import Translation
 from coordinator.web.state.overview import ValidationFacts, checkpoint_facts, overview_of
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import all_phases
@@ -38,7 +38,7 @@ EXAMPLES = {
 }
 
 
-def overview_values(state: Any, texts: Texts) -> dict[str, Any]:
+def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
     """`overview`, as the API gives it, and `curve`, an SVG; `state` is the application's."""
     snapshot: Snapshot = state.live.current
     drawing = curve_of(snapshot, state.config, curve_texts(texts))
@@ -48,7 +48,7 @@ def overview_values(state: Any, texts: Texts) -> dict[str, Any]:
     }
 
 
-def curve_texts(texts: Texts) -> CurveTexts:
+def curve_texts(texts: Translation) -> CurveTexts:
     """The words of the drawing in a language."""
     return CurveTexts(
         training=texts("curve.training"),
@@ -77,7 +77,7 @@ def curve_of(snapshot: Snapshot, config: RunConfig, texts: CurveTexts = ENGLISH,
     return draw_curve(points, title, boundaries, held_out, texts, alone, told)
 
 
-def history_values(state: Any, texts: Texts) -> dict[str, Any]:
+def history_values(state: Any, texts: Translation) -> dict[str, Any]:
     """The values of `history.html`; `state` is the application's."""
     snapshot: Snapshot = state.live.current
     drawing = curve_of(snapshot, state.config, curve_texts(texts))
@@ -88,7 +88,7 @@ def history_values(state: Any, texts: Texts) -> dict[str, Any]:
     }
 
 
-def model_values(state: Any, _texts: Texts) -> dict[str, Any]:
+def model_values(state: Any, _texts: Translation) -> dict[str, Any]:
     """The values of `model.html`; `state` is the application's."""
     snapshot: Snapshot = state.live.current
     trial = trial_of(state.config, snapshot)

@@ -20,7 +20,7 @@ from coordinator.web.api.people import participants_of
 from coordinator.web.http.answers import FOR_EVER, REVALIDATE, AnswerCache, Encoded, answer, encode
 from coordinator.web.pages.frozen import Archive
 from coordinator.web.pages.headers import ARCHIVE_POLICY
-from coordinator.web.pages.translations import Texts, choose_language, texts_of
+from coordinator.web.pages.translations import Translation, choose_language, texts_of
 from coordinator.web.pages.values import history_values, model_values, overview_values
 from coordinator.web.state.live import LiveSnapshot
 from dashboards import WEB, catalogs, content_type, page_files, page_version
@@ -36,17 +36,17 @@ Language = Annotated[str | None, Query(max_length=16)]
 Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
 
 
-def no_values(_state: Any, _texts: Texts) -> dict[str, Any]:
+def no_values(_state: Any, _texts: Translation) -> dict[str, Any]:
     """The values of a view whose template needs none."""
     return {}
 
 
-def participants_values(state: Any, _texts: Texts) -> dict[str, Any]:
+def participants_values(state: Any, _texts: Translation) -> dict[str, Any]:
     """`board`, the beginning of the leaderboard, as the API gives it."""
     return {"board": participants_of(state, limit=SHOWN_PARTICIPANTS).participants}
 
 
-def join_values(state: Any, _texts: Texts) -> dict[str, Any]:
+def join_values(state: Any, _texts: Translation) -> dict[str, Any]:
     """`joining`, as the API gives it."""
     return {"joining": joining_of(state, state.live.current)}
 
@@ -58,7 +58,9 @@ class View:
     name: str  # of its template, module and style
     path: str  # below the root, and without a slash in it, so that relative links hold on every page
     in_navigation: bool = True
-    values: Callable[[Any, Texts], Mapping[str, Any]] = no_values  # what its template needs of the application's state
+    values: Callable[[Any, Translation], Mapping[str, Any]] = (
+        no_values  # what its template needs of the application's state
+    )
     in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from coordinator.ledger.presence import CheckpointRow, SwarmView
+from coordinator.ledger.presence import CheckpointRow, KeeperView
 from coordinator.ledger.reading import Contribution, Kind, data_wait_share
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
@@ -30,7 +30,7 @@ class RunFacts(BaseModel):
     join_link: str
 
 
-class Progress(BaseModel):
+class BatchProgress(BaseModel):
     """The global batch that fills up now, as the keeper sees it."""
 
     step: int  # global steps completed
@@ -44,7 +44,7 @@ class Progress(BaseModel):
     updated_at: float | None
 
 
-class Phase(BaseModel):
+class PhaseSummary(BaseModel):
     """One phase of the run."""
 
     number: int
@@ -78,7 +78,7 @@ class DataWait(BaseModel):
     share: float | None
 
 
-class LossFacts(BaseModel):
+class LossRange(BaseModel):
     """The first global step's loss and the newest's."""
 
     first: float | None
@@ -93,7 +93,7 @@ class Rounds(BaseModel):
     mean_s: float | None  # of those that succeeded, gathering included
 
 
-class Averaging(BaseModel):
+class AveragingHealth(BaseModel):
     """The averaging of the newest settled steps."""
 
     steps: int  # that this is about
@@ -103,7 +103,7 @@ class Averaging(BaseModel):
     rounds: Rounds | None  # null before the keeper's first word
 
 
-class Donation(BaseModel):
+class DonatedTime(BaseModel):
     """The time that machines of a kind have trained; that for steps which were undone is in it."""
 
     kind: Kind
@@ -184,15 +184,15 @@ class Overview(BaseModel):
     """Where the run stands."""
 
     run: RunFacts
-    progress: Progress
-    phases: list[Phase]
+    progress: BatchProgress
+    phases: list[PhaseSummary]
     online: Online
     totals: Totals
     data_wait: DataWait
-    loss: LossFacts
+    loss: LossRange
     recent: RecentSteps
-    averaging: Averaging
-    donated: list[Donation]  # the most first
+    averaging: AveragingHealth
+    donated: list[DonatedTime]  # the most first
     contributions: list[ContributionFacts]
     checkpoint: CheckpointFacts | None
     validation: ValidationSummary
@@ -218,7 +218,7 @@ def overview_of(
             join_link=join_link,
         ),
         progress=_progress(snapshot.swarm, phase, snapshot.time_left_s),
-        phases=[Phase(**asdict(each), text=str(each)) for each in all_phases(config)],
+        phases=[PhaseSummary(**asdict(each), text=str(each)) for each in all_phases(config)],
         online=Online(devices=len(snapshot.online), members=len({session.member for session in snapshot.online})),
         totals=Totals(
             steps=snapshot.steps[-1].step if snapshot.steps else 0,
@@ -226,7 +226,7 @@ def overview_of(
             members=len(snapshot.contributions),
         ),
         data_wait=DataWait(seconds=snapshot.data_wait_s, share=data_wait_share(snapshot.contributions)),
-        loss=LossFacts(first=losses[0], last=losses[1]),
+        loss=LossRange(first=losses[0], last=losses[1]),
         recent=_recent(snapshot),
         averaging=_averaging(snapshot),
         donated=_donated(snapshot),
@@ -246,7 +246,7 @@ def overview_of(
     )
 
 
-def _progress(swarm: SwarmView | None, phase: PhaseFacts, time_left_s: float | None) -> Progress:
+def _progress(swarm: KeeperView | None, phase: PhaseFacts, time_left_s: float | None) -> BatchProgress:
     now: dict[str, Any] = {
         "step": 0,
         "samples_accumulated": 0,
@@ -258,7 +258,7 @@ def _progress(swarm: SwarmView | None, phase: PhaseFacts, time_left_s: float | N
     if swarm is not None:
         now = {name: getattr(swarm, name) for name in now}
     target = phase.target_batch_size
-    return Progress(phase=phase.number, target_batch_size=target, time_left_s=time_left_s, **now)
+    return BatchProgress(phase=phase.number, target_batch_size=target, time_left_s=time_left_s, **now)
 
 
 def _recent(snapshot: Snapshot) -> RecentSteps:
@@ -276,13 +276,13 @@ def _recent(snapshot: Snapshot) -> RecentSteps:
     )
 
 
-def _averaging(snapshot: Snapshot) -> Averaging:
+def _averaging(snapshot: Snapshot) -> AveragingHealth:
     health, tally = snapshot.health, snapshot.figures.rounds
     rounds = None
     if tally is not None:
         mean_s = tally.seconds / tally.succeeded if tally.succeeded else None
         rounds = Rounds(succeeded=tally.succeeded, failed=tally.failed, mean_s=mean_s)
-    return Averaging(
+    return AveragingHealth(
         steps=health.steps,
         batch_share=health.batch_share,
         averaging_s=health.averaging_s,
@@ -291,13 +291,15 @@ def _averaging(snapshot: Snapshot) -> Averaging:
     )
 
 
-def _donated(snapshot: Snapshot) -> list[Donation]:
+def _donated(snapshot: Snapshot) -> list[DonatedTime]:
     seconds: dict[Kind, tuple[float, float]] = {}
     for hardware, gift in snapshot.giving.by_hardware().items():
         device_s, accelerator_s = seconds.get(hardware.kind, (0.0, 0.0))
         given_s = gift.elapsed_s + gift.undone_s
         seconds[hardware.kind] = (device_s + given_s, accelerator_s + given_s * hardware.accelerators)
-    found = [Donation(kind=kind, device_s=both[0], accelerator_s=both[1]) for kind, both in seconds.items() if both[0]]
+    found = [
+        DonatedTime(kind=kind, device_s=both[0], accelerator_s=both[1]) for kind, both in seconds.items() if both[0]
+    ]
     return sorted(found, key=lambda donation: -donation.device_s)
 
 

@@ -10,8 +10,8 @@ from coordinator.context.services import RunServices
 from coordinator.evaluation.evaluations import EvaluationRow, evaluations
 from coordinator.ledger.presence import (
     CheckpointRow,
+    KeeperView,
     OnlineSession,
-    SwarmView,
     checkpoints,
     online_sessions,
     read_swarm_status,
@@ -44,7 +44,7 @@ class Snapshot:
     steps: tuple[StepRow, ...]
     contributions: tuple[Contribution, ...]  # under the names that the public may know
     online: tuple[OnlineSession, ...]
-    swarm: SwarmView | None
+    swarm: KeeperView | None
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
     publications: tuple[PublicationRow, ...]  # in the order of steps
@@ -121,29 +121,29 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
     known = before if goes_on else None
     steps = _steps(services.ledger, known)
     newest = steps[-1].step if steps else 0
-    with services.sessions() as session:
+    with services.database() as session:
         giving = read_giving(session, None if known is None else known.giving, newest, now)
         health = read_health(session, [row for row in steps[-LATE_STEPS:] if row.completed_at <= now - SETTLED_S])
     given = services.ledger.contributions(giving.by_member())
-    swarm = read_swarm_status(services.sessions)
+    swarm = read_swarm_status(services.database)
     return Snapshot(
         taken_at=now,
         steps=steps,
-        contributions=publicly(given, display_names(services.sessions)),
-        online=tuple(online_sessions(services.sessions, now)),
+        contributions=publicly(given, display_names(services.database)),
+        online=tuple(online_sessions(services.database, now)),
         swarm=swarm,
-        checkpoints=tuple(checkpoints(services.sessions)),
-        validations=tuple(validations(services.sessions)),
-        publications=tuple(publications(services.sessions)),
-        evaluations=tuple(evaluations(services.sessions)),
+        checkpoints=tuple(checkpoints(services.database)),
+        validations=tuple(validations(services.database)),
+        publications=tuple(publications(services.database)),
+        evaluations=tuple(evaluations(services.database)),
         era=era,
         giving=giving,
         health=health,
-        figures=read_figures(services.sessions, now - services.quarantine.window_s),
+        figures=read_figures(services.database, now - services.quarantine.window_s),
         number=0 if before is None else before.number + 1,
         steps_version=0 if before is None else before.steps_version + (steps != before.steps),
-        alarms=tuple(raised_alarms(services.sessions)),
-        time_left_s=time_left_s(services.config, read_helm(services.sessions), swarm),
+        alarms=tuple(raised_alarms(services.database)),
+        time_left_s=time_left_s(services.config, read_helm(services.database), swarm),
     )
 
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, Literal, cast
 import numpy as np
 
 from auth.errors import ConfigError
-from peer.config.data import Duplicates, Method, Sampling, Scorer as ScorerConfig, Source
+from peer.config.data import Duplicates, Method, Sampling, ScorerConfig, Source
 from peer.config.run import RunConfig
 from peer.data.selection.duplicates import open_duplicates
 from peer.data.selection.kenlm import train_kenlm

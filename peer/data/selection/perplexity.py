@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auth.errors import ConfigError
-from peer.config.data import Method, Sampling, Scorer
+from peer.config.data import Method, Sampling, ScorerConfig
 from peer.data.selection.hashing import uniform
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,7 @@ def plan_sampling(
     method: Method,
     perplexities: Floats,
     share: float,
-    scorer: Scorer,
+    scorer: ScorerConfig,
     factors: Sequence[float] | None = None,
     width: float | None = None,
 ) -> Sampling:

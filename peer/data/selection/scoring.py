@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from auth.errors import ConfigError
 from auth.files import sha256_of
-from peer.config.data import Scorer as ScorerConfig, Source, is_remote
+from peer.config.data import ScorerConfig, Source, is_remote
 from peer.network.remote_files import storage_options
 
 UNKNOWN_PENALTY = 10.0  # in nats, below the rarest piece, as sentencepiece has it

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying
 
-from peer.data.sources.faults import Place, StreamClosed
+from peer.data.sources.faults import SourcePlace, StreamClosed
 from peer.data.sources.units import Record, UnitReader, Units
 
 MAX_BLOCK_CHARACTERS = 50_000_000  # long documents make a block smaller, and the shuffle coarser
@@ -22,7 +22,7 @@ MAX_BLOCK_CHARACTERS = 50_000_000  # long documents make a block smaller, and th
 class Gathered:
     """A block's records in the order of the source, and what kept it from growing."""
 
-    place: Place
+    place: SourcePlace
     limit: int
     records: list[Record] = field(default_factory=list)
     characters: int = 0
@@ -42,7 +42,7 @@ class BlockReader:
     """Reads on from a place for ever; no block reaches over the end of an epoch, or over a unit that failed."""
 
     def __init__(
-        self, units: Units, deal: Callable[[int], NDArray[np.int64]], place: Place, attempts: Retrying
+        self, units: Units, deal: Callable[[int], NDArray[np.int64]], place: SourcePlace, attempts: Retrying
     ) -> None:
         self._units, self._deal, self._attempts = units, deal, attempts
         self._unit: UnitReader | None = None
@@ -75,7 +75,7 @@ class BlockReader:
             self.place = replace(self.place, block=gathered.place.block + 1)
         return gathered
 
-    def go_to(self, place: Place) -> None:
+    def go_to(self, place: SourcePlace) -> None:
         """Read on from another place."""
         self.close()
         if place.epoch != self.place.epoch:

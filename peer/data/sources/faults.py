@@ -42,7 +42,7 @@ class Pauses:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """A device's place in a source."""
 
     epoch: int = 0
@@ -50,18 +50,18 @@ class Place:
     turn: int = 0  # of the device's units
     state: State | None = None  # in the unit; None at its beginning
 
-    def next_unit(self, units: int) -> Place:
+    def next_unit(self, units: int) -> SourcePlace:
         """Return the beginning of the unit that follows, if need be in the next epoch."""
         if self.turn + 1 < units:
             return replace(self, turn=self.turn + 1, state=None)
-        return Place(self.epoch + 1)
+        return SourcePlace(self.epoch + 1)
 
 
 class Setbacks:
     """A memory of the units that failed since something was read last, which decides where to go on."""
 
     def __init__(self) -> None:
-        self._failed: list[Place] = []
+        self._failed: list[SourcePlace] = []
         self._went_back = False
 
     def read_something(self) -> None:
@@ -69,7 +69,7 @@ class Setbacks:
         self._failed.clear()
         self._went_back = False
 
-    def failed(self, place: Place, units: int) -> tuple[Place, bool]:
+    def failed(self, place: SourcePlace, units: int) -> tuple[SourcePlace, bool]:
         """Return the place to go on at after all attempts failed at `place`, and whether to rest before."""
         self._failed.append(place)
         if len(self._failed) < min(UNITS_IN_A_ROW, units):

@@ -23,7 +23,7 @@ import zstandard
 
 from peer.config.data import Source
 from peer.data.sources.units import Record, State, UnitReader, parts_of_each
-from peer.network.remote_files import Address, find_files
+from peer.network.remote_files import FileLocation, find_files
 
 BUFFER_BYTES = 1 << 20
 REQUEST_BYTES = 2 << 20  # asked of the network at a time
@@ -43,7 +43,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Range:
     """A part of a file, in bytes of its unpacked content."""
 
-    address: Address
+    address: FileLocation
     start: int = 0
     end: int | None = None  # None is the file's end
 
@@ -128,7 +128,7 @@ def decode_text(content: bytes) -> str:
     return content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
 
 
-def cut_files(files: Sequence[Address]) -> list[Range]:
+def cut_files(files: Sequence[FileLocation]) -> list[Range]:
     """The files in order, those that can be read from any place on in ranges of about the same length."""
     sizes = _sizes(files)
     fair_bytes = sum(size or 0 for size in sizes) // MANY_FILES
@@ -136,10 +136,10 @@ def cut_files(files: Sequence[Address]) -> list[Range]:
     return list(chain.from_iterable(_cut(file, size, range_bytes) for file, size in zip(files, sizes, strict=True)))
 
 
-def _sizes(files: Sequence[Address]) -> list[int | None]:
+def _sizes(files: Sequence[FileLocation]) -> list[int | None]:
     """The files' sizes, None for one that is read as a whole or cannot be read; raises what stands against all."""
 
-    def size(file: Address) -> int | Exception | None:
+    def size(file: FileLocation) -> int | Exception | None:
         try:
             return size_if_divisible(file)
         except Exception as error:  # noqa: BLE001 - of any file system; whoever reads the file says what is wrong
@@ -153,7 +153,7 @@ def _sizes(files: Sequence[Address]) -> list[int | None]:
     return [None if isinstance(size, Exception) else size for size in found]
 
 
-def _cut(file: Address, size: int | None, range_bytes: int) -> Iterator[Range]:
+def _cut(file: FileLocation, size: int | None, range_bytes: int) -> Iterator[Range]:
     if size is None:
         yield Range(file)
         return
@@ -224,7 +224,7 @@ def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes | None, int
         yield start, line or None, offset
 
 
-def open_at(address: Address, offset: int) -> BinaryIO:
+def open_at(address: FileLocation, offset: int) -> BinaryIO:
     """The file's unpacked content from a byte on, buffered."""
     if not address.compression:
         return io.BufferedReader(_open_plain(address, offset), BUFFER_BYTES)
@@ -236,7 +236,7 @@ def open_at(address: Address, offset: int) -> BinaryIO:
     return stream
 
 
-def size_if_divisible(address: Address) -> int | None:
+def size_if_divisible(address: FileLocation) -> int | None:
     """The file's size in bytes if it can be read from any place on, else None."""
     if address.compression:
         return None
@@ -244,7 +244,7 @@ def size_if_divisible(address: Address) -> int | None:
         return int(file.size) if _gives_ranges(address, file) else None
 
 
-def _open_plain(address: Address, offset: int) -> io.RawIOBase:
+def _open_plain(address: FileLocation, offset: int) -> io.RawIOBase:
     file = address.filesystem.open(address.path, block_size=REQUEST_BYTES)
     if _gives_ranges(address, file):
         file.seek(offset)
@@ -255,7 +255,7 @@ def _open_plain(address: Address, offset: int) -> io.RawIOBase:
     return _Closing(file.read, file)
 
 
-def _gives_ranges(address: Address, file: Any) -> bool:
+def _gives_ranges(address: FileLocation, file: Any) -> bool:
     """Whether the file can be read from any place on: web servers do not say so, they are tried."""
     if not address.is_web:
         return True

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from auth.errors import ConfigError
 from peer.data.selection.filters import DocumentFilter, OpenFilters, keep_all
 from peer.data.sources.blocks import BlockReader, Gathered
-from peer.data.sources.faults import REST_S, Place, Setbacks, StreamClosed, describe, retrying
+from peer.data.sources.faults import REST_S, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Units, deal_units
 
 Position = Mapping[str, Any]  # JSON values only
@@ -49,7 +49,7 @@ class SourcePlan:
 class Block:
     """Shuffled documents; None for those that are not to be read."""
 
-    place: Place
+    place: SourcePlace
     units: int  # of the source
     documents: Sequence[str | None]
     begin: int = 0  # how many were read in an earlier session
@@ -179,11 +179,11 @@ class SourceReader:
         self._pause(REST_S)
 
 
-def _resume(position: Position | None, units: int) -> tuple[Place, int | None, int]:
+def _resume(position: Position | None, units: int) -> tuple[SourcePlace, int | None, int]:
     """Return the place to begin at, the number of records in the first block, and how many of them were read before."""
     if position is None or position["units"] is None:
-        return Place(), None, 0
+        return SourcePlace(), None, 0
     if position["units"] != units or position["turn"] >= units:  # the source is another: its next epoch begins
-        return Place(int(position["epoch"]) + 1), None, 0
-    place = Place(int(position["epoch"]), int(position["block"]), int(position["turn"]), position["state"])
+        return SourcePlace(int(position["epoch"]) + 1), None, 0
+    place = SourcePlace(int(position["epoch"]), int(position["block"]), int(position["turn"]), position["state"])
     return place, int(position["size"]), int(position["index"])

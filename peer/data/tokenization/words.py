@@ -52,7 +52,7 @@ UNSPACED_SCRIPTS = (
 )
 
 
-class Place(Enum):
+class WordPlace(Enum):
     """The places where a word may stand among others that go to the tokenizer in one line."""
 
     ANYWHERE = 1
@@ -104,22 +104,22 @@ class Cut:
     def _lines(self, words: list[str]) -> list[slice]:
         """Divide words into the lines that go to the tokenizer as one text each."""
         starts: list[int] = []
-        before = Place.ALONE
+        before = WordPlace.ALONE
         for index, place in enumerate(self._places(words)):
-            if before is Place.ALONE or place is not Place.ANYWHERE or index - starts[-1] == WORDS_PER_LINE:
+            if before is WordPlace.ALONE or place is not WordPlace.ANYWHERE or index - starts[-1] == WORDS_PER_LINE:
                 starts.append(index)
             before = place
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(words)], strict=True)]
 
-    def _places(self, words: list[str]) -> Iterator[Place]:
+    def _places(self, words: list[str]) -> Iterator[WordPlace]:
         all_plain = self._is_plain("\n".join(words) if self.any_gap else "".join(words))
         for word in words:
             if not (all_plain or self._is_plain(word)):
-                yield Place.ALONE
+                yield WordPlace.ALONE
             elif self.takes_space and not word[0].isspace():
-                yield Place.FIRST
+                yield WordPlace.FIRST
             else:
-                yield Place.ANYWHERE
+                yield WordPlace.ANYWHERE
 
 
 CUTS = tuple(Cut(takes_space, any_gap) for any_gap in (True, False) for takes_space in (False, True))
@@ -214,7 +214,7 @@ class WordMemory:
         self._tokens = self._tokens[: self._ends[-1]].copy()
 
 
-class Kind(IntEnum):
+class CharacterKind(IntEnum):
     """The kind of character at a token's beginning or end."""
 
     SPACE = 0
@@ -228,7 +228,12 @@ class Kind(IntEnum):
 
 
 # Two characters of each kind that tokenizers may tell apart: whether the kind is cut within itself has to be tried too.
-TRIED = {Kind.LETTER: "ab", Kind.DIGIT: "12", Kind.PUNCTUATION: ",!", Kind.SYMBOL: "€£"}
+TRIED = {
+    CharacterKind.LETTER: "ab",
+    CharacterKind.DIGIT: "12",
+    CharacterKind.PUNCTUATION: ",!",
+    CharacterKind.SYMBOL: "€£",
+}
 
 
 class WordStarts:
@@ -238,7 +243,7 @@ class WordStarts:
         """Raises `ConfigError` for a tokenizer that does not show where words begin."""
         kinds_of = _reading(tokenizer)
         size = tokenizer.get_vocab_size()
-        self._first, self._last = (np.full(size, Kind.SPECIAL, np.int8) for _ in range(2))
+        self._first, self._last = (np.full(size, CharacterKind.SPECIAL, np.int8) for _ in range(2))
         specials = {special.pad, special.unk, special.cls, special.sep, special.mask}
         for token, token_id in tokenizer.get_vocab().items():
             if token and token_id not in specials:
@@ -249,14 +254,14 @@ class WordStarts:
         """(samples, length) ids -> whether a word begins there; one always does at a sample's first place."""
         last, column = self._last[input_ids], np.arange(input_ids.shape[1])
         # A token of a character's later bytes ends as the character does that an earlier token began.
-        known = np.maximum.accumulate(np.where(last == Kind.INSIDE, 0, column), axis=1)
+        known = np.maximum.accumulate(np.where(last == CharacterKind.INSIDE, 0, column), axis=1)
         last = np.take_along_axis(last, known, axis=1)
         starts = np.ones(input_ids.shape, np.bool_)
         starts[:, 1:] = self._begins[last[:, :-1], self._first[input_ids[:, 1:]]]
         return starts
 
 
-Kinds = tuple[Kind, Kind]  # of a token's first and last character
+Kinds = tuple[CharacterKind, CharacterKind]  # of a token's first and last character
 
 
 def _reading(tokenizer: Tokenizer) -> Callable[[str], Kinds]:
@@ -290,7 +295,7 @@ def _types(state: Any) -> Iterator[str]:
 def _kinds_of_piece(token: str, prefix: str) -> Kinds:
     """WordPiece: what has the prefix goes on, everything else begins a word."""
     goes_on = token.startswith(prefix) and token != prefix
-    return Kind.INSIDE if goes_on else Kind.SPACE, _kind(token[-1])
+    return CharacterKind.INSIDE if goes_on else CharacterKind.SPACE, _kind(token[-1])
 
 
 def _kinds_of_text(token: str) -> Kinds:
@@ -303,14 +308,14 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
     """Bytes of a text in UTF-8, which may begin or end within a character."""
     begun = token.lstrip(bytes(range(0x80, 0xC0)))
     if not begun:
-        return Kind.INSIDE, Kind.INSIDE
+        return CharacterKind.INSIDE, CharacterKind.INSIDE
     whole = begun.decode(errors="ignore")
     cut = begun[len(whole.encode()) :]
     kinds = [*map(_kind, whole), *([_kind_of_cut(cut)] if cut else [])]
-    return kinds[0] if begun == token else Kind.INSIDE, kinds[-1]
+    return kinds[0] if begun == token else CharacterKind.INSIDE, kinds[-1]
 
 
-def _kind_of_cut(character: bytes) -> Kind:
+def _kind_of_cut(character: bytes) -> CharacterKind:
     """The likeliest kind of a character of which only the first bytes are known: that of the first one so written.
 
     Among those that begin like spaces and controls (C2, E2), nearly all that occur are punctuation.
@@ -319,32 +324,41 @@ def _kind_of_cut(character: bytes) -> Kind:
         for missing in range(1, 4):
             first = (character + (lowest + b"\x80\x80")[:missing]).decode(errors="ignore")
             if first:
-                return Kind.PUNCTUATION if first.isspace() or unicodedata.category(first) == "Cc" else _kind(first)
-    return Kind.LETTER
+                return (
+                    CharacterKind.PUNCTUATION
+                    if first.isspace() or unicodedata.category(first) == "Cc"
+                    else _kind(first)
+                )
+    return CharacterKind.LETTER
 
 
-def _kind(character: str) -> Kind:
+def _kind(character: str) -> CharacterKind:
     code = ord(character)
     if character == METASPACE or character.isspace():
-        return Kind.SPACE
+        return CharacterKind.SPACE
     if any(first <= code < end for first, end in UNSPACED_SCRIPTS):
-        return Kind.UNSPACED
-    kinds = {"N": Kind.DIGIT, "P": Kind.PUNCTUATION, "S": Kind.SYMBOL, "Z": Kind.SPACE}
-    return kinds.get(unicodedata.category(character)[0], Kind.LETTER)
+        return CharacterKind.UNSPACED
+    kinds = {
+        "N": CharacterKind.DIGIT,
+        "P": CharacterKind.PUNCTUATION,
+        "S": CharacterKind.SYMBOL,
+        "Z": CharacterKind.SPACE,
+    }
+    return kinds.get(unicodedata.category(character)[0], CharacterKind.LETTER)
 
 
 def _boundaries(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """(last kind, first kind) -> whether a word begins between two such tokens."""
-    begins = np.zeros((len(Kind), len(Kind)), np.bool_)
+    begins = np.zeros((len(CharacterKind), len(CharacterKind)), np.bool_)
     for last, before in TRIED.items():
         for first, after in TRIED.items():
             begins[last, first] = _cuts(tokenizer, before[0] + after[1])
-    begins[Kind.INSIDE] = begins[Kind.LETTER]
-    begins[:, Kind.UNSPACED] = begins[Kind.UNSPACED] = True
-    begins[Kind.SPACE] = False  # a sign for the space that stands alone belongs to what follows
-    begins[:, Kind.INSIDE] = False
-    begins[:, Kind.SPACE] = True
-    begins[:, Kind.SPECIAL] = begins[Kind.SPECIAL] = True
+    begins[CharacterKind.INSIDE] = begins[CharacterKind.LETTER]
+    begins[:, CharacterKind.UNSPACED] = begins[CharacterKind.UNSPACED] = True
+    begins[CharacterKind.SPACE] = False  # a sign for the space that stands alone belongs to what follows
+    begins[:, CharacterKind.INSIDE] = False
+    begins[:, CharacterKind.SPACE] = True
+    begins[:, CharacterKind.SPECIAL] = begins[CharacterKind.SPECIAL] = True
     return begins
 
 

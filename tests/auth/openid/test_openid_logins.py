@@ -14,8 +14,8 @@ from joserfc.jwk import RSAKey
 
 from auth.errors import IdTokenError, LoginDeniedError, LoginExpiredError, ProviderError
 from auth.openid.flows import (
+    AuthorizationResponse,
     CodeLogin,
-    Returned,
     authorization_address,
     begin_device_login,
     finish_code_login,
@@ -53,14 +53,14 @@ async def log_in(provider: OpenIdProvider, party: RelyingParty, username: str = 
     return await finish_device_login(party, login)
 
 
-async def browse(address: str, account: str | None = "Alice") -> Returned:
+async def browse(address: str, account: str | None = "Alice") -> AuthorizationResponse:
     """As a browser in which `account` is logged in: what it brings back to the callback."""
     async with httpx2.AsyncClient(cookies={"account": account} if account else {}) as browser:
         response = await browser.get(address)
     back = httpx2.URL(response.headers["location"])
     assert str(back).startswith(CALLBACK)
     query = dict(back.params)
-    return Returned(query["state"], query.get("code", ""), query.get("error", ""), query.get("iss", ""))
+    return AuthorizationResponse(query["state"], query.get("code", ""), query.get("error", ""), query.get("iss", ""))
 
 
 async def log_in_by_page(party: RelyingParty, account: str | None = "Alice") -> Identity:
@@ -283,4 +283,4 @@ async def test_answer_of_another_issuer_is_refused(provider: OpenIdProvider) -> 
     party = party_of(provider)
     login = new_code_login(party, CALLBACK)
     with pytest.raises(IdTokenError, match="another provider"):
-        await finish_code_login(party, login, Returned(login.state, "code", "", "https://evil.example"))
+        await finish_code_login(party, login, AuthorizationResponse(login.state, "code", "", "https://evil.example"))

@@ -13,7 +13,14 @@ import yaml
 from auth.errors import ConfigError
 from coordinator.announcements import herald as module
 from coordinator.announcements.chats import Reply, Result, judge
-from coordinator.announcements.deliveries import LONGEST_PAUSE_S, MAX_ATTEMPTS, NEWS_S, Outcome, find_notice, pause_s
+from coordinator.announcements.deliveries import (
+    LONGEST_PAUSE_S,
+    MAX_ATTEMPTS,
+    NEWS_S,
+    DeliveryOutcome,
+    find_notice,
+    pause_s,
+)
 from coordinator.announcements.herald import Herald, open_herald, outcome_of
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.run.directory import RunDirectory
@@ -71,7 +78,7 @@ def herald_of(run: FakeRun, chat: ChatServer, clock: Clock) -> Callable[..., Her
 
 def ended(herald: Herald, webhook: str, milestone: str = FIRST) -> str | None:
     """How it ended; None: nothing was tried."""
-    row = find_notice(herald.sessions, milestone, webhook)
+    row = find_notice(herald.database, milestone, webhook)
     return None if row is None else row.ended
 
 
@@ -89,7 +96,7 @@ def test_each_chat_is_asked_in_its_own_way(herald_of: Callable[..., Herald], cha
     assert matrix.path.startswith("/_matrix/client/v3/rooms/%21abc%3Aexample.org/send/m.room.message/")
     assert matrix.content == {"msgtype": "m.notice", "body": text}
     assert matrix.headers["authorization"] == "Bearer t0ken"
-    assert [ended(herald, name) for name in ("discord", "slack", "matrix")] == [Outcome.TOLD] * 3
+    assert [ended(herald, name) for name in ("discord", "slack", "matrix")] == [DeliveryOutcome.TOLD] * 3
 
 
 def test_nothing_is_told_twice(herald_of: Callable[..., Herald], run: FakeRun, chat: ChatServer, clock: Clock) -> None:
@@ -150,7 +157,7 @@ def test_what_fails_is_tried_again_later_and_later(
         assert len(chat.asked) == number
         clock.now += 1
     herald.tell_all()
-    assert [ended(herald, "slack", key) for key in (FIRST, "loss:5.5")] == [Outcome.TOLD, Outcome.TOLD]
+    assert [ended(herald, "slack", key) for key in (FIRST, "loss:5.5")] == [DeliveryOutcome.TOLD, DeliveryOutcome.TOLD]
     assert len(chat.asked) == 5
     assert "below 5.5" in chat.asked[-1].content["text"]
 
@@ -163,7 +170,7 @@ def test_attempts_are_bounded(herald_of: Callable[..., Herald], chat: ChatServer
         herald.tell_all()
         clock.now += LONGEST_PAUSE_S
     assert len(chat.asked) == MAX_ATTEMPTS
-    assert ended(herald, "discord") == Outcome.GIVEN_UP
+    assert ended(herald, "discord") == DeliveryOutcome.GIVEN_UP
 
 
 def test_a_refusal_is_final_and_logged(
@@ -175,7 +182,7 @@ def test_a_refusal_is_final_and_logged(
     herald.tell_all()
     clock.now += LONGEST_PAUSE_S
     herald.tell_all()
-    assert (len(chat.asked), ended(herald, "discord")) == (1, Outcome.REFUSED)
+    assert (len(chat.asked), ended(herald, "discord")) == (1, DeliveryOutcome.REFUSED)
     assert "404" in caplog.text
     assert "s3cret" not in caplog.text
 
@@ -192,7 +199,7 @@ def test_what_may_have_arrived_is_only_repeated_where_it_is_known_again(
     herald.tell_all()
     assert len(chat.asked) == asked
     assert len({each.path for each in chat.asked}) == 1
-    assert ended(herald, kind) == (Outcome.TOLD if kind == "matrix" else Outcome.UNKNOWN)
+    assert ended(herald, kind) == (DeliveryOutcome.TOLD if kind == "matrix" else DeliveryOutcome.UNKNOWN)
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("slack", 0), ("matrix", 1)])
@@ -225,7 +232,7 @@ def test_a_new_webhook_is_not_told_the_whole_history(
     clock.now += NEWS_S + 1
     herald = herald_of("discord")
     herald.tell_all()
-    assert (chat.asked, ended(herald, "discord")) == ([], Outcome.LEFT_OUT)
+    assert (chat.asked, ended(herald, "discord")) == ([], DeliveryOutcome.LEFT_OUT)
 
 
 def test_nobody_there_is_tried_again(herald_of: Callable[..., Herald], chat: ChatServer) -> None:
@@ -233,7 +240,7 @@ def test_nobody_there_is_tried_again(herald_of: Callable[..., Herald], chat: Cha
     herald = herald_of("discord")
     (herald.directory.path / "keys" / "discord.secret").write_text("http://127.0.0.1:9/api/webhooks/1/s3cret")
     herald.tell_all()
-    row = find_notice(herald.sessions, FIRST, "discord")
+    row = find_notice(herald.database, FIRST, "discord")
     assert row is not None
     assert (row.ended, row.attempts, row.begun_at) == ("", 1, None)
     assert "ConnectError" in row.error
@@ -295,7 +302,7 @@ def test_what_an_answer_means(status: int, header: str | None, body: bytes, repl
 def test_pauses_are_bounded() -> None:
     """However long a chat asks to be left alone, and however often it has failed."""
     assert [pause_s(1, None), pause_s(3, 1.0), pause_s(2, 1e9), pause_s(500, None)] == [5.0, 20.0, 3600.0, 3600.0]
-    assert outcome_of(Reply(Result.UNKNOWN), MAX_ATTEMPTS, repeatable=True) is Outcome.GIVEN_UP
+    assert outcome_of(Reply(Result.UNKNOWN), MAX_ATTEMPTS, repeatable=True) is DeliveryOutcome.GIVEN_UP
 
 
 def test_the_process_tells_and_stops_when_told(tmp_path: Path, chat: ChatServer) -> None:

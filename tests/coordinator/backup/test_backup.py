@@ -81,7 +81,7 @@ def add_checkpoint(run: OpenRun, step: int) -> Path:
     manifest = Manifest(format_version=1, run="demo", step=step, era=0, created_at=NOW, probe_loss=None, files=files)
     (folder / MANIFEST).write_text(manifest.model_dump_json())
     sha256 = file_entry(folder / MANIFEST).sha256
-    record_checkpoint(run.sessions, step=step, size_bytes=1, manifest_sha256=sha256, now=NOW)
+    record_checkpoint(run.database, step=step, size_bytes=1, manifest_sha256=sha256, now=NOW)
     return folder
 
 
@@ -106,7 +106,7 @@ def test_a_restored_run_goes_on_where_it_was(run: RunDirectory, tmp_path: Path, 
             assert [row.name for row in opened.membership.members()] == ["Ada", "Bob"]
             assert opened.membership.check(token).member == "Bob"
             join(opened, "Eve")
-            rows = checkpoints(opened.sessions)
+            rows = checkpoints(opened.database)
         assert [row.step for row in rows] == [10, 5]
         assert all((restored.checkpoint_dir(row.step) / MANIFEST).is_file() for row in rows)
 
@@ -177,7 +177,7 @@ def test_a_backup_without_checkpoints_restores_to_none(run: RunDirectory, tmp_pa
     restored = restore(made.path, tmp_path / "again", tmp_path / "settings.yaml")
     assert list(restored.checkpoints_dir.iterdir()) == []
     with open_run(restored.path) as opened:
-        assert checkpoints(opened.sessions) == []
+        assert checkpoints(opened.database) == []
 
 
 def test_an_older_versions_backup_restores_with_its_checkpoints(backup: Backup, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_an_older_versions_backup_restores_with_its_checkpoints(backup: Backup, 
     (tmp_path / "settings.yaml").write_text("")
     restored = restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
     with open_run(restored.path) as opened:
-        rows = checkpoints(opened.sessions)
+        rows = checkpoints(opened.database)
     assert [row.step for row in rows] == [10, 5]
     for row in rows:
         assert verify(restored.checkpoint_dir(row.step)).manifest_sha256 == row.manifest_sha256
@@ -335,7 +335,7 @@ def test_a_manifest_that_lies_about_the_database_is_noticed(whole: Path, tmp_pat
 def test_text_that_the_other_database_cannot_hold_is_refused_whole(tmp_path: Path) -> None:
     """SQLite takes a NUL in a text; PostgreSQL says no, and no row stays there."""
     run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(), prepare=put_tables)
-    with open_run(run.path) as opened, opened.sessions.begin() as session:
+    with open_run(run.path) as opened, opened.database.begin() as session:
         session.add(Member(name="a\0b", created_at=0.0, revoked_reason=""))
     made = back_up(run, tmp_path / "backup", NOW)
     with new_database() as address:

@@ -14,7 +14,7 @@ from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
 from coordinator.members.administration import Administration
 from coordinator.members.audit import audit_log
-from coordinator.members.quarantine import Claim, hear, quarantines
+from coordinator.members.quarantine import SuspicionReport, hear, quarantines
 from coordinator.run.settings import Policy
 from peer.reporting.messages import StepReport
 from tests.support.receipts import key_of
@@ -38,8 +38,8 @@ class Scene:
             if step > 6:
                 self.report("mallory", step)
         for step in (5, 10):
-            add_checkpoint(run.directory, run.sessions, step, seed=step)
-        self.acts = Administration(run.sessions, run.membership, "os:tester", lambda: 1000.0)
+            add_checkpoint(run.directory, run.database, step, seed=step)
+        self.acts = Administration(run.database, run.membership, "os:tester", lambda: 1000.0)
 
     def report(self, name: str, step: int, era: int = 0) -> None:
         """What a member's device says of a step."""
@@ -64,34 +64,34 @@ def test_later_steps_are_undone_and_their_checkpoints_offered_no_more(scene: Sce
     """What is reported of them later does not count either; all of it is on record."""
     assert scene.rewind(5) == (LAST - 5, 1)
     assert scene.run.ledger.last_step() == 5
-    assert [row.step for row in checkpoints(scene.run.sessions)] == [5]
+    assert [row.step for row in checkpoints(scene.run.database)] == [5]
     scene.report("ada", LAST + 1)
     assert scene.run.ledger.last_step() == 5
-    [entry] = [entry for entry in audit_log(scene.run.sessions, 9) if entry.act == "rewind"]
+    [entry] = [entry for entry in audit_log(scene.run.database, 9) if entry.act == "rewind"]
     assert (entry.actor, entry.subject, entry.detail) == ("os:tester", "5", "7 step(s)")
 
 
 def test_who_contributed_since_is_listed_the_most_suspicious_first(scene: Scene) -> None:
     """With how much, and how often others have spoken of it; what nobody can prove stands apart."""
-    words = Claim(scene.peer_ids["mallory"], "gradient", 8, "sent a gradient 12 times the largest")
-    hear(scene.run.sessions, Policy(), words, scene.device_ids["ada"], 1000.0)
+    words = SuspicionReport(scene.peer_ids["mallory"], "gradient", 8, "sent a gradient 12 times the largest")
+    hear(scene.run.database, Policy(), words, scene.device_ids["ada"], 1000.0)
     for at in (1000.0, 1060.0):
-        note = Claim(
+        note = SuspicionReport(
             scene.peer_ids["ada"], "reduction", 8, "returned an average that is 2 of its norm off the true one"
         )
-        hear(scene.run.sessions, Policy(), note, scene.device_ids["mallory"], at)
-    found = contributors_since(scene.run.sessions, 5)
+        hear(scene.run.database, Policy(), note, scene.device_ids["mallory"], at)
+    found = contributors_since(scene.run.database, 5)
     assert [(row.member, row.steps, row.samples, row.suspicions, row.notes) for row in found] == [
         ("mallory", 6, 60, 1, 0),
         ("ada", 7, 70, 0, 2),
     ]
-    assert [row.member for row in contributors_since(scene.run.sessions, LAST)] == []
+    assert [row.member for row in contributors_since(scene.run.database, LAST)] == []
 
 
 def test_suspects_are_cut_off_on_request(scene: Scene) -> None:
     """Those alone that were named."""
     scene.rewind(5, "mallory")
-    assert [(row.member, row.actor) for row in quarantines(scene.run.sessions)] == [("mallory", "os:tester")]
+    assert [(row.member, row.actor) for row in quarantines(scene.run.database)] == [("mallory", "os:tester")]
 
 
 @pytest.mark.parametrize(("step", "reason"), [(7, "no checkpoint of step 7"), (10, "is damaged")])
@@ -101,7 +101,7 @@ def test_there_is_no_going_back_to_what_is_not_there(scene: Scene, step: int, re
     with pytest.raises(ConfigError, match=reason):
         scene.rewind(step, "mallory")
     assert scene.run.ledger.last_step() == LAST
-    assert not quarantines(scene.run.sessions)
+    assert not quarantines(scene.run.database)
 
 
 def test_the_last_step_is_no_step_back(scene: Scene) -> None:
@@ -121,7 +121,7 @@ def test_undone_checkpoints_are_set_aside_until_the_next_return(scene: Scene) ->
     assert found is not None
     assert found.manifest.step == 5
     assert [path.name for path in (folder / UNDONE).iterdir()] == ["step-00000010"]
-    add_checkpoint(scene.run.directory, scene.run.sessions, 10, seed=11)
+    add_checkpoint(scene.run.directory, scene.run.database, 10, seed=11)
     assert set_aside_undone(folder, ledger.last_counting_step) == []
     assert stored_steps(folder) == [5, 10]
     assert checkpoint_to_return_to(folder, 10).manifest.era == 1

@@ -8,53 +8,53 @@ import pytest
 
 from coordinator.checkpoints.validations import pending_checkpoints, record_validation, validations
 from coordinator.ledger.presence import record_checkpoint
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.eras import begin_era
 from tests.support.served_page import validation_row
 
 FIRST, SECOND = "1" * 64, "2" * 64
 
 
-def checkpoint(sessions: Sessions, step: int, manifest_sha256: str = FIRST) -> None:
+def checkpoint(database: Database, step: int, manifest_sha256: str = FIRST) -> None:
     """The keeper records a checkpoint."""
-    record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256=manifest_sha256, now=0.0)
+    record_checkpoint(database, step=step, size_bytes=1, manifest_sha256=manifest_sha256, now=0.0)
 
 
-def test_what_is_recorded_is_read_in_order(sessions: Sessions) -> None:
+def test_what_is_recorded_is_read_in_order(database: Database) -> None:
     """Every number comes back as it was, the steps in their order whoever was evaluated first."""
     rows = [validation_row(step, mlm_loss=9.0 - step) for step in (3, 1, 2)]
-    assert all(record_validation(sessions, row) for row in rows)
-    assert validations(sessions) == sorted(rows, key=lambda row: row.step)
+    assert all(record_validation(database, row) for row in rows)
+    assert validations(database) == sorted(rows, key=lambda row: row.step)
 
 
-def test_the_newest_checkpoint_comes_first_and_each_once(sessions: Sessions) -> None:
+def test_the_newest_checkpoint_comes_first_and_each_once(database: Database) -> None:
     """What waits is what was recorded and not evaluated yet."""
     for step in (5, 10, 15):
-        checkpoint(sessions, step)
-    assert [row.step for row in pending_checkpoints(sessions)] == [15, 10, 5]
-    record_validation(sessions, validation_row(10, manifest_sha256=FIRST))
-    assert [row.step for row in pending_checkpoints(sessions)] == [15, 5]
+        checkpoint(database, step)
+    assert [row.step for row in pending_checkpoints(database)] == [15, 10, 5]
+    record_validation(database, validation_row(10, manifest_sha256=FIRST))
+    assert [row.step for row in pending_checkpoints(database)] == [15, 5]
 
 
-def test_another_checkpoint_of_the_same_step_is_evaluated_too(sessions: Sessions) -> None:
+def test_another_checkpoint_of_the_same_step_is_evaluated_too(database: Database) -> None:
     """After a return the step is reached anew with other weights, and their measure takes the old one's place."""
-    checkpoint(sessions, 10, FIRST)
-    record_validation(sessions, validation_row(10, manifest_sha256=FIRST))
-    checkpoint(sessions, 10, SECOND)
-    assert [row.manifest_sha256 for row in pending_checkpoints(sessions)] == [SECOND]
-    record_validation(sessions, validation_row(10, manifest_sha256=SECOND, accuracy=0.5))
-    assert pending_checkpoints(sessions) == []
-    assert [row.accuracy for row in validations(sessions)] == [0.5]
+    checkpoint(database, 10, FIRST)
+    record_validation(database, validation_row(10, manifest_sha256=FIRST))
+    checkpoint(database, 10, SECOND)
+    assert [row.manifest_sha256 for row in pending_checkpoints(database)] == [SECOND]
+    record_validation(database, validation_row(10, manifest_sha256=SECOND, accuracy=0.5))
+    assert pending_checkpoints(database) == []
+    assert [row.accuracy for row in validations(database)] == [0.5]
 
 
-def test_a_checkpoint_that_was_undone_meanwhile_is_not_recorded(sessions: Sessions) -> None:
+def test_a_checkpoint_that_was_undone_meanwhile_is_not_recorded(database: Database) -> None:
     """Its era ended at an earlier step; one of that era up to this step still counts, and so does the new era's."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         begin_era(session, after_step=5, now=0.0)
-    assert not record_validation(sessions, validation_row(10, era=0))
-    assert record_validation(sessions, validation_row(5, era=0))
-    assert record_validation(sessions, validation_row(10, era=1))
-    assert [row.step for row in validations(sessions)] == [5, 10]
+    assert not record_validation(database, validation_row(10, era=0))
+    assert record_validation(database, validation_row(5, era=0))
+    assert record_validation(database, validation_row(10, era=1))
+    assert [row.step for row in validations(database)] == [5, 10]
 
 
 def test_total_and_perplexity_follow_from_the_parts() -> None:

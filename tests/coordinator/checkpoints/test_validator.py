@@ -48,7 +48,7 @@ def validator(run: OpenRun) -> Validator:
 
 def steps(run: OpenRun) -> list[int]:
     """Of which checkpoints there is a measure."""
-    return [row.step for row in validations(run.sessions)]
+    return [row.step for row in validations(run.database)]
 
 
 def never() -> bool:
@@ -69,9 +69,9 @@ def running(run: OpenRun, part: Part) -> Iterator[PartProcess]:
 
 def test_measures_are_those_of_plain_transformers(run: OpenRun, validator: Validator) -> None:
     """What is recorded of a checkpoint is what `AlbertForPreTraining.from_pretrained` says of the same samples."""
-    stored = add_checkpoint(run.directory, run.sessions, 5, seed=1)
+    stored = add_checkpoint(run.directory, run.database, 5, seed=1)
     assert validator.evaluate_newest(never)
-    (row,) = validations(run.sessions)
+    (row,) = validations(run.database)
     found = open_validation_set(run.directory.config, run.directory.tokenizer_dir, run.directory.validation_dir)
     assert found is not None
     batch = found.samples
@@ -95,21 +95,21 @@ def test_measures_are_those_of_plain_transformers(run: OpenRun, validator: Valid
 def test_the_newest_comes_first_and_each_once(run: OpenRun, validator: Validator) -> None:
     """A validator that fell behind catches up from the newest on; one that starts anew finds nothing left to do."""
     for step in (1, 2, 3):
-        add_checkpoint(run.directory, run.sessions, step, seed=step)
+        add_checkpoint(run.directory, run.database, step, seed=step)
     found = []
     while validator.evaluate_newest(never):
         found.append(steps(run))
     assert found == [[3], [2, 3], [1, 2, 3]]
-    assert len({row.loss for row in validations(run.sessions)}) == 3
+    assert len({row.loss for row in validations(run.database)}) == 3
     assert not open_validator(run.directory.path).evaluate_newest(never)
 
 
 def test_each_phase_is_measured_at_its_own_length(run: OpenRun, validator: Validator) -> None:
     """From the boundary's checkpoint on, samples are of the new phase's length, and always the same ones."""
     for step in (7, 8, 9):
-        add_checkpoint(run.directory, run.sessions, step)
+        add_checkpoint(run.directory, run.database, step)
         assert validator.evaluate_newest(never)
-    rows = validations(run.sessions)
+    rows = validations(run.database)
     assert [row.sequence_length for row in rows] == [32, 64, 64]
     assert rows[0].set_sha256 != rows[1].set_sha256 == rows[2].set_sha256
     assert rows[1].mlm_loss == rows[2].mlm_loss  # of the same weights
@@ -121,14 +121,14 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(
 ) -> None:
     """Damaged, pruned, or replaced by another: it is told once, and the older one is evaluated."""
     for step in (1, 2):
-        stored = add_checkpoint(run.directory, run.sessions, step)
+        stored = add_checkpoint(run.directory, run.database, step)
     if damage == "bits":
         weights = stored.path / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
     elif damage == "removed":
         shutil.rmtree(stored.path)
     else:
-        record_checkpoint(run.sessions, step=2, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+        record_checkpoint(run.database, step=2, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
     assert validator.evaluate_newest(never)
     assert not validator.evaluate_newest(never)
     assert steps(run) == [1]
@@ -137,17 +137,17 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(
 
 def test_what_was_undone_while_it_was_evaluated_is_not_recorded(run: OpenRun, validator: Validator) -> None:
     """The swarm may return to an earlier checkpoint meanwhile; the step's next checkpoint is evaluated as any other."""
-    add_checkpoint(run.directory, run.sessions, 5, seed=1)
+    add_checkpoint(run.directory, run.database, 5, seed=1)
 
     def undone_meanwhile() -> bool:
-        Ledger(run.sessions, run.directory.config).roll_back(3)
+        Ledger(run.database, run.directory.config).roll_back(3)
         return False
 
     assert not validator.evaluate_newest(undone_meanwhile)
     assert steps(run) == []
-    add_checkpoint(run.directory, run.sessions, 5, seed=2)
+    add_checkpoint(run.directory, run.database, 5, seed=2)
     assert validator.evaluate_newest(never)
-    assert [(row.step, row.era) for row in validations(run.sessions)] == [(5, 1)]
+    assert [(row.step, row.era) for row in validations(run.database)] == [(5, 1)]
 
 
 def test_broken_weights_are_recorded_as_no_number(run: OpenRun, validator: Validator) -> None:
@@ -155,17 +155,17 @@ def test_broken_weights_are_recorded_as_no_number(run: OpenRun, validator: Valid
     model = run_model(run.directory, 0)
     with torch.no_grad():
         model.get_input_embeddings().weight.fill_(torch.nan)
-    add_checkpoint(run.directory, run.sessions, 5, model=model)
+    add_checkpoint(run.directory, run.database, 5, model=model)
     assert validator.evaluate_newest(never)
     assert not validator.evaluate_newest(never)
-    (row,) = validations(run.sessions)
+    (row,) = validations(run.database)
     assert (row.mlm_loss, row.sop_loss, row.loss, row.perplexity) == (None, None, None, None)
 
 
 def test_nothing_held_out_is_told_and_not_fatal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where the share finds no document there is nothing to do, once said."""
     with open_run(make_small_run(tmp_path, validation={"share": 1e-9}).path) as run:
-        add_checkpoint(run.directory, run.sessions, 1)
+        add_checkpoint(run.directory, run.database, 1)
         validator = open_validator(run.directory.path)
         for _ in range(2):
             assert not validator.evaluate_newest(never)
@@ -174,7 +174,7 @@ def test_nothing_held_out_is_told_and_not_fatal(tmp_path: Path, caplog: pytest.L
 
 def test_the_last_checkpoint_is_evaluated_on_leaving(run: OpenRun, validator: Validator) -> None:
     """Told to stop, it evaluates what the keeper has just left behind, if there is time; else it leaves it."""
-    add_checkpoint(run.directory, run.sessions, 1, seed=1)
+    add_checkpoint(run.directory, run.database, 1, seed=1)
     stop = threading.Event()
     stop.set()
     validator.run(stop)
@@ -186,7 +186,7 @@ def test_a_last_checkpoint_that_takes_too_long_waits_for_the_next_start(
 ) -> None:
     """An evaluation that is cut short leaves no trace."""
     monkeypatch.setattr(module, "LAST_S", -1.0)
-    add_checkpoint(run.directory, run.sessions, 1, seed=1)
+    add_checkpoint(run.directory, run.database, 1, seed=1)
     stop = threading.Event()
     stop.set()
     validator.run(stop)
@@ -198,16 +198,16 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(run: OpenRun) -> None:
     """An evaluation that `kill -9` cuts short leaves nothing; the next process makes it good, none a second time."""
     started = run.directory.path / part_mains.EVALUATING_FILE
     with running(run, Part("validator", part_mains.evaluates_for_ever)):
-        add_checkpoint(run.directory, run.sessions, 1, seed=1)
+        add_checkpoint(run.directory, run.database, 1, seed=1)
         wait_until("the validator has said how it started", lambda: started.exists() and started.read_text() != "")
         os.kill(int(started.read_text()), signal.SIGKILL)
     assert steps(run) == []
     with running(run, VALIDATOR) as process:
         wait_until("the first checkpoint is validated", lambda: steps(run) == [1])
-        first = validations(run.sessions)
-        add_checkpoint(run.directory, run.sessions, 2, seed=2)
+        first = validations(run.database)
+        add_checkpoint(run.directory, run.database, 2, seed=2)
         wait_until("the second checkpoint is validated", lambda: steps(run) == [1, 2])
-        assert validations(run.sessions)[:1] == first
+        assert validations(run.database)[:1] == first
         process.ask_to_stop()
         wait_until("the validator has ended", process.has_ended)
         assert process.end() == 0

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from auth.errors import StorageError
 from coordinator.checkpoints import writing as checkpoints
 from coordinator.checkpoints.manifest import StoredCheckpoint, newest_verified, remove_steps, stored_steps, verify
-from coordinator.checkpoints.writing import Snapshot, restore_verified, take_snapshot, write_checkpoint
+from coordinator.checkpoints.writing import StateSnapshot, restore_verified, take_snapshot, write_checkpoint
 from peer.config.architectures import ARCHITECTURES
 from peer.models import checkpoint_state as saved_state
 from peer.models.build import build_model
@@ -51,7 +51,7 @@ def tokenizer_dir(tmp_path: Path) -> Path:
     return path
 
 
-def write(directory: Path, tokenizer_dir: Path, step: int, snapshot: Snapshot | None = None) -> StoredCheckpoint:
+def write(directory: Path, tokenizer_dir: Path, step: int, snapshot: StateSnapshot | None = None) -> StoredCheckpoint:
     """Write a checkpoint of `step`."""
     if snapshot is None:
         model, optimizer = trained_model()

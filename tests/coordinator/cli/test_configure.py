@@ -10,7 +10,14 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, ManyhandsError, StorageError
 from coordinator.cli import configure as configuring
-from coordinator.cli.configure import VARIABLES, Wanted, changed_keys, read_environment, require_same_database, settle
+from coordinator.cli.configure import (
+    VARIABLES,
+    EnvironmentSettings,
+    changed_keys,
+    read_environment,
+    require_same_database,
+    settle,
+)
 from coordinator.cli.main import app
 from coordinator.context.open_run import open_run
 from coordinator.run.directory import RunDirectory
@@ -228,7 +235,7 @@ def test_new_run_does_not_take_an_old_ones_database(tmp_path: Path, run_file: Pa
     with open_run(old.path) as run:
         for name in members:
             run.membership.invite(name)
-    wanted = Wanted(run_file, {"public_host": "example.org", "database_url": old.database_url})
+    wanted = EnvironmentSettings(run_file, {"public_host": "example.org", "database_url": old.database_url})
     with pytest.raises(ConfigError, match="holds a run already"):
         configuring.make(tmp_path / "new", wanted)
     assert not (tmp_path / "new").exists()

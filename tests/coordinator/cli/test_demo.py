@@ -92,7 +92,7 @@ class Machine:
         self.processes.append(process)
         if arguments[0] == "coordinator" and self.keeper_writes:
             write_swarm_status(
-                self.run.sessions,
+                self.run.database,
                 step=0,
                 samples_accumulated=0,
                 target_batch_size=TARGET_BATCH_SIZE,
@@ -113,7 +113,7 @@ class Machine:
         key = key_of(name)
         grant = self.run.membership.join(key.public_key, invite)
         assert grant.member == name
-        with self.run.sessions.begin() as session:
+        with self.run.database.begin() as session:
             session.execute(update(Device).values(created_at=0.0))  # it reports of long ago
         for step in range(1, steps + 1):
             report = StepReport(
@@ -170,12 +170,12 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
     machine.report("grace", steps=2, samples=16)
     for step in (1, 2):
         run = machine.run
-        keeper_confirms(run.sessions, run.membership, run.ledger, run.directory.config.run.name, step)
+        keeper_confirms(run.database, run.membership, run.ledger, run.directory.config.run.name, step)
     demo.follow(steps=2)
     demo.stop()
-    record_checkpoint(machine.run.sessions, step=2, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+    record_checkpoint(machine.run.database, step=2, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
     for step, mlm_loss in ((2, 7.0), (1, 8.0)):  # the newest first
-        record_validation(machine.run.sessions, validation_row(step, mlm_loss))
+        record_validation(machine.run.database, validation_row(step, mlm_loss))
     assert [line for line in told if line.startswith("step")] == [
         "step    1  loss 8.0000  36 samples  2 peers",
         "step    2  loss 7.0000  36 samples  36.0 samples/s  2 peers",

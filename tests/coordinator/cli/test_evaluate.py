@@ -56,7 +56,7 @@ def test_a_run_file_against_another_checkpoint(tmp_path: Path) -> None:
     """All its tasks, paths relative to it, the run by its newest checkpoint; as Markdown and for people."""
     run = make_evaluated_run(tmp_path, FILL)
     with open_run(run.path) as opened:
-        add_sound_checkpoint(run, opened.sessions, 5)
+        add_sound_checkpoint(run, opened.database, 5)
     other = save_tiny_bert(tmp_path / "other")
     table = evaluate(run.path, other, "--config", run.path / "run.yaml", "--markdown").splitlines()
     assert table[0] == "| checkpoint | fill (pseudo_perplexity) |"

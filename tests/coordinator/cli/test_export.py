@@ -15,7 +15,7 @@ from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_en
 from coordinator.cli.export import app
 from coordinator.context.open_run import OpenRun
 from coordinator.members.audit import audit_log
-from coordinator.publishing.soundness import Computed, difference
+from coordinator.publishing.soundness import LoadingResult, difference
 from tests.support.sound_checkpoints import add_sound_checkpoint, publish_to, record
 
 
@@ -37,8 +37,8 @@ def rewrite(stored: StoredCheckpoint, name: str, text: str) -> None:
 
 def test_a_run_exports_its_newest_that_may_be_published(opened_run: OpenRun, tmp_path: Path) -> None:
     """As JSON the command tells which, and the folder holds weights, tokenizer and card, and no optimizer."""
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
-    record(opened_run.sessions, add_sound_checkpoint(opened_run.directory, opened_run.sessions, 6), withheld="bad")
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
+    record(opened_run.database, add_sound_checkpoint(opened_run.directory, opened_run.database, 6), withheld="bad")
     facts = json.loads(export(opened_run.directory.path, tmp_path / "out", "--json"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert facts["step"] == 5
@@ -50,7 +50,7 @@ def test_a_run_exports_its_newest_that_may_be_published(opened_run: OpenRun, tmp
 
 def test_a_checkpoint_from_elsewhere_is_exported_without_its_run(opened_run: OpenRun, tmp_path: Path) -> None:
     """A downloaded checkpoint has all that it takes."""
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     stored.path.rename(tmp_path / "downloaded")
     assert "Step 5" in export(tmp_path / "downloaded", tmp_path / "out")
     assert "## Training data" in (tmp_path / "out" / "README.md").read_text()
@@ -58,7 +58,7 @@ def test_a_checkpoint_from_elsewhere_is_exported_without_its_run(opened_run: Ope
 
 def test_gibberish_is_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
     """Weights that do not give the manifest's loss are an error with its own exit code, and no folder stays."""
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5, said=1.0)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5, said=1.0)
     with pytest.raises(UnsoundWeightsError, match=r"the manifest says 1\.0000"):
         export(stored.path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -66,7 +66,7 @@ def test_gibberish_is_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
 
 def test_weights_that_cannot_be_loaded_are_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
     """A configuration that names no model: the fresh process's own last words are told."""
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     rewrite(stored, "config.json", '{"architectures": ["BertConfig"]}')
     with pytest.raises(UnsoundWeightsError, match=r"step 5 cannot be loaded .*no model of transformers"):
         export(stored.path, tmp_path / "out")
@@ -75,7 +75,7 @@ def test_weights_that_cannot_be_loaded_are_not_exported(opened_run: OpenRun, tmp
 
 def test_a_damaged_checkpoint_is_not_exported(opened_run: OpenRun, tmp_path: Path) -> None:
     """One whose files are not its manifest's."""
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     (stored.path / "config.json").write_text("{}")
     with pytest.raises(StorageError, match=r"config\.json does not match"):
         export(stored.path, tmp_path / "out")
@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_is_not_exported(opened_run: OpenRun, tmp_path: Pat
 
 def test_what_is_damaged_or_removed_meanwhile_is_noticed(opened_run: OpenRun, tmp_path: Path) -> None:
     """The keeper may prune or replace a checkpoint while it is exported."""
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     (stored.path / "config.json").write_text("{}")
     with pytest.raises(StorageError, match=r"config\.json does not match"), exporting(stored, tmp_path / "out", {}):
         pass
@@ -95,7 +95,7 @@ def test_what_is_damaged_or_removed_meanwhile_is_noticed(opened_run: OpenRun, tm
 def test_a_linked_export_never_writes_into_the_checkpoint(opened_run: OpenRun, tmp_path: Path) -> None:
     """A card beside a tokenizer that has a README.md of its own."""
     (opened_run.directory.tokenizer_dir / "README.md").write_text("of the tokenizer")
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     with exporting(stored, tmp_path / "out", {"README.md": "the card"}, link=True):
         pass
     assert (tmp_path / "out" / "README.md").read_text() == "the card"
@@ -107,19 +107,19 @@ def test_pushing_goes_to_a_place_that_the_run_knows(opened_run: OpenRun, tmp_pat
     """One of `publications`, whose secret is there; any other is refused with the list."""
     place = f"file://{tmp_path}/place"
     publish_to(opened_run.directory.path, {"to": place})
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     assert "Published: " in export(stored.path, tmp_path / "out", "--push", place)
     assert (tmp_path / "place" / "latest.json").is_file()
     with pytest.raises(ConfigError, match="it names: file://"):
         export(stored.path, tmp_path / "again", "--push", "hf://us/model")
-    assert [(row.act, row.subject) for row in audit_log(opened_run.sessions, 9)] == [("publish", place)]
+    assert [(row.act, row.subject) for row in audit_log(opened_run.database, 9)] == [("publish", place)]
 
 
 def test_what_is_withheld_is_not_pushed(opened_run: OpenRun, tmp_path: Path) -> None:
     """Whoever names it gets the reason, and no folder."""
     publish_to(opened_run.directory.path, {"to": f"file://{tmp_path}/place"})
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
-    record(opened_run.sessions, stored, withheld="its loss is not finite")
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
+    record(opened_run.database, stored, withheld="its loss is not finite")
     with pytest.raises(ConfigError, match="may not be published: its loss is not finite"):
         export(stored.path, tmp_path / "out", "--push", f"file://{tmp_path}/place")
     assert not (tmp_path / "out").exists()
@@ -130,7 +130,7 @@ def test_onnx_without_optimum_is_one_sentence(
 ) -> None:
     """Said before anything is written."""
     monkeypatch.setenv("PATH", "/nowhere")
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     with pytest.raises(ConfigError, match="pipx install"):
         export(stored.path, tmp_path / "out", "--onnx")
     assert not (tmp_path / "out").exists()
@@ -143,4 +143,4 @@ def test_onnx_without_optimum_is_one_sentence(
 )  # fmt: skip
 def test_what_counts_as_the_same(expected: float | None, found: float, tokens: int, sound: bool) -> None:
     """A loss within rounding, and a tokenizer that fits the model."""
-    assert (difference(expected, Computed(found, found, 100, tokens)) == "") is sound
+    assert (difference(expected, LoadingResult(found, found, 100, tokens)) == "") is sound

@@ -17,7 +17,7 @@ from coordinator.checkpoints.validations import record_validation
 from coordinator.cli import main as cli
 from coordinator.context.open_run import open_run
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
-from coordinator.members.quarantine import Claim, hear
+from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Policy
 from coordinator.run.software import own_software
@@ -55,7 +55,7 @@ def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> N
             samples_per_second=100.0,
         )
         assert run.ledger.record(grant.device_id, None, 1, 0, report, NOW).accepted
-        keeper_confirms(run.sessions, run.membership, run.ledger, run.directory.config.run.name, 1)
+        keeper_confirms(run.database, run.membership, run.ledger, run.directory.config.run.name, 1)
 
 
 def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_device_is_quarantined_and_released(run_dir: Path, tmp_path: Path) -> 
             DeviceKey.load_or_create(tmp_path / "other").public_key, run.membership.invite("bob")[0]
         )
         peer_id = DeviceKey.load_or_create(tmp_path / "key").peer_id
-        hear(run.sessions, Policy(), Claim(peer_id, "step", 7, "claims step 99"), other.device_id, NOW)
+        hear(run.database, Policy(), SuspicionReport(peer_id, "step", 7, "claims step 99"), other.device_id, NOW)
     listed = call("quarantine", run_dir).output
     assert short_id in listed
     assert "overheats" in listed
@@ -267,7 +267,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
     join_and_report(run_dir, tmp_path / "key", "ada", 20)
     with open_run(run_dir) as run:
         write_swarm_status(
-            run.sessions,
+            run.database,
             step=1,
             samples_accumulated=7,
             target_batch_size=TARGET_BATCH_SIZE,
@@ -277,7 +277,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
             addresses=(),
             now=NOW,
         )
-        record_checkpoint(run.sessions, step=1, size_bytes=5, manifest_sha256="0" * 64, now=NOW)
+        record_checkpoint(run.database, step=1, size_bytes=5, manifest_sha256="0" * 64, now=NOW)
     status = json.loads(call("status", run_dir, "--json").output)
     expected = {
         "run": "small",
@@ -294,7 +294,7 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
     assert status["validation_loss"] is None
     with open_run(run_dir) as run:
         for step in (1, 2):
-            record_validation(run.sessions, validation_row(step, mlm_loss=8.0 - step))
+            record_validation(run.database, validation_row(step, mlm_loss=8.0 - step))
     status = json.loads(call("status", run_dir, "--json").output)
     measures = [status[f"validation_{name}"] for name in ("step", "loss", "accuracy", "sop_accuracy")]
     assert measures == [2, 6.5, 0.125, 0.75]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from coordinator.context.changes import LEAST_REST_S, Bell, Ear, listening
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from coordinator.store.notify import Topic, tell
 from tests.support.postgres import new_database, new_server
 from tests.support.stores import empty_store
@@ -72,15 +72,15 @@ async def test_all_listeners_hear_when_a_transaction_commits() -> None:
     """Not before, and never of one that is undone."""
     with new_database() as address:
         engine = open_engine(address)
-        sessions, bells = Sessions(engine), [Bell(), Bell()]
+        database, bells = Database(engine), [Bell(), Bell()]
         ears = [bell.ear(Topic.REVOCATIONS) for bell in bells]
         async with listening(engine, bells[0]), listening(engine, bells[1]):
             for ear in ears:
                 await rings(ear)  # that somebody listens now
-            with sessions.begin() as session:
+            with database.begin() as session:
                 tell(session, Topic.REVOCATIONS)
                 session.rollback()
-            with sessions.begin() as session:
+            with database.begin() as session:
                 tell(session, Topic.PROGRESS)
                 tell(session, Topic.REVOCATIONS)
                 session.flush()
@@ -98,9 +98,9 @@ async def test_what_a_newer_version_tells_is_passed_over() -> None:
         ear = bell.ear(Topic.PROGRESS)
         async with listening(engine, bell):
             await rings(ear)
-            with Sessions(engine).begin() as session:
+            with Database(engine).begin() as session:
                 session.execute(text("SELECT pg_notify('manyhands', 'weather')"))
-            with Sessions(engine).begin() as session:
+            with Database(engine).begin() as session:
                 tell(session, Topic.PROGRESS)
             await rings(ear)
         engine.dispose()
@@ -126,11 +126,11 @@ async def test_a_server_that_comes_back_is_listened_to_again(caplog: pytest.LogC
 
 async def test_on_sqlite_nothing_is_told(tmp_path: Path) -> None:
     """Telling and listening cost nothing there."""
-    with empty_store(tmp_path) as sessions:
+    with empty_store(tmp_path) as database:
         bell = Bell()
         ear = bell.ear(*Topic)
-        async with listening(sessions.engine, bell):
-            with sessions.begin() as session:
+        async with listening(database.engine, bell):
+            with database.begin() as session:
                 tell(session, Topic.PROGRESS)
             await ear.rest(0.01)
         assert not ear._rung.is_set()

@@ -38,7 +38,7 @@ def add_checkpoint(coordinator: TestCoordinator, step: int, withheld: str = "") 
         created_at=0.0,
     )
     record_checkpoint(
-        coordinator.services.sessions,
+        coordinator.services.database,
         step=step,
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,

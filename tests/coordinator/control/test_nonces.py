@@ -8,7 +8,7 @@ import pytest
 
 from auth.errors import RequestError, StorageError
 from coordinator.control.nonces import NonceStore, nonce_key
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.service_models import SpentNonce
 from peer.protocol import NONCE_BYTES, NONCE_LIFETIME_S
 from tests.support.clocks import Clock
@@ -17,15 +17,15 @@ KEY = b"k" * 32
 
 
 @pytest.fixture
-def store(sessions: Sessions, clock: Clock) -> NonceStore:
-    return NonceStore(KEY, sessions, clock)
+def store(database: Database, clock: Clock) -> NonceStore:
+    return NonceStore(KEY, database, clock)
 
 
-def test_a_nonce_is_taken_back_once(store: NonceStore, sessions: Sessions, clock: Clock) -> None:
+def test_a_nonce_is_taken_back_once(store: NonceStore, database: Database, clock: Clock) -> None:
     """The second answer to a challenge is refused, by the replica that took the first and by any other."""
     nonce = store.issue()
     assert len(nonce) == NONCE_BYTES
-    another = NonceStore(KEY, sessions, clock)
+    another = NonceStore(KEY, database, clock)
     another.redeem(nonce)
     for replica in (store, another):
         with pytest.raises(RequestError):
@@ -57,10 +57,10 @@ def test_a_changed_nonce_is_refused(store: NonceStore) -> None:
             store.check(bytes(changed))
 
 
-def test_another_runs_nonce_is_refused(store: NonceStore, sessions: Sessions, clock: Clock) -> None:
+def test_another_runs_nonce_is_refused(store: NonceStore, database: Database, clock: Clock) -> None:
     """It has another key."""
     with pytest.raises(RequestError):
-        store.redeem(NonceStore(b"other", sessions, clock).issue())
+        store.redeem(NonceStore(b"other", database, clock).issue())
 
 
 def test_a_nonce_expires(store: NonceStore, clock: Clock) -> None:
@@ -73,16 +73,16 @@ def test_a_nonce_expires(store: NonceStore, clock: Clock) -> None:
         store.redeem(too_late)
 
 
-def test_only_redeemed_nonces_are_kept_and_not_for_ever(store: NonceStore, sessions: Sessions, clock: Clock) -> None:
+def test_only_redeemed_nonces_are_kept_and_not_for_ever(store: NonceStore, database: Database, clock: Clock) -> None:
     """A flood of challenges fills neither memory nor table; what is expired goes when the next is redeemed."""
     nonces = [store.issue() for _ in range(100)]
     for nonce in nonces[:2]:
         store.redeem(nonce)
-    with sessions() as session:
+    with database() as session:
         assert session.query(SpentNonce).count() == 2
     clock.now += NONCE_LIFETIME_S
     store.redeem(store.issue())
-    with sessions() as session:
+    with database() as session:
         assert session.query(SpentNonce).count() == 1
 
 

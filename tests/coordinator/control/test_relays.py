@@ -33,7 +33,7 @@ from coordinator.ledger.presence import close_session, open_session
 from coordinator.members.quarantine import quarantine_device
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member as MemberRow
 from coordinator.store.notify import Topic
 from coordinator.store.service_models import RelayOffer
@@ -70,7 +70,7 @@ PAUSED: dict[str, Any] = {"step": 0, "own_samples": 0, "samples_per_second": 0.0
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
     """A database that knows a member with two devices."""
     with empty_store(tmp_path, store_kind) as store:
         with store.begin() as session:
@@ -95,7 +95,7 @@ async def replica(directory: RunDirectory) -> AsyncIterator[TestCoordinator]:
     """A service with its own connections to the run's database."""
     clock = SteppedClock()
     with open_run_services(directory, clock) as services:
-        async with listening(services.sessions.engine, services.bell):
+        async with listening(services.database.engine, services.bell):
             coordinator = TestCoordinator(directory, services, await start_server(directory, services, 0), clock)
             try:
                 yield coordinator
@@ -179,7 +179,7 @@ async def test_who_is_shut_out_at_one_is_sent_away_by_the_other(tmp_path: Path) 
         services.membership.revoke("Bob", "sends garbage")
         assert isinstance(await ended_with(bob), RevokedError)
         device = eve.credentials.access_token(time.time()).device_id
-        quarantine_device(services.sessions, "Eve", device, "tests", "os:grace", services.clock())
+        quarantine_device(services.database, "Eve", device, "tests", "os:grace", services.clock())
         assert isinstance(await ended_with(eve), QuarantinedError)
         await eventually("Ada has the new revocations", lambda: len(ada.heard.revocations) >= before + 1)
 
@@ -200,7 +200,7 @@ async def test_a_report_to_one_moves_the_standing_at_the_other(tmp_path: Path) -
         bob.outbox.put(a_report(1), era=0, completed_at=time.time())
         await eventually("Bob's outbox is empty", lambda: len(bob.outbox) == 0)
         services = run.second.services
-        keeper_confirms(services.sessions, services.membership, services.ledger, "test", 1)
+        keeper_confirms(services.database, services.membership, services.ledger, "test", 1)
         await eventually(
             "both members have heard of Bob's step",
             lambda: (ada.heard.standings[-1].rank, bob.heard.standings[-1].rank) == (2, 1),
@@ -219,7 +219,7 @@ async def test_a_joiner_at_one_hears_of_relays_at_the_other(tmp_path: Path) -> N
         ada.presence = presence
         ada.start()
         services = run.second.services
-        await eventually("the relay is known", lambda: relays(services.sessions, services.clock()) == [address])
+        await eventually("the relay is known", lambda: relays(services.database, services.clock()) == [address])
         reply = await client.join(DeviceKey.load_or_create(tmp_path / "key"), run.second.invite("Bob"))
         assert list(reply.relays) == [address]
 
@@ -243,48 +243,48 @@ def live_page(coordinator: TestCoordinator) -> LiveSnapshot:
     return LiveSnapshot(take, coordinator.services.bell.ear(Topic.PROGRESS))
 
 
-def test_a_relay_is_offered_while_its_device_is_here(sessions: Sessions) -> None:
+def test_a_relay_is_offered_while_its_device_is_here(database: Database) -> None:
     """Taken back, gone silent or gone, it is named no longer; and its address is not kept."""
-    stays = {name: open_session(sessions, name, "", "", NOW) for name in ("laptop", "desktop")}
+    stays = {name: open_session(database, name, "", "", NOW) for name in ("laptop", "desktop")}
     for name, stay in stays.items():
-        offer_relay(sessions, stay, f"/{name}")
-    assert sorted(relays(sessions, NOW)) == ["/desktop", "/laptop"]
-    offer_relay(sessions, stays["laptop"], "")
-    assert relays(sessions, NOW) == ["/desktop"]
-    offer_relay(sessions, stays["laptop"], "/laptop")
-    close_session(sessions, stays["desktop"], NOW + 1)
-    assert relays(sessions, NOW + 1) == ["/laptop"]
-    assert relays(sessions, NOW + 60) == []
+        offer_relay(database, stay, f"/{name}")
+    assert sorted(relays(database, NOW)) == ["/desktop", "/laptop"]
+    offer_relay(database, stays["laptop"], "")
+    assert relays(database, NOW) == ["/desktop"]
+    offer_relay(database, stays["laptop"], "/laptop")
+    close_session(database, stays["desktop"], NOW + 1)
+    assert relays(database, NOW + 1) == ["/laptop"]
+    assert relays(database, NOW + 60) == []
 
 
-def test_what_a_killed_replica_has_left_is_forgotten(sessions: Sessions) -> None:
+def test_what_a_killed_replica_has_left_is_forgotten(database: Database) -> None:
     """The address of a device that is silent for minutes goes; of one that was silent for a moment it stays."""
-    stays = {name: open_session(sessions, name, "", "", NOW) for name in ("laptop", "desktop")}
+    stays = {name: open_session(database, name, "", "", NOW) for name in ("laptop", "desktop")}
     for name, stay in stays.items():
-        offer_relay(sessions, stay, f"/{name}")
-    touch(sessions, stays["laptop"], **PAUSED, now=NOW + 60)
-    forget_relays_of_the_gone(sessions, NOW + FORGOTTEN_S)
+        offer_relay(database, stay, f"/{name}")
+    touch(database, stays["laptop"], **PAUSED, now=NOW + 60)
+    forget_relays_of_the_gone(database, NOW + FORGOTTEN_S)
     for stay in stays.values():
-        touch(sessions, stay, **PAUSED, now=NOW + FORGOTTEN_S)
-    assert relays(sessions, NOW + FORGOTTEN_S) == ["/laptop"]
+        touch(database, stay, **PAUSED, now=NOW + FORGOTTEN_S)
+    assert relays(database, NOW + FORGOTTEN_S) == ["/laptop"]
 
 
-def test_a_device_that_comes_back_has_left_its_offer(sessions: Sessions) -> None:
+def test_a_device_that_comes_back_has_left_its_offer(database: Database) -> None:
     """It says again whether it relays."""
-    offer_relay(sessions, open_session(sessions, "laptop", "", "", NOW), "/laptop")
-    open_session(sessions, "laptop", "", "", NOW + 1)
-    with sessions() as session:
+    offer_relay(database, open_session(database, "laptop", "", "", NOW), "/laptop")
+    open_session(database, "laptop", "", "", NOW + 1)
+    with database() as session:
         assert session.query(RelayOffer).count() == 0
 
 
-def test_sessions_that_another_replaced_are_found(sessions: Sessions) -> None:
+def test_sessions_that_another_replaced_are_found(database: Database) -> None:
     """Of any number of open ones."""
-    first, other = open_session(sessions, "laptop", "", "", NOW), open_session(sessions, "desktop", "", "", NOW)
+    first, other = open_session(database, "laptop", "", "", NOW), open_session(database, "desktop", "", "", NOW)
     many = [f"{number:032x}" for number in range(1200)]
-    assert ended_elsewhere(sessions, [first, *many, other]) == set()
-    second = open_session(sessions, "laptop", "", "", NOW + 1)
-    assert ended_elsewhere(sessions, [*many, first, second, other]) == {first}
-    assert ended_elsewhere(sessions, []) == set()
+    assert ended_elsewhere(database, [first, *many, other]) == set()
+    second = open_session(database, "laptop", "", "", NOW + 1)
+    assert ended_elsewhere(database, [*many, first, second, other]) == {first}
+    assert ended_elsewhere(database, []) == set()
 
 
 ID = "12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
@@ -339,7 +339,7 @@ async def test_a_joiner_hears_of_a_volunteer_that_relays(tmp_path: Path) -> None
             assert list((await client.join(key, invite)).relays) == []
             ada.start()
             services = coordinator.services
-            await eventually("the relay is known", lambda: relays(services.sessions, services.clock()))
+            await eventually("the relay is known", lambda: relays(services.database, services.clock()))
             assert list((await client.join(key)).relays) == list(presence.relays)
             assert list((await client.join(ada.credentials.device_key)).relays) == []
             await ada.leave()

@@ -17,7 +17,7 @@ from coordinator.control import session as server_side, session_hub
 from coordinator.control.session import PresenceBook
 from coordinator.ledger.presence import PresenceClaim, close_session, online_sessions, open_session
 from coordinator.statistics.people import newest_hardware
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Device, LostSamples, Member
 from peer.protocol import control_pb2
 from peer.reporting.messages import Lost
@@ -187,13 +187,13 @@ async def test_a_device_is_known_by_what_its_worker_found(tmp_path: Path) -> Non
         member.start()
         await eventually(
             "the ledger has the member's hardware",
-            lambda: "cuda:0 (Tesla T4)" in newest_hardware(coordinator.services.sessions).values(),
+            lambda: "cuda:0 (Tesla T4)" in newest_hardware(coordinator.services.database).values(),
         )
 
 
 def lost_in(coordinator: TestCoordinator) -> dict[str, int]:
     """Cause -> samples."""
-    with coordinator.services.sessions() as session:
+    with coordinator.services.database() as session:
         return {row.cause: row.samples for row in session.scalars(select(LostSamples))}
 
 
@@ -205,47 +205,47 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        with sessions.begin() as session:
+def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
+    with empty_store(tmp_path, store_kind) as database:
+        with database.begin() as session:
             ada = Member(name="Ada", created_at=0.0)
             session.add_all(
                 Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
                 for number, name in enumerate(DEVICES)
             )
-        yield sessions
+        yield database
 
 
 def claim(step: int) -> PresenceClaim:
     return PresenceClaim(step, 12, 3.5, "training", NOW + step)
 
 
-def steps_of(sessions: Sessions) -> dict[str, int]:
-    return {row.device_id: row.step for row in online_sessions(sessions, NOW + 5)}
+def steps_of(database: Database) -> dict[str, int]:
+    return {row.device_id: row.step for row in online_sessions(database, NOW + 5)}
 
 
-async def test_all_are_written_in_one_transaction_with_their_last_words(sessions: Sessions) -> None:
+async def test_all_are_written_in_one_transaction_with_their_last_words(database: Database) -> None:
     """Who spoke twice is written once; who has left in between stays away."""
-    stays = [open_session(sessions, device, "", "", NOW) for device in DEVICES]
+    stays = [open_session(database, device, "", "", NOW) for device in DEVICES]
     commits: list[Any] = []
-    book = PresenceBook(sessions, NEVER_S)
+    book = PresenceBook(database, NEVER_S)
     for step in (1, 2):
         for stay in stays:
             book.note(stay, claim(step))
-    close_session(sessions, stays[2], NOW + 1)
-    event.listen(sessions.engine, "commit", commits.append)
+    close_session(database, stays[2], NOW + 1)
+    event.listen(database.engine, "commit", commits.append)
     await book.close()
     assert len(commits) == 1
-    assert steps_of(sessions) == {"laptop": 2, "desktop": 2}
+    assert steps_of(database) == {"laptop": 2, "desktop": 2}
 
 
-async def test_it_writes_by_itself_again_and_again(sessions: Sessions) -> None:
+async def test_it_writes_by_itself_again_and_again(database: Database) -> None:
     """Nobody need ask for it."""
-    stay = open_session(sessions, "laptop", "", "", NOW)
-    book = PresenceBook(sessions, 0.01)
+    stay = open_session(database, "laptop", "", "", NOW)
+    book = PresenceBook(database, 0.01)
     for step in (1, 2):
         book.note(stay, claim(step))
-        await eventually("the store has the newest step", lambda step=step: steps_of(sessions) == {"laptop": step})
+        await eventually("the store has the newest step", lambda step=step: steps_of(database) == {"laptop": step})
     await book.close()
 
 
@@ -253,8 +253,8 @@ async def test_a_database_that_is_away_costs_only_what_was_to_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and the next words are written when it is back."""
-    with empty_store(tmp_path) as sessions:
-        with sessions.begin() as session:
+    with empty_store(tmp_path) as database:
+        with database.begin() as session:
             session.add(
                 Device(
                     id="laptop",
@@ -266,14 +266,14 @@ async def test_a_database_that_is_away_costs_only_what_was_to_be_written(
                     created_at=0.0,
                 )
             )
-        stay = open_session(sessions, "laptop", "", "", NOW)
-        with sessions.begin() as session:
+        stay = open_session(database, "laptop", "", "", NOW)
+        with database.begin() as session:
             session.connection().exec_driver_sql("ALTER TABLE sessions RENAME TO away")
-        book = PresenceBook(sessions, 0.01)
+        book = PresenceBook(database, 0.01)
         book.note(stay, claim(1))
         await eventually("the failed write is logged", lambda: "Cannot write who is here" in caplog.text)
-        with sessions.begin() as session:
+        with database.begin() as session:
             session.connection().exec_driver_sql("ALTER TABLE away RENAME TO sessions")
         book.note(stay, claim(2))
-        await eventually("the store has the newest step", lambda: steps_of(sessions) == {"laptop": 2})
+        await eventually("the store has the newest step", lambda: steps_of(database) == {"laptop": 2})
         await book.close()

@@ -15,8 +15,8 @@ from coordinator.control.session_hub import (
     STANDING_EVERY_S,
     End,
     LiveSession,
+    MemberStanding,
     SessionHub,
-    Standing,
     presence_every_s,
     standings,
 )
@@ -34,10 +34,10 @@ def test_equals_share_a_rank() -> None:
     """It is one more than how many have given more."""
     rows = [contribution(name, samples) for name, samples in (("Ada", 5), ("Bob", 9), ("Cyd", 5), ("Dan", 0))]
     assert standings(rows) == {
-        "Bob": Standing(9, 1, 4),
-        "Ada": Standing(5, 2, 4),
-        "Cyd": Standing(5, 2, 4),
-        "Dan": Standing(0, 4, 4),
+        "Bob": MemberStanding(9, 1, 4),
+        "Ada": MemberStanding(5, 2, 4),
+        "Cyd": MemberStanding(5, 2, 4),
+        "Dan": MemberStanding(0, 4, 4),
     }
 
 

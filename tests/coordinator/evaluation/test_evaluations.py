@@ -20,7 +20,7 @@ from coordinator.evaluation.evaluations import (
 )
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import record_checkpoint
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.evaluation import Task
 from peer.config.run import RunConfig
 from tests.support.evaluated_runs import FILL, NER, made_up
@@ -29,9 +29,9 @@ FIRST, SECOND = "1" * 64, "2" * 64
 KEY, OTHER_KEY = "ab" * 32, "cd" * 32
 
 
-def checkpoint(sessions: Sessions, step: int, manifest: str = FIRST, withheld: str = "") -> None:
+def checkpoint(database: Database, step: int, manifest: str = FIRST, withheld: str = "") -> None:
     """The keeper records a checkpoint."""
-    record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256=manifest, now=0.0, withheld=withheld)
+    record_checkpoint(database, step=step, size_bytes=1, manifest_sha256=manifest, now=0.0, withheld=withheld)
 
 
 def row(step: int, manifest: str = FIRST, value: float = 0.5, at: float = 100.0) -> EvaluationRow:
@@ -39,47 +39,47 @@ def row(step: int, manifest: str = FIRST, value: float = 0.5, at: float = 100.0)
     return EvaluationRow(step, manifest, "operator", made_up(NER, value), at)
 
 
-def test_what_is_recorded_is_read_in_order(sessions: Sessions) -> None:
+def test_what_is_recorded_is_read_in_order(database: Database) -> None:
     """By steps, whoever came first; with every number."""
-    checkpoint(sessions, 10, FIRST)
-    checkpoint(sessions, 20, SECOND)
+    checkpoint(database, 10, FIRST)
+    checkpoint(database, 20, SECOND)
     rows = [row(20, SECOND), row(10, FIRST)]
-    assert all(record_evaluation(sessions, each) for each in rows)
-    assert evaluations(sessions) == rows[::-1]
+    assert all(record_evaluation(database, each) for each in rows)
+    assert evaluations(database) == rows[::-1]
 
 
-def test_the_newer_word_counts_and_an_old_one_sent_again_does_not(sessions: Sessions) -> None:
+def test_the_newer_word_counts_and_an_old_one_sent_again_does_not(database: Database) -> None:
     """Of one checkpoint and task there is one result."""
-    checkpoint(sessions, 10)
-    assert record_evaluation(sessions, row(10, value=0.5, at=100.0))
-    assert record_evaluation(sessions, row(10, value=0.6, at=200.0))
-    assert record_evaluation(sessions, row(10, value=0.5, at=100.0))
-    assert [each.result.mean() for each in evaluations(sessions)] == [0.6]
+    checkpoint(database, 10)
+    assert record_evaluation(database, row(10, value=0.5, at=100.0))
+    assert record_evaluation(database, row(10, value=0.6, at=200.0))
+    assert record_evaluation(database, row(10, value=0.5, at=100.0))
+    assert [each.result.mean() for each in evaluations(database)] == [0.6]
 
 
-def test_what_the_run_does_not_know_is_not_recorded(sessions: Sessions) -> None:
+def test_what_the_run_does_not_know_is_not_recorded(database: Database) -> None:
     """Neither a step without a checkpoint nor another checkpoint of that step."""
-    checkpoint(sessions, 10)
-    assert not record_evaluation(sessions, row(11))
-    assert not record_evaluation(sessions, row(10, SECOND))
-    assert evaluations(sessions) == []
+    checkpoint(database, 10)
+    assert not record_evaluation(database, row(11))
+    assert not record_evaluation(database, row(10, SECOND))
+    assert evaluations(database) == []
 
 
-def test_a_return_to_a_checkpoint_takes_later_results_along(sessions: Sessions) -> None:
+def test_a_return_to_a_checkpoint_takes_later_results_along(database: Database) -> None:
     """They were of weights that are no part of the run any more."""
     for step, manifest in ((10, FIRST), (20, SECOND)):
-        checkpoint(sessions, step, manifest)
-        record_evaluation(sessions, row(step, manifest))
-    Ledger(sessions, RunConfig(), lambda: 0.0).roll_back(10)
-    assert [each.step for each in evaluations(sessions)] == [10]
+        checkpoint(database, step, manifest)
+        record_evaluation(database, row(step, manifest))
+    Ledger(database, RunConfig(), lambda: 0.0).roll_back(10)
+    assert [each.step for each in evaluations(database)] == [10]
 
 
-def test_what_is_withheld_is_not_evaluated(sessions: Sessions) -> None:
+def test_what_is_withheld_is_not_evaluated(database: Database) -> None:
     """The newest that may be published comes first."""
-    checkpoint(sessions, 10)
-    checkpoint(sessions, 20, SECOND, withheld="its loss rose")
-    checkpoint(sessions, 30, "3" * 64)
-    assert [each.step for each in published_checkpoints(sessions)] == [30, 10]
+    checkpoint(database, 10)
+    checkpoint(database, 20, SECOND, withheld="its loss rose")
+    checkpoint(database, 30, "3" * 64)
+    assert [each.step for each in published_checkpoints(database)] == [30, 10]
 
 
 def test_a_curve_has_only_points_that_can_be_compared() -> None:
@@ -94,24 +94,24 @@ def test_a_curve_has_only_points_that_can_be_compared() -> None:
     assert (fill["points"], fill["metric"], fill["higher_is_better"]) == ([], "pseudo_perplexity", False)
 
 
-def test_evaluators_are_known_by_their_keys(sessions: Sessions) -> None:
+def test_evaluators_are_known_by_their_keys(database: Database) -> None:
     """One is let in, takes another key, and is let in no longer."""
-    allow_evaluator(sessions, "gpu-box", KEY, 1.0)
-    assert evaluator_of(sessions, bytes.fromhex(KEY)) == "gpu-box"
-    allow_evaluator(sessions, "gpu-box", OTHER_KEY, 2.0)
-    assert evaluator_of(sessions, bytes.fromhex(KEY)) is None
-    assert allowed_evaluators(sessions) == [("gpu-box", OTHER_KEY, 2.0)]
-    remove_evaluator(sessions, "gpu-box")
-    assert evaluator_of(sessions, bytes.fromhex(OTHER_KEY)) is None
+    allow_evaluator(database, "gpu-box", KEY, 1.0)
+    assert evaluator_of(database, bytes.fromhex(KEY)) == "gpu-box"
+    allow_evaluator(database, "gpu-box", OTHER_KEY, 2.0)
+    assert evaluator_of(database, bytes.fromhex(KEY)) is None
+    assert allowed_evaluators(database) == [("gpu-box", OTHER_KEY, 2.0)]
+    remove_evaluator(database, "gpu-box")
+    assert evaluator_of(database, bytes.fromhex(OTHER_KEY)) is None
 
 
 @pytest.mark.parametrize(
     ("name", "key"), [("operator", KEY), ("Gpu Box", KEY), ("box", "ab"), ("box", "no key"), ("second", OTHER_KEY)]
 )
-def test_odd_names_and_keys_are_refused(sessions: Sessions, name: str, key: str) -> None:
+def test_odd_names_and_keys_are_refused(database: Database, name: str, key: str) -> None:
     """Nobody is called as the operator's own evaluator is, and no key has two names."""
-    allow_evaluator(sessions, "first", OTHER_KEY, 1.0)
+    allow_evaluator(database, "first", OTHER_KEY, 1.0)
     with pytest.raises(ConfigError):
-        allow_evaluator(sessions, name, key, 1.0)
+        allow_evaluator(database, name, key, 1.0)
     with pytest.raises(ConfigError, match="No evaluator"):
-        remove_evaluator(sessions, "nobody")
+        remove_evaluator(database, "nobody")

@@ -18,7 +18,7 @@ from coordinator.evaluation.evaluations import allow_evaluator, evaluations
 from coordinator.evaluation.evaluator import Evaluator, Known, next_waiting
 from coordinator.evaluation.local_run import LocalRun
 from coordinator.evaluation.remote_run import RemoteRun
-from coordinator.evaluation.tasks.data import Place, judged_examples, read_text
+from coordinator.evaluation.tasks.data import DataFolders, judged_examples, read_text
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.evaluation.tasks.worker import run_plan
@@ -65,7 +65,7 @@ def services(tmp_path: Path) -> Iterator[RunServices]:
     """A run with a task whose files are there and one whose are not, and a checkpoint."""
     run = make_evaluated_run(tmp_path, NER, FILL)
     with open_run_services(run, lambda: 1000.0) as opened:
-        add_sound_checkpoint(run, opened.sessions, 5)
+        add_sound_checkpoint(run, opened.database, 5)
         yield opened
 
 
@@ -79,10 +79,10 @@ def fake(services: RunServices, tmp_path: Path) -> FakeRun:
 def test_on_the_runs_machine_results_go_into_the_database(services: RunServices, tmp_path: Path) -> None:
     """The task that can be done is done once, the other is told and not tried again; nothing is left on the disk."""
     directory = fake(services, tmp_path).directory
-    source = LocalRun(directory, services.sessions)
+    source = LocalRun(directory, services.database)
     evaluator = Evaluator(source, never, clock=lambda: 50.0, evaluate=here)
     evaluator.run(once=True)
-    found = evaluations(services.sessions)
+    found = evaluations(services.database)
     assert [(row.step, row.result.task, row.evaluator, row.evaluated_at) for row in found] == [
         (5, "fill", "operator", 50.0)
     ]
@@ -94,8 +94,8 @@ def test_on_the_runs_machine_results_go_into_the_database(services: RunServices,
 def test_a_withheld_checkpoint_is_left_alone(services: RunServices, tmp_path: Path) -> None:
     """Nobody else gets it either."""
     directory = fake(services, tmp_path).directory
-    record(services.sessions, add_sound_checkpoint(directory, services.sessions, 6), withheld="its loss rose")
-    assert [step for step, _ in LocalRun(directory, services.sessions).known().checkpoints] == [5]
+    record(services.database, add_sound_checkpoint(directory, services.database, 6), withheld="its loss rose")
+    assert [step for step, _ in LocalRun(directory, services.database).known().checkpoints] == [5]
 
 
 def test_from_elsewhere_it_fetches_reports_and_keeps_what_is_not_taken(services: RunServices, tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_from_elsewhere_it_fetches_reports_and_keeps_what_is_not_taken(services:
 
         evaluator = Evaluator(source, never, clock=lambda: 900.0, evaluate=counted)
         evaluator.run(once=True)
-        assert evaluations(services.sessions) == []
+        assert evaluations(services.database) == []
         assert len(list((place / "outbox").iterdir())) == 1
-        allow_evaluator(services.sessions, "gpu-box", source.key.public_hex, 0.0)
+        allow_evaluator(services.database, "gpu-box", source.key.public_hex, 0.0)
         evaluator.run(once=True)
-        assert [(row.step, row.evaluator) for row in evaluations(services.sessions)] == [(5, "gpu-box")]
+        assert [(row.step, row.evaluator) for row in evaluations(services.database)] == [(5, "gpu-box")]
         assert list((place / "outbox").iterdir()) == []
         assert calls == ["ner", "fill"]
     finally:
@@ -131,7 +131,7 @@ def test_what_the_manifest_does_not_prove_is_not_evaluated(services: RunServices
     """A file that was changed on the way to the evaluator is refused, and the next thing is done."""
     run = fake(services, tmp_path)
     shutil.copytree(run.directory.checkpoint_dir(5), run.directory.checkpoint_dir(6))
-    record_checkpoint(services.sessions, step=6, size_bytes=1, manifest_sha256=NEW, now=0.0)
+    record_checkpoint(services.database, step=6, size_bytes=1, manifest_sha256=NEW, now=0.0)
     page = PageServer(run)
     try:
         source = RemoteRun(page.url, tmp_path / "elsewhere")
@@ -153,20 +153,20 @@ def test_tasks_from_elsewhere_name_no_files_of_this_machine(tmp_path: Path) -> N
         assert read_text(Examples(path=path), inside, inside) == "x"
     folder = Task.model_validate({**FILL, "test": f"hub:{tmp_path}"})
     with pytest.raises(ConfigError, match="is no dataset's name on the hub"):
-        judged_examples(folder, Place(inside, inside, confined=True))
+        judged_examples(folder, DataFolders(inside, inside, confined=True))
 
 
 def test_the_command_evaluates_what_waits_and_ends(tmp_path: Path) -> None:
     """As a process of its own, with another one that computes; its log says what it found."""
     run = make_evaluated_run(tmp_path, FILL)
     with open_run_services(run, lambda: 1000.0) as opened:
-        add_sound_checkpoint(run, opened.sessions, 5)
+        add_sound_checkpoint(run, opened.database, 5)
     words = [sys.executable, "-m", "manyhands", "coordinator", "evaluator", str(run.path), "--once", "--threads", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "step 5: fill pseudo_perplexity" in done.stderr
     with open_run_services(run, lambda: 1000.0) as opened:
-        assert [(row.step, row.result.task) for row in evaluations(opened.sessions)] == [(5, "fill")]
+        assert [(row.step, row.result.task) for row in evaluations(opened.database)] == [(5, "fill")]
 
 
 def run_command(*words: str) -> Any:

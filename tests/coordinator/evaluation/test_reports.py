@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from auth.errors import RequestError, StorageError
-from coordinator.evaluation.reports import EvaluatorKey, Report, SignedReport
+from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey, SignedReport
 from tests.support.evaluated_runs import NER, made_up
 
 
-def report(**changes: object) -> Report:
+def report(**changes: object) -> EvaluationReport:
     """A report."""
     content = {"run": "small", "step": 5, "manifest_sha256": "1" * 64, "evaluated_at": 7.0, "result": made_up(NER, 0.5)}
-    return Report.model_validate({**content, **changes})
+    return EvaluationReport.model_validate({**content, **changes})
 
 
 def test_a_report_arrives_as_it_was(evaluator_key: EvaluatorKey) -> None:

@@ -25,19 +25,19 @@ def run(run: FakeRun) -> FakeRun:
 
 def watch(run: FakeRun, clock: Clock) -> AlarmWatch:
     """The keeper's."""
-    return AlarmWatch(run.services.sessions, run.services.config, run.services.ledger, clock)
+    return AlarmWatch(run.services.database, run.services.config, run.services.ledger, clock)
 
 
 def test_an_alarm_is_raised_once_shown_and_cleared(run: FakeRun, clock: Clock) -> None:
     """With its step, in the audit log, as a metric; a restarted keeper does not raise it again."""
-    sessions = run.services.sessions
+    database = run.services.database
     watching = watch(run, clock)
     for step in range(1, 15):
         run.add_step(step, 3.0 if step < 8 else 9.0)
         clock.now += SETTLED_S + 1
         watching.step_taken(0, step, (float(step),))
     watch(run, clock).step_taken(0, 15, (15.0,))
-    (alarm,) = raised_alarms(sessions)
+    (alarm,) = raised_alarms(database)
     assert alarm.kind == "loss_diverges"
     assert 8 <= alarm.step <= 12
     with TestClient(create_app(WebState(run.directory, run.services))) as client:
@@ -46,8 +46,8 @@ def test_an_alarm_is_raised_once_shown_and_cleared(run: FakeRun, clock: Clock) -
         run.add_step(step, 3.0)
         clock.now += SETTLED_S + 1
         watching.step_taken(0, step, (float(step),))
-    assert raised_alarms(sessions) == []
-    entries = [(row.actor, row.act, row.subject) for row in audit_log(sessions, 10) if row.act.startswith("alarm")]
+    assert raised_alarms(database) == []
+    entries = [(row.actor, row.act, row.subject) for row in audit_log(database, 10) if row.act.startswith("alarm")]
     assert entries == [("run:keeper", "alarm-over", "loss_diverges"), ("run:keeper", "alarm", "loss_diverges")]
 
 
@@ -57,11 +57,11 @@ def test_a_leap_of_the_parameters_is_seen(run: FakeRun, clock: Clock) -> None:
     for step in range(1, 30):
         place += 1.0
         watching.step_taken(0, step, (place,))
-    assert raised_alarms(run.services.sessions) == []
+    assert raised_alarms(run.services.database) == []
     watching.step_taken(0, 30, (place + 50.0,))
-    assert [(row.kind, row.step) for row in raised_alarms(run.services.sessions)] == [("update_norm", 30)]
+    assert [(row.kind, row.step) for row in raised_alarms(run.services.database)] == [("update_norm", 30)]
     watching.step_taken(1, 28, (28.0,))  # back at a checkpoint
-    assert raised_alarms(run.services.sessions) == []
+    assert raised_alarms(run.services.database) == []
 
 
 def test_the_sketch_tells_how_far_a_step_moved() -> None:

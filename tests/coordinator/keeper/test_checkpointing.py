@@ -40,8 +40,8 @@ def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
         config=config,
         model=model,
         swarm=cast(Any, swarm),
-        ledger=Ledger(run.sessions, config),
-        sessions=run.sessions,
+        ledger=Ledger(run.database, config),
+        database=run.database,
         probes=make_probes(config, run.directory.tokenizer_dir),
         newest=None,
         clock=clock,
@@ -53,7 +53,7 @@ def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
         checkpointing.write_if_due()
         if joiners:
             checkpointing.write_for_joiners()
-        assert [row.step for row in reversed(checkpoints(run.sessions))] == stored_steps(run.directory.checkpoints_dir)
+        assert [row.step for row in reversed(checkpoints(run.database))] == stored_steps(run.directory.checkpoints_dir)
         return stored_steps(run.directory.checkpoints_dir)
 
     assert reach(5) == [5]

@@ -59,8 +59,8 @@ def checkpointing_of(run: OpenRun) -> Checkpointing:
         config=config,
         model=model,
         swarm=swarm,
-        ledger=Ledger(run.sessions, config),
-        sessions=run.sessions,
+        ledger=Ledger(run.database, config),
+        database=run.database,
         probes=make_probes(config, run.directory.tokenizer_dir),
         newest=None,
         clock=lambda: 0.0,
@@ -98,7 +98,7 @@ def test_a_full_disk_is_told_and_harms_nothing(
     make_room(directory)
     reach(checkpointing, 11)
     assert stored_steps(directory) == [5, 11]
-    assert [row.step for row in checkpoints(run.sessions)] == [11, 5]
+    assert [row.step for row in checkpoints(run.database)] == [11, 5]
 
 
 def fill_database(disk: Path, membership: Membership) -> None:
@@ -124,7 +124,7 @@ def test_a_checkpoint_is_written_while_the_database_is_full(tmp_path: Path, capl
             assert stored_steps(directory.checkpoints_dir) == [5]
             make_room(disk)
             reach(checkpointing, 10)
-            assert [row.step for row in checkpoints(run.sessions)] == [10]
+            assert [row.step for row in checkpoints(run.database)] == [10]
 
 
 async def test_a_service_goes_on_when_the_disk_has_room_again(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from sqlalchemy.exc import OperationalError
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, Manifest, StoredCheckpoint
 from coordinator.keeper.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
-from coordinator.ledger.presence import SwarmView, read_swarm_status, write_swarm_status
+from coordinator.ledger.presence import KeeperView, read_swarm_status, write_swarm_status
 from coordinator.ledger.speed import batch_left_s
 from coordinator.ledger.steering import Steersman
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.settings import Policy
 from coordinator.statistics.swarm_health import read_figures
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Step
 from peer.config.steering import Steering
 from peer.reporting.metrics import RoundTally
@@ -38,7 +38,7 @@ MOVED = "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
 class Scene:
     """A keeper whose swarm, ledger and lock are made up; each look at the clock is a second later."""
 
-    sessions: Sessions
+    database: Database
     recorded: int  # the last step that the ledger knows
     step: int = 2  # of the keeper's state
     reached: int = 18  # by survivors, if there are any
@@ -64,7 +64,7 @@ class Scene:
     @property
     def is_behind(self) -> bool:
         """Whether survivors are in view."""
-        status = read_swarm_status(self.sessions)
+        status = read_swarm_status(self.database)
         self.told = () if status is None else status.addresses
         return self.now >= self.found_at_s and self.step < self.reached
 
@@ -142,7 +142,7 @@ class Scene:
         of_scene = ("directory", "swarm", "ledger", "membership", "credentials", "checkpointing")
         parts: dict[str, Any] = dict.fromkeys(("config", "model"))
         parts |= dict.fromkeys((*of_scene, "alarms", "devices", "lock"), self)
-        return Keeper(**parts, suspicions=self.suspicions, sessions=self.sessions, clock=self.clock)
+        return Keeper(**parts, suspicions=self.suspicions, database=self.database, clock=self.clock)
 
 
 @dataclass
@@ -209,11 +209,11 @@ class Serving(Scene):
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Sessions]:
+def database(tmp_path: Path) -> Iterator[Database]:
     """A run's database with what the keeper before has seen, elsewhere."""
-    with empty_store(tmp_path, "sqlite") as sessions:
+    with empty_store(tmp_path, "sqlite") as database:
         write_swarm_status(
-            sessions,
+            database,
             step=2,
             samples_accumulated=0,
             target_batch_size=64,
@@ -223,12 +223,12 @@ def sessions(tmp_path: Path) -> Iterator[Sessions]:
             addresses=("/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper",),
             now=0.0,
         )
-        yield sessions
+        yield database
 
 
-def test_survivors_are_told_where_it_is_and_nothing_is_undone(sessions: Sessions) -> None:
+def test_survivors_are_told_where_it_is_and_nothing_is_undone(database: Database) -> None:
     """Found late, they get all the time to agree on a state that they have who are found at once."""
-    scene = Scene(sessions, recorded=18, found_at_s=SURVIVORS_TOLD_S - 5, takes_s=SURVIVORS_STATE_S - 10)
+    scene = Scene(database, recorded=18, found_at_s=SURVIVORS_TOLD_S - 5, takes_s=SURVIVORS_STATE_S - 10)
     scene.resume()
     assert scene.told == (MOVED,)
     assert scene.step == 18
@@ -236,46 +236,46 @@ def test_survivors_are_told_where_it_is_and_nothing_is_undone(sessions: Sessions
     assert set(scene.done) == {"advanced"}
 
 
-def test_without_a_checkpoint_survivors_are_looked_for_too(sessions: Sessions) -> None:
+def test_without_a_checkpoint_survivors_are_looked_for_too(database: Database) -> None:
     """The steps that the ledger knows are somewhere else then, if anywhere."""
-    scene = Scene(sessions, recorded=18, step=0, found_at_s=5.0, takes_s=1.0)
+    scene = Scene(database, recorded=18, step=0, found_at_s=5.0, takes_s=1.0)
     scene.resume()
     assert scene.step == 18
     assert set(scene.done) == {"advanced"}
 
 
-def test_without_survivors_the_steps_after_its_checkpoint_are_undone(sessions: Sessions) -> None:
+def test_without_survivors_the_steps_after_its_checkpoint_are_undone(database: Database) -> None:
     """Not before sessions that were opened anew can have told anybody; it takes no step meanwhile."""
-    scene = Scene(sessions, recorded=18)
+    scene = Scene(database, recorded=18)
     scene.resume()
     assert scene.now >= SURVIVORS_TOLD_S
     assert scene.done == ["still the only one", "undone after 2", "restored 2 in era 1"]
 
 
-def test_where_it_has_moved_it_waits_for_whose_reports_have_yet_to_come(sessions: Sessions) -> None:
+def test_where_it_has_moved_it_waits_for_whose_reports_have_yet_to_come(database: Database) -> None:
     """What it says of the swarm before it knows how far that is would make their reports implausible."""
-    scene = Scene(sessions, recorded=2, found_at_s=SURVIVORS_TOLD_S - 5, stands_still=True)
+    scene = Scene(database, recorded=2, found_at_s=SURVIVORS_TOLD_S - 5, stands_still=True)
     scene.resume()
     assert scene.step == 18
 
 
-def test_with_nothing_to_undo_it_trains_with_whoever_is_there(sessions: Sessions) -> None:
+def test_with_nothing_to_undo_it_trains_with_whoever_is_there(database: Database) -> None:
     """The step counts like any other."""
-    scene = Scene(sessions, recorded=2)
+    scene = Scene(database, recorded=2)
     scene.resume()
     assert scene.done == ["advanced", "a receipt of step 3"]
 
 
-def test_a_new_run_waits_for_nobody(sessions: Sessions) -> None:
+def test_a_new_run_waits_for_nobody(database: Database) -> None:
     """There can be no survivors."""
-    scene = Scene(sessions, recorded=0, step=0)
+    scene = Scene(database, recorded=0, step=0)
     scene.resume()
     assert scene.done == []
 
 
-def test_it_trains_on_while_its_database_takes_nothing(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_trains_on_while_its_database_takes_nothing(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     """What it cannot write is told in a sentence; the state that it holds is worth more, and is saved at the end."""
-    scene = Scene(sessions, recorded=0, step=0, disk_is_full=True)
+    scene = Scene(database, recorded=0, step=0, disk_is_full=True)
     scene.keeper().run(lambda: scene.step >= 3)
     assert scene.done == [*["advanced", "still the only one"] * 3, "last checkpoint", "left"]
     assert {record.getMessage().partition(" (")[0] for record in caplog.records if record.levelname == "ERROR"} == {
@@ -284,17 +284,17 @@ def test_it_trains_on_while_its_database_takes_nothing(sessions: Sessions, caplo
     }
 
 
-def test_a_return_without_a_checkpoint_ends_it_with_a_sentence(sessions: Sessions, tmp_path: Path) -> None:
+def test_a_return_without_a_checkpoint_ends_it_with_a_sentence(database: Database, tmp_path: Path) -> None:
     """An operator has gone back to a checkpoint that is gone since; nothing is undone, and the lock was asked first."""
-    scene = Scene(sessions, recorded=18, ledgers_era=1, checkpoints_dir=tmp_path / "checkpoints")
+    scene = Scene(database, recorded=18, ledgers_era=1, checkpoints_dir=tmp_path / "checkpoints")
     with pytest.raises(StorageError, match="holds no checkpoint to go back to"):
         scene.keeper().run(lambda: scene.step >= 3)
     assert scene.done == ["advanced", "a receipt of step 3", "still the only one"]
 
 
-def test_a_pass_ends_with_what_else_it_looks_after(sessions: Sessions) -> None:
+def test_a_pass_ends_with_what_else_it_looks_after(database: Database) -> None:
     """The lock first: nothing is written by a keeper that is no longer the only one."""
-    scene = Serving(sessions, recorded=2)
+    scene = Serving(database, recorded=2)
     scene.run()
     assert scene.done == [
         "advanced",
@@ -306,39 +306,39 @@ def test_a_pass_ends_with_what_else_it_looks_after(sessions: Sessions) -> None:
     ]
 
 
-def test_a_step_is_told_to_the_alarms(sessions: Sessions) -> None:
+def test_a_step_is_told_to_the_alarms(database: Database) -> None:
     """With the era that it was taken in and the state's sketch; what was taken from others tells of nothing."""
-    scene = Serving(sessions, recorded=2, stands_still=False)
+    scene = Serving(database, recorded=2, stands_still=False)
     scene.run()
     assert scene.alarmed == [(0, 3, ())]
     assert scene.state_is_own
-    behind = Serving(sessions, recorded=2, found_at_s=0.0, takes_s=0.0)
+    behind = Serving(database, recorded=2, found_at_s=0.0, takes_s=0.0)
     behind.run()
     assert (behind.step, behind.alarmed, behind.state_is_own) == (18, [], False)
 
 
-def test_what_the_swarm_does_is_written_for_the_service(sessions: Sessions) -> None:
+def test_what_the_swarm_does_is_written_for_the_service(database: Database) -> None:
     """Its step and batch, when its own daemon was heard last, its speed by the steps that count, rounds and peers."""
     facts = {"era": 0, "samples": 60, "loss_sum": 0.0, "loss_samples": 0, "devices": 1, "target_batch_size": 64}
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.add_all(Step(step=step, completed_at=10.0 * step - 30.0, **facts) for step in (1, 2))
-    Serving(sessions, recorded=2).run()
-    status = read_swarm_status(sessions)
+    Serving(database, recorded=2).run()
+    status = read_swarm_status(database)
     assert status is not None
     speed = status.samples_per_second
     assert 0 < speed < 6.0
     left_s = batch_left_s(30, 64, speed)
-    assert status == SwarmView(2, 0, 30, 64, 3, speed, left_s, (MOVED,), updated_at=17.0)
-    figures = read_figures(sessions, since=0.0)
+    assert status == KeeperView(2, 0, 30, 64, 3, speed, left_s, (MOVED,), updated_at=17.0)
+    figures = read_figures(database, since=0.0)
     assert (figures.rounds, figures.census) == (Serving.rounds, Serving.census)
 
 
-def test_operators_steer_checkpoints_and_the_swarm(sessions: Sessions) -> None:
+def test_operators_steer_checkpoints_and_the_swarm(database: Database) -> None:
     """From the step on that they have named."""
-    operator = Steersman(sessions, CONFIG, "os:tester", lambda: 0.0)
+    operator = Steersman(database, CONFIG, "os:tester", lambda: 0.0)
     operator.change(5, checkpoint_every=7, target_batch_size=128)
     operator.pause()
-    before, after = Serving(sessions, recorded=2, step=4), Serving(sessions, recorded=2, step=5)
+    before, after = Serving(database, recorded=2, step=4), Serving(database, recorded=2, step=5)
     for scene in (before, after):
         scene.run()
         assert scene.heard is not None
@@ -348,30 +348,30 @@ def test_operators_steer_checkpoints_and_the_swarm(sessions: Sessions) -> None:
     assert (before.every_steps, after.every_steps) == (None, 7)
 
 
-def test_a_run_that_has_ended_leaves_a_checkpoint_of_its_last_step(sessions: Sessions) -> None:
+def test_a_run_that_has_ended_leaves_a_checkpoint_of_its_last_step(database: Database) -> None:
     """Before the keeper itself ends."""
-    scene = Serving(sessions, recorded=2, has_ended=True)
+    scene = Serving(database, recorded=2, has_ended=True)
     scene.run()
     assert scene.done.index("last checkpoint") < scene.done.index("the revoked")
 
 
 @pytest.mark.parametrize(("now", "renewed"), [(2900.0, False), (3000.0, True)])
 def test_its_token_is_renewed_when_two_thirds_of_its_time_are_over(
-    sessions: Sessions, now: float, renewed: bool
+    database: Database, now: float, renewed: bool
 ) -> None:
     """Who was revoked it hears with every pass."""
-    scene = Serving(sessions, recorded=2, now=now)
+    scene = Serving(database, recorded=2, now=now)
     scene.run()
     assert ("a new token" in scene.done) is renewed
     assert "the revoked" in scene.done
 
 
 def test_a_suspicion_is_told_once_and_one_of_nobody_is_only_logged(
-    sessions: Sessions, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the keeper's own word, which the service judges."""
-    add_members(sessions)
-    scene = Serving(sessions, recorded=2)
+    add_members(database)
+    scene = Serving(database, recorded=2)
     for peer_id in ("QmNobody", key_of("ada-1").peer_id):
         scene.suspicions.put(Suspicion(peer_id, "whoever", "d9", "step", 7, "claims step 1000000000"))
     scene.run(passes=2)
@@ -382,9 +382,9 @@ def test_a_suspicion_is_told_once_and_one_of_nobody_is_only_logged(
     ]
 
 
-def test_joiners_that_were_turned_away_get_a_checkpoint_each_time(sessions: Sessions) -> None:
+def test_joiners_that_were_turned_away_get_a_checkpoint_each_time(database: Database) -> None:
     """One for all who came since the last pass, and none while nobody comes."""
-    scene = Serving(sessions, recorded=2, turned_away=2)
+    scene = Serving(database, recorded=2, turned_away=2)
     keeper, written = scene.keeper(), []
     for turned_away in (0, 2, 2, 3):
         scene.turned_away = turned_away
@@ -395,7 +395,7 @@ def test_joiners_that_were_turned_away_get_a_checkpoint_each_time(sessions: Sess
 
 @pytest.mark.parametrize(("recorded", "undone"), [(5, []), (6, ["undone after 5"])])
 def test_a_return_ends_at_the_newest_checkpoint_that_is_whole(
-    sessions: Sessions, tmp_path: Path, recorded: int, undone: list[str]
+    database: Database, tmp_path: Path, recorded: int, undone: list[str]
 ) -> None:
     """Where the one that the operator chose is damaged, the steps after an older one are undone, too."""
     for step in (5, 6):
@@ -403,7 +403,7 @@ def test_a_return_ends_at_the_newest_checkpoint_that_is_whole(
         manifest = Manifest(format_version=1, run="r", step=step, era=0, created_at=0.0, probe_loss=None, files={})
         (path / MANIFEST).write_text(manifest.model_dump_json())
     (tmp_path / checkpoint_name(6) / MANIFEST).write_text("damaged")
-    scene = Serving(sessions, recorded=recorded, step=9, ledgers_era=4, checkpoints_dir=tmp_path)
+    scene = Serving(database, recorded=recorded, step=9, ledgers_era=4, checkpoints_dir=tmp_path)
     scene.run()
     era = 1 if undone else 4  # a scene's ledger begins era 1
     assert scene.done[2 : 3 + len(undone)] == [*undone, f"restored 5 in era {era}"]

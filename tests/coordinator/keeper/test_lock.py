@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from auth.errors import ConfigError, WorkerError
 from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from tests.support.postgres import new_database, new_server
 from tests.support.stores import empty_store
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -133,8 +133,8 @@ def test_a_database_that_does_not_answer_is_waited_for(caplog: pytest.LogCapture
 
 def test_on_sqlite_there_is_nothing_to_lock(tmp_path: Path) -> None:
     """One machine has one port for the swarm."""
-    with empty_store(tmp_path) as sessions:
-        lock = KeeperLock(sessions.engine)
+    with empty_store(tmp_path) as database:
+        lock = KeeperLock(database.engine)
         assert lock.try_take()
         lock.check()
         lock.release()
@@ -142,22 +142,22 @@ def test_on_sqlite_there_is_nothing_to_lock(tmp_path: Path) -> None:
 
 def test_who_takes_over_must_have_the_checkpoints(tmp_path: Path) -> None:
     """On another disk the run would begin anew; where nothing was written yet it does not matter."""
-    with empty_store(tmp_path) as sessions:
-        require_its_checkpoints(sessions, tmp_path)
-        _record(sessions, 1)
-        _record(sessions, 2)
+    with empty_store(tmp_path) as database:
+        require_its_checkpoints(database, tmp_path)
+        _record(database, 1)
+        _record(database, 2)
         with pytest.raises(ConfigError, match=r"step-00000002.*--service-only"):
-            require_its_checkpoints(sessions, tmp_path)
+            require_its_checkpoints(database, tmp_path)
         (tmp_path / "step-00000001").mkdir()
-        require_its_checkpoints(sessions, tmp_path)
+        require_its_checkpoints(database, tmp_path)
 
 
 def test_who_takes_over_must_be_known_to_the_volunteers(tmp_path: Path) -> None:
     """They look for the keeper that they knew, by its identity; before there was one, any will do."""
-    with empty_store(tmp_path) as sessions:
-        require_its_identity(sessions, "QmOther")
+    with empty_store(tmp_path) as database:
+        require_its_identity(database, "QmOther")
         write_swarm_status(
-            sessions,
+            database,
             step=1,
             samples_accumulated=0,
             target_batch_size=64,
@@ -167,10 +167,10 @@ def test_who_takes_over_must_be_known_to_the_volunteers(tmp_path: Path) -> None:
             addresses=["/ip4/127.0.0.1/tcp/1/p2p/QmKeeper"],
             now=0.0,
         )
-        require_its_identity(sessions, "QmKeeper")
+        require_its_identity(database, "QmKeeper")
         with pytest.raises(ConfigError, match="copy the folder `keeper`"):
-            require_its_identity(sessions, "QmOther")
+            require_its_identity(database, "QmOther")
 
 
-def _record(sessions: Sessions, step: int) -> None:
-    record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256="0" * 64, now=0.0)
+def _record(database: Database, step: int) -> None:
+    record_checkpoint(database, step=step, size_bytes=1, manifest_sha256="0" * 64, now=0.0)

@@ -16,9 +16,9 @@ from coordinator.ledger.judgement import (
     Judgement,
     KeptReceipt,
     ReportOutcome,
+    ReportVerdict,
     SampleClaim,
     StepSums,
-    Verdict,
     chosen,
     count,
     false_claims,
@@ -78,7 +78,7 @@ def test_plausible_claims_pass(claims: dict[str, Any]) -> None:
     """Ordinary reports, and those at the very limits, are stored, with the losses they tell of."""
     judgement = judged(**claims)
     assert judgement == Judgement(ReportOutcome.COUNTED, "", REPORT.lost, 50.0)
-    assert judgement.verdict == Verdict(accepted=True)
+    assert judgement.verdict == ReportVerdict(accepted=True)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,9 @@ def test_a_step_ahead_is_no_wrong_claim_while_its_era_lasts(step: int, era: int,
 def test_a_report_ahead_is_to_be_sent_again() -> None:
     """Nothing is kept of it, and the answer names the step that is known."""
     judgement = judged(step=13)
-    assert judgement.verdict == Verdict(False, "step 13 is ahead of the keeper, which knows those up to 12", ahead=True)
+    assert judgement.verdict == ReportVerdict(
+        False, "step 13 is ahead of the keeper, which knows those up to 12", ahead=True
+    )
     assert (judgement.stored, judgement.refused, judgement.brings_receipt, judgement.lost) == (False, False, False, {})
 
 
@@ -164,7 +166,7 @@ def test_a_report_of_an_era_that_is_over_says_so() -> None:
 def test_a_report_that_comes_again_is_accepted_again() -> None:
     """Whatever it says: it is in the ledger."""
     judgement = judged(replace(FACTS, known=True, reported_already=True), samples=-1)
-    assert (judgement.verdict, judgement.stored, judgement.refused) == (Verdict(accepted=True), False, False)
+    assert (judgement.verdict, judgement.stored, judgement.refused) == (ReportVerdict(accepted=True), False, False)
 
 
 def test_a_second_report_of_a_step_brings_its_receipt_only() -> None:

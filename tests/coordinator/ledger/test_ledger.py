@@ -16,11 +16,11 @@ from sqlalchemy import BigInteger, Column, Integer, func, select
 
 from auth.errors import RequestError
 from coordinator.checkpoints.validations import record_validation, validations
-from coordinator.ledger.judgement import Delivery, Verdict
+from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import checkpoints, read_swarm_status, record_checkpoint
 from coordinator.ledger.reading import StepRow
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Evaluation, Receipt, Refusal, Report
@@ -77,49 +77,49 @@ def test_second_report_for_a_step_is_refused(ledger: Ledger) -> None:
     assert ledger.steps()[0].samples == 30
 
 
-def test_refused_report_is_counted_as_refused(ledger: Ledger, sessions: Sessions) -> None:
+def test_refused_report_is_counted_as_refused(ledger: Ledger, database: Database) -> None:
     """A claim that cannot be true changes no step, and the operator sees who made it and why it was refused."""
     verdict = record(ledger, "bob-1", 1, loss=math.nan)
     assert (verdict.accepted, ledger.steps(), ledger.contributions()[0].samples) == (False, [], 0)
-    with sessions() as session:
+    with database() as session:
         refusal = session.scalars(select(Refusal)).one()
     assert (refusal.kind, refusal.device_id, refusal.reason) == ("report", "bob-1", verdict.reason)
 
 
-def test_a_step_ahead_of_the_keeper_waits_until_it_is_known(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_a_step_ahead_of_the_keeper_waits_until_it_is_known(ledger: Ledger, database: Database, clock: Clock) -> None:
     """While the keeper stands still the swarm may go on: a report more than two steps ahead is for later."""
-    keeper_at(sessions, step=24, now=clock.now)
+    keeper_at(database, step=24, now=clock.now)
     assert record(ledger, "ada-1", 26) == ACCEPTED
     verdict = record(ledger, "ada-1", 27)
     assert (verdict.accepted, verdict.ahead) == (False, True)
-    keeper_at(sessions, step=25, now=clock.now)
+    keeper_at(database, step=25, now=clock.now)
     assert record(ledger, "ada-1", 27) == ACCEPTED
     assert record(ledger, "ada-1", 27) == ACCEPTED
     assert [(row.step, row.samples) for row in ledger.steps()] == [(26, 10), (27, 10)]
 
 
-def test_who_is_ahead_leaves_no_trace(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_who_is_ahead_leaves_no_trace(ledger: Ledger, database: Database, clock: Clock) -> None:
     """Steps that nobody can have reached fill neither the ledger nor the records of refusals, however many come."""
-    keeper_at(sessions, step=24, now=clock.now)
+    keeper_at(database, step=24, now=clock.now)
     assert all(record(ledger, "bob-1", 10**9 + step).ahead for step in range(5))
     assert (ledger.steps(), ledger.last_step()) == ([], 0)
-    with sessions() as session:
+    with database() as session:
         for table in (Report, Refusal, LostSamples):
             assert session.scalar(select(func.count()).select_from(table)) == 0
 
 
-def test_what_is_wrong_with_a_report_does_not_wait(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_what_is_wrong_with_a_report_does_not_wait(ledger: Ledger, database: Database, clock: Clock) -> None:
     """A report that is ahead and could never be true is refused for good."""
-    keeper_at(sessions, step=24, now=clock.now)
+    keeper_at(database, step=24, now=clock.now)
     verdict = record(ledger, "bob-1", 30, loss=math.nan)
     assert (verdict.accepted, verdict.ahead) == (False, False)
 
 
 def test_a_step_that_its_era_did_not_reach_is_refused_for_good(
-    ledger: Ledger, sessions: Sessions, clock: Clock
+    ledger: Ledger, database: Database, clock: Clock
 ) -> None:
     """A report that was ahead when the run went back can never become true; the same step of the new era can."""
-    keeper_at(sessions, step=24, now=clock.now)
+    keeper_at(database, step=24, now=clock.now)
     assert record(ledger, "ada-1", 30).ahead
     ledger.roll_back(20)
     verdict = record(ledger, "ada-1", 30)
@@ -135,16 +135,16 @@ def test_without_a_keeper_the_ledger_goes_by_its_own_steps(ledger: Ledger) -> No
     assert record(ledger, "ada-1", 4).accepted
 
 
-def test_reports_of_a_time_without_keeper_are_accepted(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_reports_of_a_time_without_keeper_are_accepted(ledger: Ledger, database: Database, clock: Clock) -> None:
     """While the keeper was away the swarm trained on: its steps are plausible for the time that passed."""
-    keeper_at(sessions, step=10, now=clock.now)
+    keeper_at(database, step=10, now=clock.now)
     clock.now += 600
     assert all(record(ledger, "ada-1", step).accepted for step in range(11, 200))
 
 
-def test_late_reports_are_counted(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_late_reports_are_counted(ledger: Ledger, database: Database, clock: Clock) -> None:
     """Reports that waited while the coordinator was away are counted for their own steps."""
-    keeper_at(sessions, step=50, now=clock.now)
+    keeper_at(database, step=50, now=clock.now)
     record(ledger, "ada-1", 50)
     assert all(record(ledger, "bob-1", step).accepted for step in range(1, 51))
     assert ledger.steps(after=49)[0].devices == 2
@@ -157,39 +157,39 @@ def test_clock_of_a_peer_cannot_lead_ours(ledger: Ledger, clock: Clock) -> None:
     assert ledger.steps()[0].completed_at == clock.now
 
 
-def test_roll_back_undoes_the_later_steps(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_roll_back_undoes_the_later_steps(ledger: Ledger, database: Database, clock: Clock) -> None:
     """After a return to a checkpoint the undone steps are gone, their reports kept, and the work can be done again."""
-    keeper_at(sessions, step=3, now=clock.now)
+    keeper_at(database, step=3, now=clock.now)
     for step in (1, 2, 3):
         record(ledger, "ada-1", step, samples=step)
         confirm(ledger, step, ada_1=step)
     assert ledger.roll_back(1) == 1 == ledger.current_era()
     assert ledger.last_step() == 1
     assert ledger.contributions()[0].samples == 1
-    status = read_swarm_status(sessions)
+    status = read_swarm_status(database)
     assert (status.step, status.era, status.samples_accumulated) == (1, 1, 0)
     assert record(ledger, "ada-1", 2, seq=4, era=1, samples=7).accepted
     assert [(row.step, row.samples) for row in ledger.steps()] == [(1, 1), (2, 7)]
-    with sessions() as session:
+    with database() as session:
         superseded = session.execute(select(Report.step).where(Report.superseded).order_by(Report.step)).scalars()
         assert list(superseded) == [2, 3]
 
 
-def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, database: Database, clock: Clock) -> None:
     """Nothing is left of undone checkpoints, nor a receipt of an undone step; those up to the return keep all."""
-    keeper_at(sessions, step=10, now=clock.now)
+    keeper_at(database, step=10, now=clock.now)
     for step in (5, 6):
         record(ledger, "ada-1", step)
         confirm(ledger, step, ada_1=10)
         digest = f"{step:064d}"
-        assert record_validation(sessions, validation_row(step))
-        record_checkpoint(sessions, step=step, size_bytes=1, manifest_sha256=digest, now=0.0)
+        assert record_validation(database, validation_row(step))
+        record_checkpoint(database, step=step, size_bytes=1, manifest_sha256=digest, now=0.0)
         said = {"evaluator": "", "task_sha256": digest, "result": "{}", "evaluated_at": 0.0}
-        with sessions.begin() as session:
+        with database.begin() as session:
             session.add(Evaluation(manifest_sha256=digest, task="fill", step=step, **said))
     ledger.roll_back(5)
-    assert [row.step for row in validations(sessions)] == [row.step for row in checkpoints(sessions)] == [5]
-    with sessions() as session:
+    assert [row.step for row in validations(database)] == [row.step for row in checkpoints(database)] == [5]
+    with database() as session:
         assert [list(session.scalars(select(kind.step))) for kind in (Receipt, Evaluation)] == [[5], [5]]
 
 
@@ -232,10 +232,10 @@ def test_reports_at_once_are_all_counted(ledger: Ledger) -> None:
     assert [(row.samples, row.devices) for row in ledger.steps()] == [(30, 3), (30, 3)]
 
 
-def test_a_return_waits_for_reports_that_are_being_counted(sessions: Sessions, ledger: Ledger) -> None:
+def test_a_return_waits_for_reports_that_are_being_counted(database: Database, ledger: Ledger) -> None:
     """Else one that began before it would count for a step that it undoes; on SQLite there is one writer anyway."""
     with ThreadPoolExecutor(1) as pool:
-        with sessions.begin() as counting:
+        with database.begin() as counting:
             beside_others(counting, Lock.ERA)
             returning = pool.submit(ledger.roll_back, 0)
             let_others_wait(counting)
@@ -255,13 +255,13 @@ EVENTS = st.one_of(
 @given(events=st.lists(EVENTS, max_size=20))
 def test_sums_always_equal_their_reports(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
     """Whatever is reported, received, repeated and undone, steps and members agree with the reports that count."""
-    with empty_store(tmp_path_factory.mktemp("ledger")) as sessions:
-        add_members(sessions)
-        _play(sessions, events)
+    with empty_store(tmp_path_factory.mktemp("ledger")) as database:
+        add_members(database)
+        _play(database, events)
 
 
-def _play(sessions: Sessions, events: list[Any]) -> None:
-    ledger = Ledger(sessions, CONFIG, Clock())
+def _play(database: Database, events: list[Any]) -> None:
+    ledger = Ledger(database, CONFIG, Clock())
     for event in events:
         match event:
             case ("back", step):
@@ -271,7 +271,7 @@ def _play(sessions: Sessions, events: list[Any]) -> None:
                 ledger.take_receipt(device, step, receipt_by(device, step, received, era=era))
             case (_, device, step, era, samples):
                 record(ledger, device, step, seq=step * 10 + era, era=era, samples=samples)
-    with sessions() as session:
+    with database() as session:
         counting = session.scalars(select(Report).where(Report.superseded.is_(False))).all()
     believed = [(row.step, row.samples if row.counted is None else row.counted) for row in counting]
     by_step = {row.step: (row.samples, row.devices) for row in ledger.steps()}
@@ -289,13 +289,13 @@ def _sums(pairs: Iterator[tuple[int, int]]) -> dict[int, int]:
     return sums
 
 
-def test_a_report_is_measured_by_its_steps_phase(sessions: Sessions, clock: Clock) -> None:
+def test_a_report_is_measured_by_its_steps_phase(database: Database, clock: Clock) -> None:
     """Steps up to the boundary need the old batch, later ones the new; a claim that fits the other is refused."""
     config = RunConfig.from_mapping(
         CONFIG.model_dump() | {"phases": [{"from_step": 2, "target_batch_size": 10 * TARGET}]}
     )
-    ledger = Ledger(sessions, config, clock)
-    keeper_at(sessions, 3, clock())
+    ledger = Ledger(database, config, clock)
+    keeper_at(database, 3, clock())
     assert not record(ledger, "ada-1", 2, seq=1, samples=15 * TARGET).accepted
     assert record(ledger, "ada-1", 2, seq=2, samples=TARGET).accepted
     assert record(ledger, "ada-1", 3, seq=3, samples=15 * TARGET).accepted
@@ -341,7 +341,7 @@ def test_a_bad_report_spoils_no_other(ledger: Ledger) -> None:
         ]
     )
     assert [outcomes[place] for place in (0, 3, 4)] == [ACCEPTED] * 3
-    assert isinstance(outcomes[1], Verdict)
+    assert isinstance(outcomes[1], ReportVerdict)
     assert "samples" in outcomes[1].reason
     assert isinstance(outcomes[2], Exception)
     assert [(row.step, row.samples, row.devices) for row in ledger.steps()] == [(1, 20, 2), (2, 10, 1)]
@@ -353,7 +353,7 @@ def test_the_same_report_twice_in_a_batch_counts_once(ledger: Ledger) -> None:
         [delivery("ada-1", 1), delivery("ada-1", 1), delivery("ada-1", 1, seq=2, samples=5)]
     )
     assert (first, again) == (ACCEPTED, ACCEPTED)
-    assert isinstance(other, Verdict)
+    assert isinstance(other, ReportVerdict)
     assert "already reported" in other.reason
     assert ledger.steps()[0].samples == 10
 
@@ -361,14 +361,17 @@ def test_the_same_report_twice_in_a_batch_counts_once(ledger: Ledger) -> None:
 def test_without_a_keeper_reports_of_a_batch_lead_each_other(ledger: Ledger) -> None:
     """Each accepted step moves what the next may claim, as if they had come one after the other."""
     outcomes = ledger.record_all([delivery("ada-1", step) for step in (2, 4, 6, 9, 8)])
-    assert [isinstance(outcome, Verdict) and outcome.accepted for outcome in outcomes] == [True] * 3 + [False, True]
+    assert [isinstance(outcome, ReportVerdict) and outcome.accepted for outcome in outcomes] == [True] * 3 + [
+        False,
+        True,
+    ]
 
 
-def test_batches_side_by_side_lose_and_double_nothing(sessions: Sessions) -> None:
+def test_batches_side_by_side_lose_and_double_nothing(database: Database) -> None:
     """Two services that record the same steps in different orders, and some reports both, wait in one order."""
-    keeper_at(sessions, step=9, now=Clock().now)
+    keeper_at(database, step=9, now=Clock().now)
     wanted = [delivery(device, step) for device in REPORTERS for step in range(1, 10)]
-    ledgers = [Ledger(sessions, CONFIG, Clock()) for _ in range(2)]
+    ledgers = [Ledger(database, CONFIG, Clock()) for _ in range(2)]
     orders = [random.Random(seed).sample(wanted, len(wanted)) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(lambda place: ledgers[place % 2].record_all(orders[place]), range(4)))
@@ -394,14 +397,14 @@ def test_together_comes_to_the_same_as_one_by_one(tmp_path_factory: pytest.TempP
     """Verdicts, reports and what counts of them, receipts, refusals and steps, over returns to checkpoints, too."""
     found = []
     for together in (True, False):
-        with empty_store(tmp_path_factory.mktemp("recording")) as sessions:
-            add_members(sessions)
-            found.append(_played(sessions, history, together))
+        with empty_store(tmp_path_factory.mktemp("recording")) as database:
+            add_members(database)
+            found.append(_played(database, history, together))
     assert found[0] == found[1]
 
 
-def _played(sessions: Sessions, history: list[Any], together: bool) -> list[Any]:
-    ledger = Ledger(sessions, CONFIG, Clock())
+def _played(database: Database, history: list[Any], together: bool) -> list[Any]:
+    ledger = Ledger(database, CONFIG, Clock())
     outcomes: list[Any] = []
     for event in history:
         if isinstance(event, int):
@@ -412,7 +415,7 @@ def _played(sessions: Sessions, history: list[Any], together: bool) -> list[Any]
             outcomes += ledger.record_all(part)
     columns = (Report.device_id, Report.seq, Report.era, Report.step, Report.samples, Report.counted, Report.superseded)
     witnesses = select(Receipt.device_id, Receipt.era, Receipt.step, Receipt.samples)
-    with sessions() as session:
+    with database() as session:
         rows = [tuple(row) for row in session.execute(select(*columns).order_by(Report.id))]
         kept = sorted(tuple(row) for row in session.execute(witnesses))
         of_reports = Refusal.kind.in_(("report", "receipt"))

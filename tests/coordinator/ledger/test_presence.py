@@ -21,8 +21,8 @@ from coordinator.ledger.presence import (
     tell_keeper_addresses,
     write_swarm_status,
 )
-from coordinator.store.engine import Sessions
-from coordinator.store.models import Device, Member, Session as Stay
+from coordinator.store.engine import Database
+from coordinator.store.models import Device, DeviceSession, Member
 from tests.support.crowds import touch
 from tests.support.stores import Kind, empty_store, let_others_wait
 
@@ -31,60 +31,60 @@ PRESENCE: dict[str, Any] = {"step": 7, "own_samples": 12, "samples_per_second": 
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        with sessions.begin() as session:
+def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
+    with empty_store(tmp_path, store_kind) as database:
+        with database.begin() as session:
             ada = Member(name="Ada", created_at=0.0)
             session.add_all(
                 Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
                 for number, name in enumerate(("laptop", "desktop"))
             )
-        yield sessions
+        yield database
 
 
-def test_connected_device_is_online_with_what_it_says(sessions: Sessions) -> None:
+def test_connected_device_is_online_with_what_it_says(database: Database) -> None:
     """An open session shows its member, device and newest presence."""
-    stay = open_session(sessions, "laptop", "8 cores", "0.1", NOW)
-    touch(sessions, stay, **PRESENCE, now=NOW + 3)
-    [online] = online_sessions(sessions, NOW + 4)
+    stay = open_session(database, "laptop", "8 cores", "0.1", NOW)
+    touch(database, stay, **PRESENCE, now=NOW + 3)
+    [online] = online_sessions(database, NOW + 4)
     assert (online.session_id, online.member, online.device_id, online.role) == (stay, "Ada", "laptop", "trainer")
     assert (online.step, online.own_samples, online.samples_per_second, online.state) == (7, 12, 3.5, "training")
     assert (online.hardware, online.started_at, online.last_seen_at) == ("8 cores", NOW, NOW + 3)
 
 
-def test_of_two_sessions_that_begin_at_once_one_stays(sessions: Sessions) -> None:
+def test_of_two_sessions_that_begin_at_once_one_stays(database: Database) -> None:
     """At two replicas, a device's second session waits for the first, and ends it."""
     with ThreadPoolExecutor(1) as pool:
-        with sessions.begin() as session:
+        with database.begin() as session:
             session.get_one(Device, "laptop", with_for_update=True)
-            session.add(Stay(id="first", device_id="laptop", started_at=NOW, last_seen_at=NOW))
-            second = pool.submit(open_session, sessions, "laptop", "", "", NOW)
+            session.add(DeviceSession(id="first", device_id="laptop", started_at=NOW, last_seen_at=NOW))
+            second = pool.submit(open_session, database, "laptop", "", "", NOW)
             let_others_wait(session)
         newest = second.result()
-    assert [row.session_id for row in online_sessions(sessions, NOW)] == [newest]
+    assert [row.session_id for row in online_sessions(database, NOW)] == [newest]
 
 
-def test_silent_device_goes_offline(sessions: Sessions) -> None:
+def test_silent_device_goes_offline(database: Database) -> None:
     """A device that nobody has heard of for a while is not online, though its session is open."""
-    open_session(sessions, "laptop", "", "", NOW)
-    assert online_sessions(sessions, NOW + ONLINE_S - 1)
-    assert not online_sessions(sessions, NOW + ONLINE_S)
+    open_session(database, "laptop", "", "", NOW)
+    assert online_sessions(database, NOW + ONLINE_S - 1)
+    assert not online_sessions(database, NOW + ONLINE_S)
 
 
-def test_closed_session_is_offline_at_once(sessions: Sessions) -> None:
+def test_closed_session_is_offline_at_once(database: Database) -> None:
     """A goodbye takes effect immediately, and a straggling presence does not undo it."""
-    stay = open_session(sessions, "laptop", "", "", NOW)
-    close_session(sessions, stay, NOW + 1)
-    touch(sessions, stay, **PRESENCE, now=NOW + 2)
-    assert online_sessions(sessions, NOW + 2) == []
+    stay = open_session(database, "laptop", "", "", NOW)
+    close_session(database, stay, NOW + 1)
+    touch(database, stay, **PRESENCE, now=NOW + 2)
+    assert online_sessions(database, NOW + 2) == []
 
 
-def test_reconnected_device_is_online_once(sessions: Sessions) -> None:
+def test_reconnected_device_is_online_once(database: Database) -> None:
     """The stay that a lost connection left open ends when the device is back; other devices' stays do not."""
-    open_session(sessions, "laptop", "", "", NOW)
-    other = open_session(sessions, "desktop", "", "", NOW + 1)
-    again = open_session(sessions, "laptop", "", "", NOW + 2)
-    assert [online.session_id for online in online_sessions(sessions, NOW + 3)] == [other, again]
+    open_session(database, "laptop", "", "", NOW)
+    other = open_session(database, "desktop", "", "", NOW + 1)
+    again = open_session(database, "laptop", "", "", NOW + 2)
+    assert [online.session_id for online in online_sessions(database, NOW + 3)] == [other, again]
 
 
 @pytest.mark.parametrize(
@@ -99,25 +99,25 @@ def test_reconnected_device_is_online_once(sessions: Sessions) -> None:
         ("samples_per_second", -1.0),
     ],
 )
-def test_impossible_presence_is_refused(sessions: Sessions, name: str, value: object) -> None:
+def test_impossible_presence_is_refused(database: Database, name: str, value: object) -> None:
     """A claim that cannot be true is a RequestError that names it, and changes nothing."""
-    stay = open_session(sessions, "laptop", "", "", NOW)
+    stay = open_session(database, "laptop", "", "", NOW)
     with pytest.raises(RequestError, match=name):
-        touch(sessions, stay, **(PRESENCE | {name: value}), now=NOW + 1)
-    assert online_sessions(sessions, NOW + 1)[0].last_seen_at == NOW
+        touch(database, stay, **(PRESENCE | {name: value}), now=NOW + 1)
+    assert online_sessions(database, NOW + 1)[0].last_seen_at == NOW
 
 
-def test_words_of_a_peer_are_cut_and_cleaned(sessions: Sessions) -> None:
+def test_words_of_a_peer_are_cut_and_cleaned(database: Database) -> None:
     """A hardware line can neither fill the database nor break a terminal."""
-    open_session(sessions, "laptop", "\x1b[31m" + "x" * 500, "9" * 99, NOW)
-    hardware = online_sessions(sessions, NOW)[0].hardware
+    open_session(database, "laptop", "\x1b[31m" + "x" * 500, "9" * 99, NOW)
+    hardware = online_sessions(database, NOW)[0].hardware
     assert hardware.startswith("[31mx")
     assert len(hardware) == 200
 
 
-def write_status(sessions: Sessions, step: int, now: float = NOW) -> None:
+def write_status(database: Database, step: int, now: float = NOW) -> None:
     write_swarm_status(
-        sessions,
+        database,
         step=step,
         samples_accumulated=30,
         target_batch_size=100,
@@ -129,41 +129,41 @@ def write_status(sessions: Sessions, step: int, now: float = NOW) -> None:
     )
 
 
-def test_swarm_status_is_the_keepers_last_word(sessions: Sessions) -> None:
+def test_swarm_status_is_the_keepers_last_word(database: Database) -> None:
     """There is none at first, then always the newest."""
-    assert read_swarm_status(sessions) is None
-    write_status(sessions, step=1)
-    write_status(sessions, step=2, now=NOW + 1)
-    status = read_swarm_status(sessions)
+    assert read_swarm_status(database) is None
+    write_status(database, step=1)
+    write_status(database, step=2, now=NOW + 1)
+    status = read_swarm_status(database)
     assert (status.step, status.era, status.updated_at) == (2, 0, NOW + 1)
     assert (status.samples_accumulated, status.peers, status.eta_s) == (30, 3, None)
     assert status.addresses == ("/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper",)
 
 
-def test_a_keeper_that_comes_back_says_where_it_is(sessions: Sessions) -> None:
+def test_a_keeper_that_comes_back_says_where_it_is(database: Database) -> None:
     """And knows whether that is news; what it saw of the swarm before, and when, stays as it was."""
     old, new = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper", "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
-    assert not tell_keeper_addresses(sessions, [old])  # nobody ever saw another
-    assert read_swarm_status(sessions) is None
-    write_status(sessions, step=2)
-    assert not tell_keeper_addresses(sessions, [old])
-    assert tell_keeper_addresses(sessions, [new, old])
-    assert not tell_keeper_addresses(sessions, [old, new])
-    status = read_swarm_status(sessions)
+    assert not tell_keeper_addresses(database, [old])  # nobody ever saw another
+    assert read_swarm_status(database) is None
+    write_status(database, step=2)
+    assert not tell_keeper_addresses(database, [old])
+    assert tell_keeper_addresses(database, [new, old])
+    assert not tell_keeper_addresses(database, [old, new])
+    status = read_swarm_status(database)
     assert (status.addresses, status.step, status.updated_at) == ((old, new), 2, NOW)
 
 
-def test_checkpoints_are_listed_without_the_pruned(sessions: Sessions) -> None:
+def test_checkpoints_are_listed_without_the_pruned(database: Database) -> None:
     """The newest comes first, and what the keeper removed is gone; the same step again replaces its row."""
     for step, removed in ((10, []), (20, []), (30, [10]), (30, [])):
         record_checkpoint(
-            sessions,
+            database,
             step=step,
             size_bytes=3 * 2**31,
             manifest_sha256="ab" * 32,
             now=NOW + step,
             removed=removed,
         )
-    rows = checkpoints(sessions)
+    rows = checkpoints(database)
     assert [(row.step, row.size_bytes) for row in rows] == [(30, 3 * 2**31), (20, 3 * 2**31)]
     assert (rows[0].manifest_sha256, rows[0].created_at) == ("ab" * 32, NOW + 30)

@@ -20,7 +20,7 @@ from coordinator.ledger.reading import (
 )
 from coordinator.members.names import set_display_name
 from coordinator.statistics.swarm_health import RoundHealth, read_health
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.web.state.snapshot import take_snapshot
 from peer.reporting.messages import StepReport
 from tests.support.clocks import Clock
@@ -48,13 +48,13 @@ def test_parts_come_to_the_whole(run: FakeRun) -> None:
     """Also when what is settled grows, and after a return to a checkpoint."""
     before = None
     for newest in (LATE_STEPS + 1, LATE_STEPS + 5, LATE_STEPS + 29):
-        with run.services.sessions() as session:
+        with run.services.database() as session:
             before = read_giving(session, before, newest, 0.0, lambda: 0.0)
             assert before.gifts == read_gifts(session)
     assert before is not None
     assert before.settled_step == 29
     run.services.ledger.roll_back(10)
-    with run.services.sessions() as session:
+    with run.services.database() as session:
         after = read_giving(session, before, 10, 0.0, lambda: 0.0)
         assert after.gifts == read_gifts(session)
     [gift] = {*after.by_member().values()}
@@ -64,7 +64,7 @@ def test_parts_come_to_the_whole(run: FakeRun) -> None:
 def test_what_takes_long_to_read_is_read_less_often(run: FakeRun) -> None:
     """For ten times as long as it took, what was read is good enough; what is quick is read each time."""
     times = iter((0.0, 2.0, 100.0, 100.5))
-    with run.services.sessions() as session:
+    with run.services.database() as session:
         slow = read_giving(session, None, 10, 1000.0, lambda: next(times))
         assert read_giving(session, slow, 20, 1019.0, lambda: next(times)) is slow
         quick = read_giving(session, slow, 20, 1021.0, lambda: next(times))
@@ -85,7 +85,7 @@ def test_the_snapshot_says_what_the_ledger_says(run: FakeRun) -> None:
 def test_members_are_summed_by_who_they_are(run: FakeRun) -> None:
     """Another name makes nobody's samples vanish."""
     before = take_snapshot(run.services, None)
-    set_display_name(run.services.sessions, "ada", "countess")
+    set_display_name(run.services.database, "ada", "countess")
     after = take_snapshot(run.services, before)
     assert {row.member: row.samples for row in after.contributions} == {
         {"ada": "countess"}.get(row.member, row.member): row.samples for row in before.contributions
@@ -138,7 +138,7 @@ def test_the_health_of_steps(run: FakeRun) -> None:
         lost_reason="averaging failed",
     )
     assert run.services.ledger.record(device, None, step, 0, lost, time.time()).accepted
-    with run.services.sessions() as session:
+    with run.services.database() as session:
         health = read_health(session, run.services.ledger.steps(after=step - 2))
         assert read_health(session, []) == RoundHealth()
     assert health.steps == 2
@@ -148,17 +148,17 @@ def test_the_health_of_steps(run: FakeRun) -> None:
 
 
 @pytest.mark.usefixtures("members")
-def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_contributions_add_up_by_member(ledger: Ledger, database: Database, clock: Clock) -> None:
     """A member's devices count together; only those heard of lately are online; the keeper is left out."""
     record(ledger, "ada-1", 1, samples=10, averaged_bytes=100)
     record(ledger, "ada-2", 1, samples=20, averaged_bytes=200)
     record(ledger, "bob-1", 1, samples=5)
     confirm(ledger, 1, ada_1=10, ada_2=20, bob_1=5)
-    first = open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 100)
-    second = open_session(sessions, "ada-2", "cpu", "0.1", clock.now - 100)
-    open_session(sessions, "keeper-1", "cpu", "0.1", clock.now)
+    first = open_session(database, "ada-1", "cpu", "0.1", clock.now - 100)
+    second = open_session(database, "ada-2", "cpu", "0.1", clock.now - 100)
+    open_session(database, "keeper-1", "cpu", "0.1", clock.now)
     for stay, seen_at in ((first, clock.now - 1), (second, clock.now - 20)):
-        touch(sessions, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
+        touch(database, stay, step=1, own_samples=0, samples_per_second=4.0, state="training", now=seen_at)
     assert ledger.contributions() == [
         Contribution(
             "Ada",
@@ -183,7 +183,7 @@ def test_contributions_add_up_by_member(ledger: Ledger, sessions: Sessions, cloc
             averaged_bytes=0,
         ),
     ]
-    close_session(sessions, first, clock.now)
+    close_session(database, first, clock.now)
     assert ledger.contributions()[0].online == 0
 
 
@@ -202,12 +202,12 @@ def test_who_only_averages_stands_behind_who_trains(ledger: Ledger) -> None:
 
 
 @pytest.mark.usefixtures("members")
-def test_many_sessions_do_not_multiply_samples(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_many_sessions_do_not_multiply_samples(ledger: Ledger, database: Database, clock: Clock) -> None:
     """A device that reconnected often has still given what it gave, and is one device."""
     record(ledger, "ada-1", 1, samples=10)
     confirm(ledger, 1, ada_1=10)
     for second in range(5):
-        open_session(sessions, "ada-1", "cpu", "0.1", clock.now - 10 + second)
+        open_session(database, "ada-1", "cpu", "0.1", clock.now - 10 + second)
     ada = ledger.contributions()[0]
     assert (ada.samples, ada.devices, ada.online) == (10, 2, 1)
 

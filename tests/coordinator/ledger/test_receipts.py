@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from coordinator.ledger.judgement import KEPT_OTHERS
 from coordinator.ledger.ledger import NAMED_EVERY_S, Ledger
 from coordinator.ledger.receipts import WAIT_S
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Receipt, Refusal
 from peer.reporting.messages import StepReport
 from tests.support.clocks import Clock
@@ -32,10 +32,10 @@ DEVICES = {
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
+def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
     """A database that knows some members with their devices, and the keeper."""
-    with empty_store(tmp_path, store_kind) as sessions:
-        with sessions.begin() as session:
+    with empty_store(tmp_path, store_kind) as database:
+        with database.begin() as session:
             members = {name: Member(name=name, created_at=0.0) for name, _ in DEVICES.values()}
             for number, (device, (name, role)) in enumerate(DEVICES.items()):
                 key = key_of(device)
@@ -50,7 +50,7 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
                         created_at=0.0,
                     )
                 )
-        yield sessions
+        yield database
 
 
 def report(
@@ -78,8 +78,8 @@ def counted(ledger: Ledger) -> dict[str, tuple[int, int]]:
     return {row.member: (row.samples, row.pending_samples) for row in rows if row.samples or row.pending_samples}
 
 
-def refused(sessions: Sessions) -> list[tuple[str, str, str | None]]:
-    with sessions() as session:
+def refused(database: Database) -> list[tuple[str, str, str | None]]:
+    with database() as session:
         return [(row.kind, row.code, row.device_id) for row in session.scalars(select(Refusal).order_by(Refusal.id))]
 
 
@@ -87,7 +87,7 @@ def keeper_receives(ledger: Ledger, received: Mapping[str, int], step: int = 1) 
     ledger.take_receipt("keeper", step, receipt_by("keeper", step, received))
 
 
-def test_samples_nobody_received_are_not_counted(ledger: Ledger, sessions: Sessions) -> None:
+def test_samples_nobody_received_are_not_counted(ledger: Ledger, database: Database) -> None:
     """Bob claims ten times what he brought: what was received counts, and he is named, once for all his steps."""
     for step in (1, 2):
         keeper_receives(ledger, {"ada": 30, "bob": 5}, step)
@@ -95,17 +95,17 @@ def test_samples_nobody_received_are_not_counted(ledger: Ledger, sessions: Sessi
         assert report(ledger, "bob", 50, step=step)
     assert counted(ledger) == {"Ada": (60, 0), "Bob": (10, 0)}
     assert [row.samples for row in ledger.steps()] == [35, 35]
-    assert refused(sessions) == [("suspicion", "claim", "bob")]
+    assert refused(database) == [("suspicion", "claim", "bob")]
 
 
-def test_who_goes_on_claiming_too_much_is_named_again(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_who_goes_on_claiming_too_much_is_named_again(ledger: Ledger, database: Database, clock: Clock) -> None:
     """With the step and its samples, once in a while, however many of its steps come meanwhile."""
     for step, later_s in ((1, 0.0), (2, NAMED_EVERY_S - 1.0), (3, 1.0)):
         clock.now += later_s
         keeper_receives(ledger, {"ada": 30, "bob": 5}, step)
         report(ledger, "ada", 30, step=step)
         report(ledger, "bob", 50, step=step)
-    with sessions() as session:
+    with database() as session:
         reasons = list(session.scalars(select(Refusal.reason).order_by(Refusal.id)))
     claim = "Bob's device claimed 50 samples for step {}, of which receipts confirm 5"
     assert reasons == [claim.format(1), claim.format(3)]
@@ -119,19 +119,19 @@ def test_an_unconfirmed_claim_moves_no_steps_time(ledger: Ledger) -> None:
     assert [row.completed_at for row in ledger.steps()] == [1000.0]
 
 
-def test_who_reports_first_is_not_named_for_what_a_reducer_cut(ledger: Ledger, sessions: Sessions) -> None:
+def test_who_reports_first_is_not_named_for_what_a_reducer_cut(ledger: Ledger, database: Database) -> None:
     """What is believed of anybody follows from all who took part, not from those who have reported so far."""
     keeper_receives(ledger, {"ada": 50, "bob": 50, "dan": 50, "fay": 50})
     for device in ("ada", "bob", "dan", "fay"):
         report(ledger, device, 90)
-    assert refused(sessions) == []
+    assert refused(database) == []
 
 
-def test_who_reports_before_its_other_devices_is_not_named(ledger: Ledger, sessions: Sessions) -> None:
+def test_who_reports_before_its_other_devices_is_not_named(ledger: Ledger, database: Database) -> None:
     """A member's devices share what is believed of it, also before all have reported."""
     keeper_receives(ledger, {"ada": 25, "ada-2": 25, "bob": 50, "dan": 50, "fay": 50})
     report(ledger, "ada", 60)
-    assert refused(sessions) == []
+    assert refused(database) == []
 
 
 def test_a_loss_weighs_what_is_confirmed_of_its_samples(ledger: Ledger) -> None:
@@ -184,7 +184,7 @@ def test_without_the_keeper_the_others_decide(ledger: Ledger) -> None:
     assert counted(ledger) == {"Ada": (30, 0), "Bob": (20, 0), "Dan": (10, 0)}
 
 
-def test_alone_there_is_no_proof(ledger: Ledger, sessions: Sessions) -> None:
+def test_alone_there_is_no_proof(ledger: Ledger, database: Database) -> None:
     """A step that one person's devices took without the keeper waits: on the curve, not on the leaderboard."""
     report(ledger, "ada", 60, {"ada": 60, "ada-2": 40})
     report(ledger, "ada-2", 40, {"ada": 60, "ada-2": 40})
@@ -193,7 +193,7 @@ def test_alone_there_is_no_proof(ledger: Ledger, sessions: Sessions) -> None:
     assert ledger.standing("Ada")[0] == 0
     keeper_receives(ledger, {"ada": 60, "ada-2": 40})
     assert counted(ledger) == {"Ada": (100, 0)}
-    assert refused(sessions) == []
+    assert refused(database) == []
 
 
 def test_the_keeper_who_saw_half_a_group_denies_nobody_else(ledger: Ledger) -> None:
@@ -204,18 +204,18 @@ def test_the_keeper_who_saw_half_a_group_denies_nobody_else(ledger: Ledger) -> N
     assert counted(ledger) == {"Ada": (30, 0)}
 
 
-def test_a_second_different_receipt_is_a_suspicion(ledger: Ledger, sessions: Sessions) -> None:
+def test_a_second_different_receipt_is_a_suspicion(ledger: Ledger, database: Database) -> None:
     """The first counts; the same one again is nothing."""
     keeper_receives(ledger, {"ada": 30})
     keeper_receives(ledger, {"ada": 30})
-    assert refused(sessions) == []
+    assert refused(database) == []
     keeper_receives(ledger, {"ada": 99})
     report(ledger, "ada", 99)
     assert counted(ledger) == {"Ada": (30, 0)}
-    assert ("suspicion", "receipts", "keeper") in refused(sessions)
+    assert ("suspicion", "receipts", "keeper") in refused(database)
 
 
-def test_receipts_that_prove_nothing_are_refused(ledger: Ledger, sessions: Sessions) -> None:
+def test_receipts_that_prove_nothing_are_refused(ledger: Ledger, database: Database) -> None:
     """Another's, another step's, run's or era's, of strangers, of an observer: recorded, and the report is taken."""
     bad = {
         "bob": receipt_by("ada", 1, {"dan": 9}),
@@ -228,23 +228,23 @@ def test_receipts_that_prove_nothing_are_refused(ledger: Ledger, sessions: Sessi
     }
     for device, receipt in bad.items():
         assert report(ledger, device, 9, receipt=receipt)
-    assert refused(sessions) == [("receipt", "bad-request", device) for device in bad]
+    assert refused(database) == [("receipt", "bad-request", device) for device in bad]
     assert all(waiting and not confirmed for confirmed, waiting in counted(ledger).values())
 
 
-def test_who_was_revoked_signs_nothing_more(ledger: Ledger, sessions: Sessions) -> None:
+def test_who_was_revoked_signs_nothing_more(ledger: Ledger, database: Database) -> None:
     """What was signed before counts on."""
     report(ledger, "bob", 9, {"ada": 30})
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.get_one(Device, "bob").revoked_at = 1.0
     report(ledger, "bob", 9, {"ada": 30}, step=2)
     for step in (1, 2):
         report(ledger, "ada", 30, step=step)
     assert counted(ledger)["Ada"] == (30, 30)
-    assert refused(sessions) == [("receipt", "revoked", "bob")]
+    assert refused(database) == [("receipt", "revoked", "bob")]
 
 
-def test_receipts_end_with_their_steps(ledger: Ledger, sessions: Sessions) -> None:
+def test_receipts_end_with_their_steps(ledger: Ledger, database: Database) -> None:
     """A return to a checkpoint undoes what was received since; late receipts of that time change nothing."""
     for step in (1, 2):
         report(ledger, "ada", 30, step=step)
@@ -266,7 +266,7 @@ def test_a_step_counts_once_for_a_device(ledger: Ledger) -> None:
     assert counted(ledger) == {"Ada": (30, 0)}
 
 
-def test_a_receipt_can_come_too_late(ledger: Ledger, sessions: Sessions, clock: Clock) -> None:
+def test_a_receipt_can_come_too_late(ledger: Ledger, database: Database, clock: Clock) -> None:
     """A step is settled a week after its first report; until then whoever was away may bring a receipt."""
     report(ledger, "ada", 30)
     report(ledger, "bob", 30, step=2)
@@ -275,24 +275,24 @@ def test_a_receipt_can_come_too_late(ledger: Ledger, sessions: Sessions, clock: 
     clock.now += 2
     keeper_receives(ledger, {"bob": 30}, 2)
     assert counted(ledger) == {"Ada": (30, 0), "Bob": (0, 30)}
-    assert refused(sessions) == [("receipt", "bad-request", "keeper")]
+    assert refused(database) == [("receipt", "bad-request", "keeper")]
 
 
-def test_a_refused_report_brings_no_receipt(ledger: Ledger, sessions: Sessions) -> None:
+def test_a_refused_report_brings_no_receipt(ledger: Ledger, database: Database) -> None:
     """What cannot be true is evidence of nothing."""
     assert not report(ledger, "bob", 10**6, {"ada": 30})
-    with sessions() as session:
+    with database() as session:
         assert session.scalar(select(func.count()).select_from(Receipt)) == 0
 
 
-def test_few_receipts_are_kept(ledger: Ledger, sessions: Sessions) -> None:
+def test_few_receipts_are_kept(ledger: Ledger, database: Database) -> None:
     """However many come: the keeper's and those of four other members, one each."""
     kept = []
     for step, order in enumerate(permutations(["ada", "ada-2", "bob", "eve", "dan", "fay", "keeper"]), 1):
         if step % 700 == 1:
             for device in order:
                 ledger.take_receipt(device, 1 + step, receipt_by(device, 1 + step, {"bob": 9}))
-            with sessions() as session:
+            with database() as session:
                 kept.append(session.scalars(select(Receipt.device_id).where(Receipt.step == 1 + step)).all())
     assert all("keeper" in devices and len(devices) == 1 + KEPT_OTHERS for devices in kept)
     assert not any({"ada", "ada-2"} <= set(devices) for devices in kept)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import SwarmView
+from coordinator.ledger.presence import KeeperView
 from coordinator.ledger.speed import LEAST_STEPS, WINDOW_S, Done, batch_left_s, run_speed, speed_of, time_left_s
 from coordinator.ledger.steering import Helm, Orders
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.run import RunConfig
 from tests.support.clocks import Clock
 from tests.support.ledgers import CONFIG
@@ -54,11 +54,11 @@ def test_before_two_steps_nothing_is_known(found: list[Done]) -> None:
 
 
 @pytest.mark.usefixtures("members")
-def test_what_devices_claim_of_their_speed_changes_nothing(sessions: Sessions) -> None:
+def test_what_devices_claim_of_their_speed_changes_nothing(database: Database) -> None:
     """Nor what nobody believes of it yet: a newcomer's step counts as it was averaged in."""
     clock = Clock()
-    ledger = Ledger(sessions, CONFIG, clock)
-    assert run_speed(sessions, clock.now) == 0.0
+    ledger = Ledger(database, CONFIG, clock)
+    assert run_speed(database, clock.now) == 0.0
     for step in (1, 2, 3):
         clock.now += 10
         for device, speed in (("ada-1", 0.001), ("bob-1", 1e6)):
@@ -66,7 +66,7 @@ def test_what_devices_claim_of_their_speed_changes_nothing(sessions: Sessions) -
                 device, None, step, 0, report(step, samples=40, samples_per_second=speed), clock.now
             )
             assert verdict.accepted
-    assert run_speed(sessions, clock.now) == pytest.approx(8.0)
+    assert run_speed(database, clock.now) == pytest.approx(8.0)
 
 
 def test_the_batch_is_full_at_the_runs_speed() -> None:
@@ -82,8 +82,8 @@ def run_of(**sections: Any) -> RunConfig:
     )
 
 
-def view(step: int, accumulated: int = 0, speed: float = 2.0) -> SwarmView:
-    return SwarmView(step, 0, accumulated, 10, 2, speed, None, (), NOW)
+def view(step: int, accumulated: int = 0, speed: float = 2.0) -> KeeperView:
+    return KeeperView(step, 0, accumulated, 10, 2, speed, None, (), NOW)
 
 
 def test_the_time_left_is_for_all_steps_to_come() -> None:

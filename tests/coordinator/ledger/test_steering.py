@@ -19,7 +19,7 @@ from coordinator.ledger.steering import (
     announcements,
     read_helm,
 )
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Step
 from peer.config.run import RunConfig
 from peer.config.steering import MAX_CHANGES, Change
@@ -31,7 +31,7 @@ REACHED = 10
 
 
 @pytest.fixture(params=KINDS)
-def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A run that has taken ten steps."""
     with empty_store(tmp_path, request.param) as made:
         with made.begin() as session:
@@ -41,40 +41,40 @@ def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session
 
 
 @pytest.fixture
-def steersman(sessions: Sessions, tmp_path: Path) -> Steersman:
-    return Steersman(sessions, small_config(tmp_path), "os:tester", Clock(5.0))
+def steersman(database: Database, tmp_path: Path) -> Steersman:
+    return Steersman(database, small_config(tmp_path), "os:tester", Clock(5.0))
 
 
-def test_a_pause_holds_until_it_is_lifted(sessions: Sessions, steersman: Steersman) -> None:
+def test_a_pause_holds_until_it_is_lifted(database: Database, steersman: Steersman) -> None:
     """Twice the same is refused, so that nobody believes to have done what another did."""
     with pytest.raises(ConfigError, match="not paused"):
         steersman.resume()
     steersman.pause()
-    assert read_helm(sessions).beacon(REACHED).paused
+    assert read_helm(database).beacon(REACHED).paused
     with pytest.raises(ConfigError, match="paused already"):
         steersman.pause()
     steersman.resume()
-    assert not read_helm(sessions).beacon(REACHED).paused
+    assert not read_helm(database).beacon(REACHED).paused
 
 
-def test_the_run_ends_with_the_step_that_was_named_last(sessions: Sessions, steersman: Steersman) -> None:
+def test_the_run_ends_with_the_step_that_was_named_last(database: Database, steersman: Steersman) -> None:
     """Not with one that is over; and not at all when that is taken back."""
     for step in (REACHED - 1, MOST_STEP + 1):
         with pytest.raises(ConfigError, match=f"reached step {REACHED}"):
             steersman.stop_at(step)
     steersman.stop_at(50)
     assert str(REACHED) in steersman.stop_at(REACHED)
-    assert read_helm(sessions).beacon(REACHED).last_step == REACHED
+    assert read_helm(database).beacon(REACHED).last_step == REACHED
     steersman.stop_at(None)
-    assert read_helm(sessions).beacon(REACHED).last_step is None
+    assert read_helm(database).beacon(REACHED).last_step is None
 
 
-def test_a_change_leaves_alone_what_it_does_not_name(sessions: Sessions, steersman: Steersman) -> None:
+def test_a_change_leaves_alone_what_it_does_not_name(database: Database, steersman: Steersman) -> None:
     """Whatever the order in which changes were made, each step has all that was said for it or earlier."""
     steersman.change(40, learning_rate_scale=0.25)
     steersman.change(20, learning_rate_scale=0.5, target_batch_size=64)
     steersman.change(None, checkpoint_every=7)
-    helm = read_helm(sessions)
+    helm = read_helm(database)
     first = Orders(REACHED + LEAD_STEPS, checkpoint_every=7)
     second = replace(first, from_step=20, learning_rate_scale=0.5, target_batch_size=64)
     assert helm.at(REACHED) == Orders(0)
@@ -95,11 +95,11 @@ def test_a_step_takes_the_batch_that_is_in_force_before_it() -> None:
     assert [helm.batch_after(step, config) for step in range(3, 9)] == [10, 20, 20, 30, 30, 30]
 
 
-def test_the_last_word_on_a_step_counts(sessions: Sessions, steersman: Steersman) -> None:
+def test_the_last_word_on_a_step_counts(database: Database, steersman: Steersman) -> None:
     """A second change from the same step corrects the first."""
     steersman.change(20, target_batch_size=64)
     steersman.change(20, target_batch_size=32)
-    assert read_helm(sessions).at(20).target_batch_size == 32
+    assert read_helm(database).at(20).target_batch_size == 32
 
 
 @pytest.mark.parametrize(
@@ -116,33 +116,33 @@ def test_the_last_word_on_a_step_counts(sessions: Sessions, steersman: Steersman
     ],
 )
 def test_what_cannot_be_is_refused_in_words(
-    sessions: Sessions, steersman: Steersman, from_step: int, values: dict[str, float], reason: str
+    database: Database, steersman: Steersman, from_step: int, values: dict[str, float], reason: str
 ) -> None:
     """And nothing of it is kept."""
     with pytest.raises(ConfigError, match=reason):
         steersman.change(from_step, **values)  # type: ignore[arg-type]
-    assert read_helm(sessions).orders == ()
+    assert read_helm(database).orders == ()
 
 
-def test_no_more_changes_are_to_come_than_a_beacon_holds(sessions: Sessions, steersman: Steersman) -> None:
+def test_no_more_changes_are_to_come_than_a_beacon_holds(database: Database, steersman: Steersman) -> None:
     """So every peer has heard of each before its step; one that is to come may still be corrected."""
     for number in range(MAX_CHANGES - 1):
         steersman.change(20 + number, checkpoint_every=3)
     with pytest.raises(ConfigError, match="wait for the next"):
         steersman.change(99, checkpoint_every=3)
     steersman.change(20, checkpoint_every=4)
-    assert read_helm(sessions).at(20).checkpoint_every == 4
+    assert read_helm(database).at(20).checkpoint_every == 4
 
 
-def test_announcements_are_one_line_each_and_come_once(sessions: Sessions, steersman: Steersman) -> None:
+def test_announcements_are_one_line_each_and_come_once(database: Database, steersman: Steersman) -> None:
     """Whoever has heard up to a number hears what is newer; what is no line, or too long, is refused."""
     steersman.announce("  The run moves\non Sunday. ")
-    [first] = announcements(sessions)
+    [first] = announcements(database)
     assert (first.text, first.at) == ("The run moves on Sunday.", 5.0)
     steersman.announce("It has moved.")
-    assert [news.text for news in announcements(sessions, after=first.id)] == ["It has moved."]
-    assert announcements(sessions, since=6.0) == []
+    assert [news.text for news in announcements(database, after=first.id)] == ["It has moved."]
+    assert announcements(database, since=6.0) == []
     for text in ("", "   ", "a" * (MAX_ANNOUNCEMENT_CHARS + 1), "red \x1b[31m"):
         with pytest.raises(ConfigError, match="one line"):
             steersman.announce(text)
-    assert not read_helm(sessions).paused
+    assert not read_helm(database).paused

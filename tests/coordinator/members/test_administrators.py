@@ -16,7 +16,7 @@ from auth.errors import ConfigError
 from coordinator.cli.main import app
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.members.administrators import IDLE_S, LIFETIME_S, SESSIONS_KEPT, Administrators, LoginTries
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Administrator, AdminSession
 from coordinator.store.service_models import LoginTry
 from tests.support.clocks import Clock
@@ -24,10 +24,10 @@ from tests.support.small_run import make_small_run
 from tests.support.stores import Kind, database_address, let_others_wait
 
 
-def test_replicas_count_together(sessions: Sessions) -> None:
+def test_replicas_count_together(database: Database) -> None:
     """What one has taken the other no longer gives; another account has its own; after a minute all is as before."""
     clock = Clock()
-    first, second = (LoginTries(sessions, 2, clock) for _ in range(2))
+    first, second = (LoginTries(database, 2, clock) for _ in range(2))
     assert first.allows("grace")
     assert second.allows("grace")
     assert not first.allows("grace")
@@ -35,7 +35,7 @@ def test_replicas_count_together(sessions: Sessions) -> None:
     assert first.allows("ada")
     clock.now += 60.0
     assert first.allows("grace")
-    with sessions() as session:
+    with database() as session:
         assert session.scalar(select(func.count(LoginTry.id))) == 1
 
 
@@ -55,7 +55,7 @@ def run(tmp_path: Path, store_kind: Kind) -> Iterator[OpenRun]:
 
 @pytest.fixture
 def administrators(run: OpenRun, clock: Clock) -> Administrators:
-    made = Administrators(run.sessions, clock, QUICK)
+    made = Administrators(run.database, clock, QUICK)
     made.set_password("grace", PASSWORD)
     return made
 
@@ -87,7 +87,7 @@ def test_nobody_costs_as_much_as_somebody(run: OpenRun, clock: Clock) -> None:
             verified.append(str(hash))
             return super().verify(hash, password)
 
-    administrators = Administrators(run.sessions, clock, Noting(time_cost=1, memory_cost=8, parallelism=1))
+    administrators = Administrators(run.database, clock, Noting(time_cost=1, memory_cost=8, parallelism=1))
     assert administrators.log_in("nobody", PASSWORD) is None
     assert verified[0].startswith("$argon2id$")
 
@@ -95,7 +95,7 @@ def test_nobody_costs_as_much_as_somebody(run: OpenRun, clock: Clock) -> None:
 def test_the_database_has_neither_password_nor_token(run: OpenRun, administrators: Administrators) -> None:
     """A copy of it logs in nobody."""
     token = log_in(administrators)
-    with run.sessions() as session:
+    with run.database() as session:
         stored_hash = session.scalar(select(Administrator.password_hash))
         stored = session.scalar(select(AdminSession))
     assert stored_hash is not None
@@ -161,12 +161,12 @@ def test_the_command_asks_for_the_password(run: OpenRun) -> None:
 def test_no_login_slips_in_beside_a_new_password(run: OpenRun, administrators: Administrators) -> None:
     """Whoever logs in by the old one while it is changed is refused, and not left with a login that nobody ends."""
     with ThreadPoolExecutor(1) as pool:
-        with run.sessions.begin() as session:
+        with run.database.begin() as session:
             session.scalars(select(Administrator)).one().password_hash = QUICK.hash("another " + PASSWORD)
             session.flush()
             logging_in = pool.submit(administrators.log_in, "grace", PASSWORD)
             let_others_wait(session)
         with suppress(ConfigError):  # or None, if it only looks afterwards
             assert logging_in.result() is None
-    with run.sessions() as session:
+    with run.database() as session:
         assert session.scalar(select(AdminSession)) is None

@@ -13,7 +13,7 @@ from auth.openid.provider import Identity
 from coordinator.members.allowlist import Entry
 from coordinator.members.erasure import erase
 from coordinator.members.membership import Membership
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Account
 
 ALICE = Identity("hf", "https://hf.test", "sub-1", "Alice", frozenset())
@@ -21,8 +21,8 @@ BOB = Identity("hf", "https://hf.test", "sub-2", "bob", frozenset({"neuropark"})
 
 
 @pytest.fixture
-def membership(sessions: Sessions) -> Membership:
-    return Membership(sessions, AuthorityKey.generate(), "demo", 3600)
+def membership(database: Database) -> Membership:
+    return Membership(database, AuthorityKey.generate(), "demo", 3600)
 
 
 def test_allowed_account_becomes_its_member(membership: Membership, keys: list[bytes]) -> None:
@@ -157,13 +157,13 @@ def test_impossible_allowances_are_refused(membership: Membership) -> None:
         membership.allow("hf-org:neuropark", name="Alice")
 
 
-def test_erased_member_leaves_no_account_behind(membership: Membership, sessions: Sessions, keys: list[bytes]) -> None:
+def test_erased_member_leaves_no_account_behind(membership: Membership, database: Database, keys: list[bytes]) -> None:
     """Neither subject nor user name stays, in the accounts or on the allowlist."""
     membership.allow("hf:alice")
     membership.join_by_login(keys[0], ALICE)
-    erase(sessions, membership, "hf:alice")
+    erase(database, membership, "hf:alice")
     assert membership.allowlist() == []
-    with sessions() as session:
+    with database() as session:
         assert session.scalars(select(Account.subject)).all() == []
     with pytest.raises(NotAllowedError):
         membership.join_by_login(keys[1], ALICE)

@@ -47,7 +47,7 @@ def test_what_is_refused_is_recorded_with_why(tmp_path: Path) -> None:
     with open_run(make_small_run(tmp_path).path) as run:
         with pytest.raises(ConfigError):
             run.administration.revoke("nobody", "")
-        (row,) = audit_log(run.sessions, 10)
+        (row,) = audit_log(run.database, 10)
     assert row.detail.startswith("refused: No member is called 'nobody'")
 
 
@@ -60,6 +60,6 @@ def test_a_user_without_a_name_is_its_number(monkeypatch: pytest.MonkeyPatch) ->
 def test_long_texts_are_cut(tmp_path: Path) -> None:
     """A line has bounds, whoever wrote it."""
     with open_run(make_small_run(tmp_path).path) as run:
-        AuditLog(run.sessions, "os:me").record("revoke", "x" * 1000, "y" * 5000)
-        (row,) = audit_log(run.sessions, 10)
+        AuditLog(run.database, "os:me").record("revoke", "x" * 1000, "y" * 5000)
+        (row,) = audit_log(run.database, 10)
     assert (len(row.subject), len(row.detail)) == (128, 500)

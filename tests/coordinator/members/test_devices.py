@@ -13,7 +13,7 @@ from auth.tokens import RevocationList, verify_revocations
 from coordinator.ledger.presence import open_session
 from coordinator.members.devices import device_rows
 from coordinator.members.membership import Membership, device_id_of
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from tests.support.clocks import Clock
 
 AUTHORITY = AuthorityKey.generate()
@@ -23,9 +23,9 @@ ADA = Identity("hf", "https://hf.example", "1", "ada", frozenset())
 
 
 @pytest.fixture
-def membership(sessions: Sessions, clock: Clock) -> Membership:
+def membership(database: Database, clock: Clock) -> Membership:
     """A run that allows two devices a member at once."""
-    return Membership(sessions, AUTHORITY, "demo", LIFETIME_S, clock, max_devices=MOST)
+    return Membership(database, AUTHORITY, "demo", LIFETIME_S, clock, max_devices=MOST)
 
 
 def bring(membership: Membership, key: bytes, name: str = "Ada") -> str:
@@ -68,13 +68,13 @@ def test_a_revoked_device_stays_out_with_its_member(membership: Membership, keys
         membership.renew(keys[0])
 
 
-def test_a_device_revoked_again_changes_nothing(membership: Membership, keys: list[bytes], sessions: Sessions) -> None:
+def test_a_device_revoked_again_changes_nothing(membership: Membership, keys: list[bytes], database: Database) -> None:
     """The list does not grow, and the first reason stays."""
     device = bring(membership, keys[0])
     for reason in ("first", "second"):
         membership.revoke_device("Ada", device, reason)
     assert revocations(membership).serial == 1
-    assert [row.revoked_reason for row in device_rows(sessions)] == ["first"]
+    assert [row.revoked_reason for row in device_rows(database)] == ["first"]
 
 
 def test_devices_revoked_at_once_are_numbered_without_a_gap(membership: Membership, keys: list[bytes]) -> None:
@@ -115,22 +115,22 @@ def test_a_beginning_that_two_devices_share_is_not_enough(
 
 
 def test_devices_are_listed_with_what_is_known_of_them(
-    membership: Membership, keys: list[bytes], sessions: Sessions, clock: Clock
+    membership: Membership, keys: list[bytes], database: Database, clock: Clock
 ) -> None:
     """Role, times, the newest session's hardware and the revocation; not the keeper."""
     membership.grant_keeper(keys[4])
     joined_at, device = clock.now, bring(membership, keys[0])
     bring(membership, keys[1], "Bob")
-    open_session(sessions, device, "old laptop", "0.1.0", joined_at + 1)
-    open_session(sessions, device, "GPU", "0.1.0", joined_at + 5)
+    open_session(database, device, "old laptop", "0.1.0", joined_at + 1)
+    open_session(database, device, "GPU", "0.1.0", joined_at + 5)
     membership.revoke_device("Bob", device_id_of(keys[1]), "lost")
-    bob, ada = device_rows(sessions)
+    bob, ada = device_rows(database)
     assert (ada.device_id, ada.short_id, ada.member, ada.role) == (device, device[:8], "Ada", "trainer")
     assert (ada.created_at, ada.last_seen_at, ada.hardware) == (joined_at, joined_at + 5, "GPU")
     assert (ada.revoked_at, bob.last_seen_at, bob.hardware) == (None, None, "")
     assert (bob.revoked_at, bob.revoked_reason) == (clock.now, "lost")
-    assert device_rows(sessions, "Bob") == [bob]
-    assert device_rows(sessions, limit=1) == [bob]
+    assert device_rows(database, "Bob") == [bob]
+    assert device_rows(database, limit=1) == [bob]
 
 
 def test_a_member_has_so_many_devices_at_once(membership: Membership, keys: list[bytes]) -> None:
@@ -187,5 +187,5 @@ def test_of_many_devices_at_once_no_more_than_allowed_come_in(membership: Member
 
 def test_the_keeper_is_no_members_device(membership: Membership, keys: list[bytes]) -> None:
     """No number of devices keeps the run's own keeper out."""
-    narrow = Membership(membership._sessions, AUTHORITY, "demo", LIFETIME_S, max_devices=1)
+    narrow = Membership(membership._database, AUTHORITY, "demo", LIFETIME_S, max_devices=1)
     assert all(narrow.grant_keeper(key).role == "keeper" for key in keys[:2])

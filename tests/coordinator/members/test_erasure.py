@@ -44,14 +44,14 @@ def filled_run(directory: Path, database_url: str | None) -> Iterator[FakeRun]:
 def test_the_name_is_nowhere_and_the_samples_stay(run: FakeRun) -> None:
     """Not a byte of it is in the database's files; contributions count as before, for the other member too."""
     services = run.services
-    set_display_name(services.sessions, NAME, SHOWN)
-    AuditLog(services.sessions, "os:me").record("invite", NAME, f"for {NAME!r}, shown as {SHOWN}")
+    set_display_name(services.database, NAME, SHOWN)
+    AuditLog(services.database, "os:me").record("invite", NAME, f"for {NAME!r}, shown as {SHOWN}")
     services.membership.record_refusal("join", ManyhandsError(f"{NAME} was removed by {NAME!r}."))
-    [stay] = [row.session_id for row in online_sessions(services.sessions, services.clock()) if row.member == NAME]
-    offer_relay(services.sessions, stay, ADDRESS)
+    [stay] = [row.session_id for row in online_sessions(services.database, services.clock()) if row.member == NAME]
+    offer_relay(services.database, stay, ADDRESS)
     before = sorted(row.samples for row in services.ledger.contributions())
-    pseudonym = erase(services.sessions, services.membership, NAME)
-    (entry,) = audit_log(services.sessions, 10)
+    pseudonym = erase(services.database, services.membership, NAME)
+    (entry,) = audit_log(services.database, 10)
     assert (entry.subject, entry.detail) == (pseudonym, f'for "{pseudonym}", shown as {pseudonym}')
     assert sorted(row.samples for row in services.ledger.contributions()) == before
     assert {row.member for row in services.ledger.contributions()} == {pseudonym, "Ada"}
@@ -64,11 +64,11 @@ def test_the_name_is_nowhere_and_the_samples_stay(run: FakeRun) -> None:
 
 def stored_bytes(run: FakeRun) -> bytes:
     """All bytes of SQLite's files; of PostgreSQL, which overwrites what is erased in its own time, all rows."""
-    sessions = run.services.sessions
-    if sessions.engine.dialect.name == "postgresql":
-        save_as_file(sessions.engine, run.directory.path / "manyhands.db")
+    database = run.services.database
+    if database.engine.dialect.name == "postgresql":
+        save_as_file(database.engine, run.directory.path / "manyhands.db")
     else:
-        with sessions() as session:
+        with database() as session:
             session.connection().exec_driver_sql("COMMIT")
             session.connection().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             session.connection().exec_driver_sql("BEGIN")
@@ -81,7 +81,7 @@ def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:
     unused = membership.invite("grace")[0]
     key = key_of("of the erased one")
     grant = membership.join(key.public_key, membership.invite("grace")[0])
-    erase(run.services.sessions, membership, "grace")
+    erase(run.services.database, membership, "grace")
     for attempt in (lambda: membership.renew(key.public_key), lambda: membership.check(grant.token_jwt)):
         with pytest.raises(RevokedError) as refused:
             attempt()
@@ -94,18 +94,18 @@ def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:
 
 def test_the_public_sees_the_chosen_name(run: FakeRun) -> None:
     """The snapshot, from which page and API come, has the pseudonym; without one it has the name again."""
-    sessions = run.services.sessions
-    set_display_name(sessions, NAME, SHOWN)
+    database = run.services.database
+    set_display_name(database, NAME, SHOWN)
     assert {row.member for row in take_snapshot(run.services, None).contributions} == {SHOWN, "Ada"}
-    set_display_name(sessions, NAME, "")
-    assert display_names(sessions) == {}
+    set_display_name(database, NAME, "")
+    assert display_names(database) == {}
 
 
 @pytest.mark.parametrize("taken", ["ADA", "ａｄａ", "keeper", "two\nlines"])
 def test_a_shown_name_is_nobody_elses(run: FakeRun, taken: str) -> None:
     """No member can pass for another, in another case or width either."""
     with pytest.raises(ConfigError):
-        set_display_name(run.services.sessions, NAME, taken)
+        set_display_name(run.services.database, NAME, taken)
 
 
 def test_the_command_asks_first_and_is_recorded(run: FakeRun) -> None:
@@ -114,5 +114,5 @@ def test_the_command_asks_first_and_is_recorded(run: FakeRun) -> None:
     assert runner.invoke(app, ["erase", path, "Ada"], input="n\n").exit_code != 0
     assert "Ada" in {row.name for row in run.services.membership.members()}
     answer = runner.invoke(app, ["erase", path, "Ada", "--yes", "--json"])
-    (entry,) = audit_log(run.services.sessions, 10)
+    (entry,) = audit_log(run.services.database, 10)
     assert (entry.act, entry.subject) == ("erase", json.loads(answer.stdout)["pseudonym"])

@@ -23,7 +23,7 @@ from auth.keys import AuthorityKey, peer_id_of
 from auth.tokens import read_token, verify_revocations
 from coordinator.ledger.presence import open_session
 from coordinator.members.membership import Membership, device_id_of
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Device, Invite, Refusal
 from coordinator.store.refusals import KEPT_REFUSALS, add_refusal
 from tests.support.clocks import Clock
@@ -34,8 +34,8 @@ DAY_S = 86_400
 
 
 @pytest.fixture
-def membership(sessions: Sessions, clock: Clock) -> Membership:
-    return Membership(sessions, AUTHORITY, "demo", LIFETIME_S, clock=clock)
+def membership(database: Database, clock: Clock) -> Membership:
+    return Membership(database, AUTHORITY, "demo", LIFETIME_S, clock=clock)
 
 
 def test_invited_device_receives_a_token_of_its_own(membership: Membership, keys: list[bytes], clock: Clock) -> None:
@@ -64,10 +64,10 @@ def test_devices_that_join_at_once_get_different_numbers(membership: Membership,
     assert sorted(numbers) == list(range(len(keys)))
 
 
-def test_codes_are_stored_hashed(membership: Membership, sessions: Sessions) -> None:
+def test_codes_are_stored_hashed(membership: Membership, database: Database) -> None:
     """Whoever reads the database cannot join with what stands there."""
     [code] = membership.invite("Ada")
-    with sessions() as session:
+    with database() as session:
         stored = session.scalar(select(Invite.code_sha256))
     assert len(stored) == 32
     assert code.encode() not in stored
@@ -114,7 +114,7 @@ def test_expired_code_is_refused(membership: Membership, keys: list[bytes], cloc
         membership.join(keys[1], late)
 
 
-def test_one_code_admits_one_of_many_at_once(membership: Membership, keys: list[bytes], sessions: Sessions) -> None:
+def test_one_code_admits_one_of_many_at_once(membership: Membership, keys: list[bytes], database: Database) -> None:
     """Devices that use one code at the same instant: one is admitted, the others leave no trace."""
     [code] = membership.invite("Ada")
 
@@ -127,7 +127,7 @@ def test_one_code_admits_one_of_many_at_once(membership: Membership, keys: list[
     with ThreadPoolExecutor(len(keys)) as pool:
         outcomes = list(pool.map(attempt, keys))
     assert outcomes.count("used") == len(keys) - 1
-    with sessions() as session:
+    with database() as session:
         assert session.scalars(select(Device.id)).all() == [outcome for outcome in outcomes if outcome != "used"]
 
 
@@ -272,21 +272,21 @@ def test_shown_token_is_checked_entirely(membership: Membership, keys: list[byte
         membership.check("rubbish")
 
 
-def test_token_of_a_forgotten_device_is_refused(membership: Membership, keys: list[bytes], sessions: Sessions) -> None:
+def test_token_of_a_forgotten_device_is_refused(membership: Membership, keys: list[bytes], database: Database) -> None:
     """A valid signature does not help a device that the database has lost."""
     jwt = membership.grant_keeper(keys[0]).token_jwt
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.delete(session.get_one(Device, device_id_of(keys[0])))
     with pytest.raises(NotInvitedError):
         membership.check(jwt)
 
 
 def test_members_are_listed_with_what_the_operator_wants_to_know(
-    membership: Membership, keys: list[bytes], sessions: Sessions, clock: Clock
+    membership: Membership, keys: list[bytes], database: Database, clock: Clock
 ) -> None:
     """The list shows devices, open invites, when a member was last seen, and who was revoked."""
     grant = membership.join(keys[0], membership.invite("Ada", devices=3)[0])
-    open_session(sessions, grant.device_id, "cpu", "0.1", now=clock.now + 5)
+    open_session(database, grant.device_id, "cpu", "0.1", now=clock.now + 5)
     membership.invite("Bob", days=1)
     membership.invite("Eve")
     membership.revoke("Eve", "why not")
@@ -299,22 +299,22 @@ def test_members_are_listed_with_what_the_operator_wants_to_know(
     assert (rows["Eve"].open_invites, rows["Eve"].revoked_reason) == (0, "why not")
 
 
-def test_refusals_are_kept_for_the_operator(membership: Membership, sessions: Sessions, clock: Clock) -> None:
+def test_refusals_are_kept_for_the_operator(membership: Membership, database: Database, clock: Clock) -> None:
     """A refusal is stored with its kind, code and sentence."""
     membership.record_refusal("join", UnknownInviteError("No such\0code."))  # PostgreSQL stores no NUL
-    with sessions() as session:
+    with database() as session:
         refusal = session.scalars(select(Refusal)).one()
     assert (refusal.kind, refusal.code, refusal.reason) == ("join", "unknown-invite", "No such?code.")
     assert refusal.at == clock.now
 
 
-def test_flood_of_refusals_keeps_the_newest(sessions: Sessions) -> None:
+def test_flood_of_refusals_keeps_the_newest(database: Database) -> None:
     """The table does not grow without end."""
-    with sessions.begin() as session:
+    with database.begin() as session:
         session.add_all(Refusal(at=0.0, kind="join", code="x", reason="old") for _ in range(KEPT_REFUSALS))
         session.flush()
         add_refusal(session, "join", "x", "new " * 1000, None, now=1.0)
-    with sessions() as session:
+    with database() as session:
         assert session.scalar(select(func.count()).select_from(Refusal)) == KEPT_REFUSALS
         newest = session.scalars(select(Refusal).order_by(Refusal.id.desc())).first()
     assert newest.reason.startswith("new")

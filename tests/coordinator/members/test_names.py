@@ -10,7 +10,7 @@ from auth.keys import AuthorityKey
 from coordinator.members.erasure import erase
 from coordinator.members.membership import Membership
 from coordinator.members.names import ChosenName, choose_name, display_names, hide_name, set_display_name
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.models import Naming
 from tests.support.clocks import Clock
 from tests.support.receipts import key_of
@@ -20,76 +20,76 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def membership(sessions: Sessions) -> Membership:
+def membership(database: Database) -> Membership:
     """Ada and Bob, each with a device."""
-    membership = Membership(sessions, AuthorityKey.generate(), "demo", 3600, Clock())
+    membership = Membership(database, AuthorityKey.generate(), "demo", 3600, Clock())
     for name, key in (("Ada", ADA), ("Bob", BOB)):
         membership.join(key, membership.invite(name)[0])
     return membership
 
 
 @pytest.mark.usefixtures("membership")
-def test_a_member_chooses_by_the_key_of_any_device(sessions: Sessions) -> None:
+def test_a_member_chooses_by_the_key_of_any_device(database: Database) -> None:
     """Another name, none, or the own one again; whatever is in it, it is a text."""
-    assert choose_name(sessions, ADA, " Night Owl ", anonymous=False) == ChosenName("Night Owl", hidden=False)
-    assert display_names(sessions) == {"Ada": "Night Owl"}
-    assert choose_name(sessions, ADA, "", anonymous=True).shown == "Anonymous 1"
-    assert display_names(sessions) == {"Ada": "Anonymous 1"}
-    assert choose_name(sessions, ADA, HOSTILE, anonymous=False).shown == HOSTILE
-    assert choose_name(sessions, ADA, "", anonymous=False).shown == "Ada"
-    assert display_names(sessions) == {}
+    assert choose_name(database, ADA, " Night Owl ", anonymous=False) == ChosenName("Night Owl", hidden=False)
+    assert display_names(database) == {"Ada": "Night Owl"}
+    assert choose_name(database, ADA, "", anonymous=True).shown == "Anonymous 1"
+    assert display_names(database) == {"Ada": "Anonymous 1"}
+    assert choose_name(database, ADA, HOSTILE, anonymous=False).shown == HOSTILE
+    assert choose_name(database, ADA, "", anonymous=False).shown == "Ada"
+    assert display_names(database) == {}
 
 
 @pytest.mark.usefixtures("membership")
 @pytest.mark.parametrize(
     "name", ["bob", "ＢＯＢ", "Anonymous 7", "anonymous7", "keeper", "x" * 65, "two\nlines", "\u202e"]
 )
-def test_names_that_would_mislead_are_refused(sessions: Sessions, name: str) -> None:
+def test_names_that_would_mislead_are_refused(database: Database, name: str) -> None:
     """Another's, in whatever spelling; a number; what cannot be read as one line. Nothing has changed then."""
     with pytest.raises(RequestError):
-        choose_name(sessions, ADA, name, anonymous=True)
-    assert display_names(sessions) == {}
+        choose_name(database, ADA, name, anonymous=True)
+    assert display_names(database) == {}
 
 
 @pytest.mark.usefixtures("membership")
-def test_a_hidden_name_stays_hidden_whatever_the_member_chooses(sessions: Sessions) -> None:
+def test_a_hidden_name_stays_hidden_whatever_the_member_chooses(database: Database) -> None:
     """Until the operator shows it again, and then it is what the member chose last."""
-    assert hide_name(sessions, "Ada", hidden=True, now=1.0) == "Anonymous 1"
-    assert choose_name(sessions, ADA, "Owl", anonymous=False) == ChosenName("Anonymous 1", hidden=True)
-    assert display_names(sessions) == {"Ada": "Anonymous 1"}
-    assert hide_name(sessions, "Ada", hidden=False, now=2.0) == "Owl"
+    assert hide_name(database, "Ada", hidden=True, now=1.0) == "Anonymous 1"
+    assert choose_name(database, ADA, "Owl", anonymous=False) == ChosenName("Anonymous 1", hidden=True)
+    assert display_names(database) == {"Ada": "Anonymous 1"}
+    assert hide_name(database, "Ada", hidden=False, now=2.0) == "Owl"
     with pytest.raises(ConfigError, match="No member"):
-        hide_name(sessions, "Nobody", hidden=True, now=3.0)
+        hide_name(database, "Nobody", hidden=True, now=3.0)
 
 
-def test_a_number_is_nobodys_name(sessions: Sessions, membership: Membership) -> None:
+def test_a_number_is_nobodys_name(database: Database, membership: Membership) -> None:
     """Where somebody was invited under such a name, the one without a name is written in another way."""
     membership.invite("anonymous 1")
-    choose_name(sessions, ADA, "", anonymous=True)
-    assert display_names(sessions) == {"Ada": "Anonymous 1-"}
+    choose_name(database, ADA, "", anonymous=True)
+    assert display_names(database) == {"Ada": "Anonymous 1-"}
 
 
-def test_only_members_devices_choose(sessions: Sessions, membership: Membership) -> None:
+def test_only_members_devices_choose(database: Database, membership: Membership) -> None:
     """Not an unknown key, nor one whose member was removed."""
     with pytest.raises(NotInvitedError):
-        choose_name(sessions, key_of("stranger").public_key, "Owl", anonymous=False)
+        choose_name(database, key_of("stranger").public_key, "Owl", anonymous=False)
     membership.revoke("Bob")
     with pytest.raises(RevokedError):
-        choose_name(sessions, BOB, "Owl", anonymous=False)
+        choose_name(database, BOB, "Owl", anonymous=False)
 
 
-def test_an_erased_member_is_seen_under_the_pseudonym(sessions: Sessions, membership: Membership) -> None:
+def test_an_erased_member_is_seen_under_the_pseudonym(database: Database, membership: Membership) -> None:
     """What was chosen about the name goes with it."""
-    choose_name(sessions, ADA, "Owl", anonymous=True)
-    assert erase(sessions, membership, "Ada") == "erased-1"
-    assert display_names(sessions) == {}
-    with sessions() as session:
+    choose_name(database, ADA, "Owl", anonymous=True)
+    assert erase(database, membership, "Ada") == "erased-1"
+    assert display_names(database) == {}
+    with database() as session:
         assert session.scalars(select(Naming)).all() == []
 
 
-def test_the_operators_choice_is_checked_alike(sessions: Sessions, membership: Membership) -> None:
+def test_the_operators_choice_is_checked_alike(database: Database, membership: Membership) -> None:
     """A pseudonym is nobody else's name, and no number."""
     assert membership.known_name("Ada") == "Ada"
     for name in ("BOB", "Anonymous 2"):
         with pytest.raises(ConfigError, match="choose another"):
-            set_display_name(sessions, "Ada", name)
+            set_display_name(database, "Ada", name)

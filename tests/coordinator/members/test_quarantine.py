@@ -23,9 +23,9 @@ from coordinator.members.quarantine import (
     INCIDENT_S,
     KEPT_WORDS,
     NOTE,
-    Claim,
-    Verdict,
-    Word,
+    Accusation,
+    QuarantineDecision,
+    SuspicionReport,
     decide,
     hear,
     incidents,
@@ -36,7 +36,7 @@ from coordinator.members.quarantine import (
 )
 from coordinator.members.revocations import put_in_quarantine
 from coordinator.run.settings import Policy
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Refusal
 from peer.control.session_stream import SessionHandlers
@@ -53,20 +53,20 @@ NOW = 10_000.0
 POLICY = Policy(strikes=3, window_s=600.0)
 
 
-def said(*witnesses: str | None, kind: str = "samples", every_s: float = 60.0) -> list[Word]:
+def said(*witnesses: str | None, kind: str = "samples", every_s: float = 60.0) -> list[Accusation]:
     """One word of each, a minute apart, the last one now."""
-    return [Word(NOW - every_s * number, witness, kind) for number, witness in enumerate(reversed(witnesses))]
+    return [Accusation(NOW - every_s * number, witness, kind) for number, witness in enumerate(reversed(witnesses))]
 
 
-def decided(words: list[Word], policy: Policy = POLICY, others_may: bool = True) -> Verdict | None:
+def decided(words: list[Accusation], policy: Policy = POLICY, others_may: bool = True) -> QuarantineDecision | None:
     return decide(words, policy, others_may, NOW)
 
 
 def test_the_keepers_words_count_alone() -> None:
     """Three of them are enough, two are not, and the reason names what was noticed."""
     assert decided(said(None, None)) is None
-    verdict = decided([*said(None, None), Word(NOW, None, "step")])
-    assert verdict == Verdict("failed checks within 10 minutes: samples 2 times, step", by_keeper=True)
+    verdict = decided([*said(None, None), Accusation(NOW, None, "step")])
+    assert verdict == QuarantineDecision("failed checks within 10 minutes: samples 2 times, step", by_keeper=True)
     assert decided(said(None, None, None), others_may=False) is not None
 
 
@@ -95,7 +95,7 @@ def test_who_notices_different_things_adds_up() -> None:
 
 def test_what_many_notice_at_once_is_one_strike() -> None:
     """An event that everybody sees is no worse than one that two have seen."""
-    assert decided([Word(NOW - second, f"member {second}", "step") for second in range(int(INCIDENT_S))]) is None
+    assert decided([Accusation(NOW - second, f"member {second}", "step") for second in range(int(INCIDENT_S))]) is None
 
 
 @pytest.mark.parametrize("kind", sorted(UNPROVEN))
@@ -117,7 +117,7 @@ def test_zero_strikes_turn_it_off() -> None:
 
 
 WORDS = st.builds(
-    Word,
+    Accusation,
     at=st.floats(NOW - 700, NOW),
     witness=st.sampled_from([None, "Ada", "Bob", "Carol"]),
     kind=st.sampled_from(["step", "samples"]),
@@ -125,7 +125,7 @@ WORDS = st.builds(
 
 
 @given(st.lists(WORDS, max_size=30), st.sampled_from(["Ada", "Bob", "Carol"]))
-def test_no_single_member_makes_the_difference(words: list[Word], left_out: str) -> None:
+def test_no_single_member_makes_the_difference(words: list[Accusation], left_out: str) -> None:
     """Whatever was said: if words suffice, there are strikes enough without any one member's, too."""
     if decided(words) is not None:
         recent = [word for word in words if word.at > NOW - POLICY.window_s]
@@ -196,7 +196,7 @@ async def test_nonsense_is_no_suspicion(tmp_path: Path, peer_id: str, kind: str,
     """What a peer writes into the operator's log is bounded and of a line."""
     async with serving(tmp_path) as coordinator:
         with pytest.raises(RequestError, match="kinds"):
-            hear(coordinator.services.sessions, Policy(), Claim(peer_id, kind, 1, detail), "witness", 1.0)
+            hear(coordinator.services.database, Policy(), SuspicionReport(peer_id, kind, 1, detail), "witness", 1.0)
 
 
 AUTHORITY = AuthorityKey.generate()
@@ -205,9 +205,9 @@ AUTHORITY = AuthorityKey.generate()
 class Run:
     """A keeper and members with a device each, who speak of each other."""
 
-    def __init__(self, sessions: Sessions, clock: Clock, keys: list[bytes]) -> None:
-        self.sessions, self.clock, self.policy = sessions, clock, Policy(strikes=3, window_s=3600.0)
-        self.membership = Membership(sessions, AUTHORITY, "demo", 1e6, clock)
+    def __init__(self, database: Database, clock: Clock, keys: list[bytes]) -> None:
+        self.database, self.clock, self.policy = database, clock, Policy(strikes=3, window_s=3600.0)
+        self.membership = Membership(database, AUTHORITY, "demo", 1e6, clock)
         self.keys = dict(zip(("Ada", "Bob", "Carol", "Mallory"), keys[1:], strict=False))
         self.devices = {"keeper": self.membership.grant_keeper(keys[0]).device_id}
         for name, key in self.keys.items():
@@ -218,8 +218,8 @@ class Run:
         """A minute passes before each word."""
         for _ in range(times):
             self.clock.now += 60
-            claim = Claim(self.peer_ids[of], kind, 7, "claims 99 samples and brings 1")
-            hear(self.sessions, self.policy, claim, device or self.devices[witness], self.clock.now)
+            claim = SuspicionReport(self.peer_ids[of], kind, 7, "claims 99 samples and brings 1")
+            hear(self.database, self.policy, claim, device or self.devices[witness], self.clock.now)
 
     @property
     def listed(self) -> RevocationList:
@@ -227,18 +227,18 @@ class Run:
 
     @property
     def quarantined(self) -> list[str]:
-        return [row.member for row in quarantines(self.sessions)]
+        return [row.member for row in quarantines(self.database)]
 
     def lift(self, name: str, device: str = "") -> list[str]:
-        return release(self.sessions, name, device, "os:grace", self.clock.now)
+        return release(self.database, name, device, "os:grace", self.clock.now)
 
     def impose(self, name: str, reason: str = "") -> str:
-        return quarantine_device(self.sessions, name, self.devices[name][:8], reason, "os:grace", self.clock.now)
+        return quarantine_device(self.database, name, self.devices[name][:8], reason, "os:grace", self.clock.now)
 
 
 @pytest.fixture
-def run(sessions: Sessions, clock: Clock, keys: list[bytes]) -> Run:
-    return Run(sessions, clock, keys)
+def run(database: Database, clock: Clock, keys: list[bytes]) -> Run:
+    return Run(database, clock, keys)
 
 
 def test_the_keepers_strikes_cut_a_device_off(run: Run) -> None:
@@ -255,16 +255,16 @@ def test_the_keepers_strikes_cut_a_device_off(run: Run) -> None:
     ):
         with pytest.raises(QuarantinedError, match=r"quarantine \(failed checks within 60 minutes: samples 3 times\)"):
             attempt()
-    [row] = quarantines(run.sessions)
+    [row] = quarantines(run.database)
     assert (row.member, row.actor) == ("Mallory", "run:keeper")
     assert [(word.witness, word.kind, word.step) for word in row.words] == [("keeper", "samples", 7)] * 3
-    [device] = device_rows(run.sessions, "Mallory")
+    [device] = device_rows(run.database, "Mallory")
     assert device.quarantined_reason == "failed checks within 60 minutes: samples 3 times"
     assert (device.revoked_at, device.revoked_reason) == (None, "")
-    assert [(entry.actor, entry.act, entry.subject) for entry in audit_log(run.sessions, 9)] == [
+    assert [(entry.actor, entry.act, entry.subject) for entry in audit_log(run.database, 9)] == [
         ("run:keeper", "quarantine", "Mallory")
     ]
-    with run.sessions() as session:
+    with run.database() as session:
         kinds = [row.kind for row in session.scalars(select(Refusal))]
     assert kinds == ["suspicion"] * 3 + ["quarantine"]
 
@@ -277,12 +277,12 @@ def test_one_member_gets_no_honest_device_cut_off_by_the_keeper(run: Run, caplog
     assert run.listed.peer_ids == frozenset()
     assert "unproven: keeper noticed at step 7: Ada's device" in caplog.text
     assert "suspicious:" not in caplog.text
-    with run.sessions() as session:
+    with run.database() as session:
         noted = session.scalars(select(Refusal)).all()
     assert {row.code for row in noted} == {"reduction"}
     assert all(row.reason.endswith(NOTE) for row in noted)
     run.impose("Ada")
-    [row] = quarantines(run.sessions)
+    [row] = quarantines(run.database)
     assert all(word.detail.endswith(NOTE) for word in row.words)
 
 
@@ -308,7 +308,7 @@ def test_two_members_words_suffice_one_members_never_do(run: Run, keys: list[byt
     run.say("Bob", "Mallory", 2)
     assert run.quarantined == []
     run.say("Bob", "Mallory")
-    [row] = quarantines(run.sessions)
+    [row] = quarantines(run.database)
     assert (row.member, row.actor) == ("Mallory", "run:members")
     assert {word.witness for word in row.words} == {"Ada", "Bob"}
 
@@ -337,20 +337,20 @@ def test_the_keeper_is_never_cut_off(run: Run) -> None:
     for witness in ("Ada", "Bob", "Carol"):
         run.say(witness, "keeper", 4)
     assert run.listed.peer_ids == frozenset()
-    with run.sessions() as session:
+    with run.database() as session:
         assert len(session.scalars(select(Refusal)).all()) == 12
 
 
 def test_a_flood_of_words_is_one_word(run: Run, clock: Clock) -> None:
     """The same of the same within the minute is passed over; older words of a member give way to newer ones."""
     for _ in range(5):
-        claim = Claim(run.peer_ids["Mallory"], "step", 1, "x")
-        hear(run.sessions, run.policy, claim, run.devices["Ada"], clock.now)
-    with run.sessions() as session:
+        claim = SuspicionReport(run.peer_ids["Mallory"], "step", 1, "x")
+        hear(run.database, run.policy, claim, run.devices["Ada"], clock.now)
+    with run.database() as session:
         assert len(session.scalars(select(Refusal)).all()) == 1
     run.say("Ada", "Mallory", KEPT_WORDS + 2)
     run.impose("Mallory")
-    with run.sessions() as session:
+    with run.database() as session:
         assert session.connection().exec_driver_sql("SELECT count(*) FROM suspicions").scalar() == KEPT_WORDS
 
 
@@ -373,7 +373,7 @@ def test_by_hand_it_is_imposed_once_and_lifted_once(run: Run) -> None:
     device = run.impose("Ada", "lost")
     assert run.impose("Ada") == device
     assert run.listed.serial == 1
-    assert quarantines(run.sessions)[0].reason == "lost"
+    assert quarantines(run.database)[0].reason == "lost"
     with pytest.raises(ConfigError, match="Bob has no such device in quarantine"):
         run.lift("Bob")
     with pytest.raises(ConfigError, match="No member is called"):
@@ -394,18 +394,18 @@ def test_an_erased_members_name_is_in_no_word(run: Run) -> None:
     run.peer_ids["nobody"] = "QmNobody"
     with pytest.raises(RequestError, match="No device here"):
         run.say("Ada", "nobody")
-    claim = Claim(run.peer_ids["Mallory"], "step", 1, "copies Ada")
-    hear(run.sessions, run.policy, claim, run.devices["Ada"], run.clock.now)
+    claim = SuspicionReport(run.peer_ids["Mallory"], "step", 1, "copies Ada")
+    hear(run.database, run.policy, claim, run.devices["Ada"], run.clock.now)
     run.impose("Mallory")
-    erase(run.sessions, run.membership, "Ada")
-    [word] = quarantines(run.sessions)[0].words
+    erase(run.database, run.membership, "Ada")
+    [word] = quarantines(run.database)[0].words
     assert (word.witness[:7], word.detail[:14]) == ("erased-", "copies erased-")
 
 
 def impose(coordinator: TestCoordinator, name: str, reason: str) -> None:
     services = coordinator.services
-    [device] = device_rows(services.sessions, name)
-    quarantine_device(services.sessions, name, device.device_id, reason, "os:grace", services.clock())
+    [device] = device_rows(services.database, name)
+    quarantine_device(services.database, name, device.device_id, reason, "os:grace", services.clock())
 
 
 async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_pa
             "Bob's device is in quarantine", lambda: heard()[-1:] == [frozenset({bob.credentials.device_key.peer_id})]
         )
         services = coordinator.services
-        release(services.sessions, "Bob", "", "os:grace", services.clock())
+        release(services.database, "Bob", "", "os:grace", services.clock())
         await eventually("nobody is in quarantine", lambda: heard()[-1:] == [frozenset()])
         bob.heard.standings.clear()
         bob.start()
@@ -452,7 +452,13 @@ async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> Non
         await eventually("Mallory has heard where she stands", lambda: bool(mallory.heard.standings))
         for minute in range(services.quarantine.strikes):
             at = services.clock() + 60 * minute
-            hear(services.sessions, services.quarantine, Claim(peer_id, "step", 7, "claims step 99"), keeper, at)
+            hear(
+                services.database,
+                services.quarantine,
+                SuspicionReport(peer_id, "step", 7, "claims step 99"),
+                keeper,
+                at,
+            )
         assert mallory.running is not None
         with pytest.raises(QuarantinedError, match="step 3 times"):
             await mallory.running
@@ -462,7 +468,7 @@ async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> Non
 def test_a_revocation_beside_a_quarantine_is_for_good(run: Run) -> None:
     """Made at the same moment, the one does not hide the other: there is nothing that lifting could take back."""
     with ThreadPoolExecutor(1) as pool:
-        with run.sessions.begin() as session:
+        with run.database.begin() as session:
             device = session.get_one(Device, run.devices["Mallory"])
             put_in_quarantine(session, device, "", "os:grace", run.clock.now)
             revoking = pool.submit(run.membership.revoke, "Mallory")
@@ -480,7 +486,7 @@ def test_two_who_are_judged_at_once_do_not_both_take_the_last_place(run: Run) ->
     run.say("Bob", of="Mallory", times=2)
     run.say("Bob", of="Carol", times=2)
     with ThreadPoolExecutor(2) as pool:
-        with run.sessions.begin() as session:
+        with run.database.begin() as session:
             one_at_a_time(session, Lock.REVOCATIONS)
             words = [pool.submit(run.say, "Bob", name) for name in ("Mallory", "Carol")]
             let_others_wait(session, 2)

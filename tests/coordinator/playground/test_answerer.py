@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Iterator[OpenRun]:
     """A run with checkpoints of two steps, of different weights."""
     with open_run(make_small_run(tmp_path, try_it=True).path) as opened:
         for step in (5, 10):
-            add_checkpoint(opened.directory, opened.sessions, step, seed=step)
+            add_checkpoint(opened.directory, opened.database, step, seed=step)
         yield opened
 
 
@@ -42,15 +42,15 @@ def answerer(run: OpenRun, clock: Clock) -> Answerer:
 
 def put(run: OpenRun, text: str, step: int, now: float) -> str:
     """Ask the checkpoint of this step; returns the question's id."""
-    (checkpoint,) = (row for row in checkpoints(run.sessions) if row.step == step)
-    return ask(run.sessions, checkpoint, text, now).id
+    (checkpoint,) = (row for row in checkpoints(run.database) if row.step == step)
+    return ask(run.database, checkpoint, text, now).id
 
 
 def settled(run: OpenRun, answerer: Answerer, text: str, step: int) -> QuestionRow:
     """What the answerer makes of it."""
     identity = put(run, text, step, answerer.clock())
     assert answerer.answer_next()
-    row = find_question(run.sessions, identity, answerer.clock())
+    row = find_question(run.database, identity, answerer.clock())
     assert row is not None
     assert row.answered_at is not None
     return row
@@ -88,9 +88,9 @@ def test_what_it_cannot_answer_it_says(run: OpenRun, answerer: Answerer) -> None
     row = settled(run, answerer, f"{'many hands ' * 25}[MASK]", 10)
     assert "this run's model reads 32" in row.reason
     identity = put(run, SENTENCE, 5, answerer.clock())
-    record_checkpoint(run.sessions, step=5, size_bytes=1, manifest_sha256="0" * 64, now=0.0, withheld="its loss rose")
+    record_checkpoint(run.database, step=5, size_bytes=1, manifest_sha256="0" * 64, now=0.0, withheld="its loss rose")
     assert answerer.answer_next()
-    refused = find_question(run.sessions, identity, answerer.clock())
+    refused = find_question(run.database, identity, answerer.clock())
     assert refused is not None
     assert "no longer kept" in refused.reason
     assert settled(run, answerer, SENTENCE, 10).reason == ""
@@ -134,7 +134,7 @@ def test_the_process_answers_and_stops_when_told(run: OpenRun) -> None:
         identity = put(run, SENTENCE, 10, time.time())
 
         def is_answered() -> bool:
-            row = find_question(run.sessions, identity, time.time())
+            row = find_question(run.database, identity, time.time())
             return row is not None and row.answered_at is not None
 
         wait_until("the question is answered", is_answered)

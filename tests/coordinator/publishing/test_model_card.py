@@ -31,7 +31,7 @@ def run(opened_run: OpenRun) -> OpenRun:
     for seq, name in enumerate(NAMES, 1):
         (code,) = opened_run.membership.invite(name)
         grant = opened_run.membership.join(key_of(name).public_key, code)
-        session = open_session(opened_run.sessions, grant.device_id, f"a <b>card</b> of {name}", "0", 1.0)
+        session = open_session(opened_run.database, grant.device_id, f"a <b>card</b> of {name}", "0", 1.0)
         report = StepReport(
             step=1,
             samples=samples,
@@ -47,7 +47,7 @@ def run(opened_run: OpenRun) -> OpenRun:
         verdict = opened_run.ledger.record(grant.device_id, session, seq, 0, report, 1.0)
         assert verdict.accepted, verdict.reason
     keeper_confirms(
-        opened_run.sessions, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1
+        opened_run.database, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1
     )
     return opened_run
 
@@ -91,11 +91,11 @@ def test_sources_are_named_without_the_operators_own(tmp_path: Path) -> None:
 
 def test_everybody_is_named_who_did_not_ask_not_to_be(run: OpenRun) -> None:
     """By the name that the public may know; the erased and those who asked are counted only."""
-    set_display_name(run.sessions, "bob", "Night [Owl](http://x)")
-    set_named(run.sessions, "carol", named=False)
-    erase(run.sessions, run.membership, "dave")
-    stored = add_sound_checkpoint(run.directory, run.sessions, 5)
-    files = card_of_run(run.sessions, run.ledger, run.directory.config, stored, "mit")
+    set_display_name(run.database, "bob", "Night [Owl](http://x)")
+    set_named(run.database, "carol", named=False)
+    erase(run.database, run.membership, "dave")
+    stored = add_sound_checkpoint(run.directory, run.database, 5)
+    files = card_of_run(run.database, run.ledger, run.directory.config, stored, "mit")
     contributors = files["README.md"].partition("## Contributors")[2]
     assert f"- alice: {TARGET_BATCH_SIZE // len(NAMES):,} samples" in contributors
     assert "Night \\[Owl\\]\\(http" in contributors
@@ -103,8 +103,8 @@ def test_everybody_is_named_who_did_not_ask_not_to_be(run: OpenRun) -> None:
     assert not any(name in contributors for name in ("bob", "carol", "dave", "erased"))
     assert "<b>" not in files["README.md"]
     assert files["loss.svg"].startswith("<svg")
-    set_named(run.sessions, "carol", named=True)
-    assert "carol" not in unnamed_members(run.sessions)
+    set_named(run.database, "carol", named=True)
+    assert "carol" not in unnamed_members(run.database)
 
 
 @given(st.text(max_size=80))

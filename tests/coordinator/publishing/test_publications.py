@@ -20,7 +20,7 @@ from coordinator.publishing.publications import (
     record_published,
 )
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from coordinator.web.app import WebState, create_app
 from tests.support.operator_commands import call
 from tests.support.served_page import FakeRun
@@ -30,11 +30,11 @@ PLACE = "s3://models/ours"
 HIDDEN = ({"to": "file:///home/op"}, {"to": "hf://us/model", "private": True})
 
 
-def checkpoint(sessions: Sessions, step: int, withheld: str = "") -> CheckpointRow:
+def checkpoint(database: Database, step: int, withheld: str = "") -> CheckpointRow:
     """A recorded checkpoint of this step."""
     row = CheckpointRow(step, 1, f"{step:064d}", 0.0, withheld)
     record_checkpoint(
-        sessions,
+        database,
         step=step,
         size_bytes=1,
         manifest_sha256=row.manifest_sha256,
@@ -46,27 +46,27 @@ def checkpoint(sessions: Sessions, step: int, withheld: str = "") -> CheckpointR
 
 def test_only_the_newest_that_may_be_published_waits(run: FakeRun) -> None:
     """Until it is there; a checkpoint of the same step with other weights is another."""
-    sessions = run.services.sessions
-    assert pending_publication(sessions, PLACE) is None
-    checkpoint(sessions, 5)
-    six = checkpoint(sessions, 6)
-    checkpoint(sessions, 7, withheld="bad")
-    pending = pending_publication(sessions, PLACE)
+    database = run.services.database
+    assert pending_publication(database, PLACE) is None
+    checkpoint(database, 5)
+    six = checkpoint(database, 6)
+    checkpoint(database, 7, withheld="bad")
+    pending = pending_publication(database, PLACE)
     assert pending is not None
     assert pending == (six, None)
-    record_published(sessions, PLACE, six, "s3://models/ours/x", 1.0)
-    assert pending_publication(sessions, PLACE) is None
-    assert pending_publication(sessions, "hf://us/model") == (six, None)
+    record_published(database, PLACE, six, "s3://models/ours/x", 1.0)
+    assert pending_publication(database, PLACE) is None
+    assert pending_publication(database, "hf://us/model") == (six, None)
 
 
 def test_what_fails_is_counted_until_it_succeeds(run: FakeRun) -> None:
     """The last reason stays until then."""
-    sessions = run.services.sessions
-    row = checkpoint(sessions, 5)
-    assert [record_failure(sessions, PLACE, row, why, 1.0) for why in ("away", "still away")] == [1, 2]
-    assert publications(sessions)[0].error == "still away"
-    record_published(sessions, PLACE, row, "there", 2.0)
-    assert (publications(sessions)[0].error, publications(sessions)[0].published_at) == ("", 2.0)
+    database = run.services.database
+    row = checkpoint(database, 5)
+    assert [record_failure(database, PLACE, row, why, 1.0) for why in ("away", "still away")] == [1, 2]
+    assert publications(database)[0].error == "still away"
+    record_published(database, PLACE, row, "there", 2.0)
+    assert (publications(database)[0].error, publications(database)[0].published_at) == ("", 2.0)
 
 
 def test_pauses_grow_to_an_hour() -> None:
@@ -80,13 +80,13 @@ def test_pauses_grow_to_an_hour() -> None:
 
 def test_the_operator_sees_the_reason_and_the_public_the_place(run: FakeRun) -> None:
     """`coordinator status` tells what was last at each place; the API what can be fetched, and of no private place."""
-    sessions = run.services.sessions
-    record_published(sessions, PLACE, checkpoint(sessions, 5), f"{PLACE}/5", 2.0)
-    record_failure(sessions, PLACE, checkpoint(sessions, 6), "away", 3.0)
+    database = run.services.database
+    record_published(database, PLACE, checkpoint(database, 5), f"{PLACE}/5", 2.0)
+    record_failure(database, PLACE, checkpoint(database, 6), "away", 3.0)
     for hidden in HIDDEN:
-        record_published(sessions, str(hidden["to"]), checkpoint(sessions, 5), "/home/op/5", 2.0)
+        record_published(database, str(hidden["to"]), checkpoint(database, 5), "/home/op/5", 2.0)
     publish_to(run.directory.path, {"to": PLACE}, *HIDDEN)
-    assert [row.step for row in newest_at(sessions, [PLACE])] == [6]
+    assert [row.step for row in newest_at(database, [PLACE])] == [6]
     status = json.loads(call("status", run.directory.path, "--json").stdout)
     said = {row["place"]: (row["step"], row["error"]) for row in status["publications"]}
     assert said == {PLACE: (6, "away"), **{each["to"]: (5, "") for each in HIDDEN}}

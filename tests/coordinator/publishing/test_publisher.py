@@ -69,9 +69,9 @@ def test_a_folder_gets_the_newest_that_may_be_published(opened_run: OpenRun, clo
     """Not what is withheld, nothing twice, and what was staged on the way is gone."""
     publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
     assert not publisher.publish_pending()
-    stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     record(
-        opened_run.sessions, add_sound_checkpoint(opened_run.directory, opened_run.sessions, 6), withheld="it is bad"
+        opened_run.database, add_sound_checkpoint(opened_run.directory, opened_run.database, 6), withheld="it is bad"
     )
     assert publisher.publish_pending()
     assert not publisher.publish_pending()
@@ -81,7 +81,7 @@ def test_a_folder_gets_the_newest_that_may_be_published(opened_run: OpenRun, clo
     assert {path.name for path in folder.iterdir()} >= FILES
     assert not {"optimizer.safetensors", "run.yaml"} & {path.name for path in folder.iterdir()}
     assert verify(folder).manifest.probe_loss == stored.manifest.probe_loss
-    (row,) = publications(opened_run.sessions)
+    (row,) = publications(opened_run.database)
     assert (row.step, row.location, row.published_at) == (5, f"file://{folder}", clock.now)
     assert list(opened_run.directory.publishing_dir.iterdir()) == []
 
@@ -91,10 +91,10 @@ def test_weights_that_compute_something_else_are_published_nowhere(
 ) -> None:
     """The loss that plain transformers finds is not the manifest's: the operator is told, and no place hears of it."""
     publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
-    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5, said=1.0)
+    add_sound_checkpoint(opened_run.directory, opened_run.database, 5, said=1.0)
     assert not publisher.publish_pending()
     assert not (tmp_path / "place").exists()
-    assert "the manifest says 1.0000" in publications(opened_run.sessions)[0].error
+    assert "the manifest says 1.0000" in publications(opened_run.database)[0].error
     assert "the manifest says 1.0000" in caplog.text
 
 
@@ -104,10 +104,10 @@ def test_a_place_that_fails_is_asked_again_later_and_later(opened_run: OpenRun, 
     (tmp_path / "file").touch()
     places = [{"to": f"file://{tmp_path}/file/inside"}, {"to": f"file://{tmp_path}/good"}]
     publisher = publisher_to(opened_run, clock, *places)
-    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     assert publisher.publish_pending()
     assert not publisher.publish_pending()
-    rows = {row.place: row for row in publications(opened_run.sessions)}
+    rows = {row.place: row for row in publications(opened_run.database)}
     assert rows[places[1]["to"]].published_at is not None
     assert rows[places[0]["to"]].attempts == 1
     clock.now += FIRST_PAUSE_S
@@ -117,7 +117,7 @@ def test_a_place_that_fails_is_asked_again_later_and_later(opened_run: OpenRun, 
     (tmp_path / "file").unlink()
     clock.now += FIRST_PAUSE_S
     assert publisher.publish_pending()
-    rows = {row.place: row for row in publications(opened_run.sessions)}
+    rows = {row.place: row for row in publications(opened_run.database)}
     assert (rows[places[0]["to"]].attempts, rows[places[0]["to"]].error) == (2, "")
 
 
@@ -129,12 +129,12 @@ def test_the_hub_gets_one_commit_for_each_checkpoint(
     caplog.set_level(logging.DEBUG)
     publisher = hub_publisher(opened_run, clock)
     for step in (5, 6):
-        stored = add_sound_checkpoint(opened_run.directory, opened_run.sessions, step)
+        stored = add_sound_checkpoint(opened_run.directory, opened_run.database, step)
         assert publisher.publish_pending()
         assert verify(save(hub.files(REPOSITORY), tmp_path / f"visit{step}")).manifest.step == step
     assert hub.commits(REPOSITORY) == 2
     assert stored.manifest_sha256 in hub.files(REPOSITORY)["README.md"].decode()
-    assert publications(opened_run.sessions)[-1].location.startswith(f"{hub.url}/{REPOSITORY}/commit/")
+    assert publications(opened_run.database)[-1].location.startswith(f"{hub.url}/{REPOSITORY}/commit/")
     assert TOKEN not in caplog.text
 
 
@@ -147,7 +147,7 @@ def test_a_hub_that_fails_in_between_holds_the_old_or_the_new(
     """A server's error or a cut connection: nothing half, and the next attempt brings all, the weights only once."""
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _s: None)
     publisher = hub_publisher(opened_run, clock)
-    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     hub.faults[kind] += [fault] * 10
     assert not publisher.publish_pending()
     assert [hub.commits(name) for name in hub.repositories] in ([0], [])
@@ -167,7 +167,7 @@ def test_a_card_that_waits_forgets_who_asked_to(
     monkeypatch.setattr("coordinator.publishing.publisher.card_of_run", lambda *_: {"README.md": card})
     (tmp_path / "place").touch()  # in the way
     publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
-    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     card = "thanks to carol"
     assert not publisher.publish_pending()
     (staged,) = opened_run.directory.publishing_dir.iterdir()
@@ -185,9 +185,9 @@ def test_a_card_that_waits_forgets_who_asked_to(
 def test_a_wrong_token_is_told_without_repeating_it(opened_run: OpenRun, clock: Clock, hub: Hub) -> None:
     """The reason names the place and what to check."""
     publisher = hub_publisher(opened_run, clock, token="hf_wrong")
-    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     assert not publisher.publish_pending()
-    error = publications(opened_run.sessions)[0].error
+    error = publications(opened_run.database)[0].error
     assert "check the token" in error
     assert REPOSITORY in error
     assert "hf_wrong" not in error
@@ -196,7 +196,7 @@ def test_a_wrong_token_is_told_without_repeating_it(opened_run: OpenRun, clock: 
 def test_killed_and_started_again_it_publishes_what_is_missing(opened_run: OpenRun, hub: Hub) -> None:
     """The process dies while it sends a file, then while the hub makes its commit, which is not made twice."""
     publish_to(opened_run.directory.path, {"to": f"hf://{REPOSITORY}", "secret_file": secret_file(opened_run, TOKEN)})
-    add_sound_checkpoint(opened_run.directory, opened_run.sessions, 5)
+    add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
     process = PartProcess(PUBLISHER, opened_run.directory.path)
     for kind in ("upload", "commit"):
         hub.hold = kind
@@ -210,7 +210,7 @@ def test_killed_and_started_again_it_publishes_what_is_missing(opened_run: OpenR
     try:
         wait_until(
             "the checkpoint is recorded as published",
-            lambda: publications(opened_run.sessions) and publications(opened_run.sessions)[0].published_at,
+            lambda: publications(opened_run.database) and publications(opened_run.database)[0].published_at,
         )
         process.ask_to_stop()
         wait_until("the publisher has ended", process.has_ended)
@@ -265,8 +265,8 @@ def test_s3_gets_whole_folders_with_the_manifest_last(
     options = {"endpoint_url": address, "client_kwargs": {"region_name": "us-east-1"}}
     publisher = publisher_to(opened_run, clock, {"to": "s3://models/ours", "secret_file": keys, "options": options})
     for step in (5, 6):
-        add_sound_checkpoint(opened_run.directory, opened_run.sessions, step)
-        assert publisher.publish_pending(), publications(opened_run.sessions)
+        add_sound_checkpoint(opened_run.directory, opened_run.database, step)
+        assert publisher.publish_pending(), publications(opened_run.database)
     listed = {each["Key"]: each["LastModified"] for each in client.list_objects_v2(Bucket="models")["Contents"]}
     latest = json.loads(client.get_object(Bucket="models", Key="ours/latest.json")["Body"].read())
     assert latest["step"] == 6

@@ -24,7 +24,7 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.evaluation.tasks.worker import run_plan
 from coordinator.members.audit import audit_log
-from coordinator.publishing.release import Wanted, make_release
+from coordinator.publishing.release import ReleaseOptions, make_release
 from tests.support.evaluated_runs import FILL, make_evaluated_run
 from tests.support.local_hub import TOKEN, Hub
 from tests.support.sound_checkpoints import add_sound_checkpoint, publish_to
@@ -52,7 +52,7 @@ def run(folder: Path) -> Iterator[OpenRun]:
     (made.path / "tags.conll").write_text(words * 8)
     (made.path / "probes.json").write_text('[{"template": "{group} is a [MASK]", "groups": ["He", "She"], "top": 2}]')
     with open_run(made.path) as opened:
-        add_sound_checkpoint(made, opened.sessions, 5)
+        add_sound_checkpoint(made, opened.database, 5)
         yield opened
 
 
@@ -64,7 +64,7 @@ def here(plan: Plan) -> TaskResult:
 @pytest.fixture(scope="module")
 def released(run: OpenRun, folder: Path) -> Path:
     """The release with all that there can be."""
-    wanted = Wanted("newest", ("tags",), evaluate=True, demo=True)
+    wanted = ReleaseOptions("newest", ("tags",), evaluate=True, demo=True)
     made = make_release(run, folder / "release", wanted, lambda: 10.0, here)
     assert made.tasks == ("tags",)
     return folder / "release"
@@ -159,11 +159,13 @@ def test_the_demo_answers_with_the_released_models(released: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Wanted("newest", ("fill",)), "names no task 'fill' that is fine-tuned; it names: tags"),
-        (Wanted("best"), "must be one of"),
+        (ReleaseOptions("newest", ("fill",)), "names no task 'fill' that is fine-tuned; it names: tags"),
+        (ReleaseOptions("best"), "must be one of"),
     ],
 )
-def test_a_release_that_cannot_be_made_leaves_nothing(run: OpenRun, folder: Path, wanted: Wanted, said: str) -> None:
+def test_a_release_that_cannot_be_made_leaves_nothing(
+    run: OpenRun, folder: Path, wanted: ReleaseOptions, said: str
+) -> None:
     """One sentence, and no folder."""
     with pytest.raises(ConfigError, match=said):
         make_release(run, folder / "none", wanted, lambda: 10.0, here)
@@ -196,7 +198,7 @@ def test_it_is_pushed_to_a_repository_for_each_part(
     assert b"sdk: docker" in demo["README.md"]
     assert [about["model"] for about in json.loads(demo["models.json"]).values()] == ["us/model", "us/model-tags"]
     with open_run(run.directory.path) as again:
-        assert "release" in [row.act for row in audit_log(again.sessions, 10)]
+        assert "release" in [row.act for row in audit_log(again.database, 10)]
 
 
 def test_a_place_that_is_not_of_the_run_is_refused(run: OpenRun, folder: Path) -> None:

@@ -50,14 +50,14 @@ def test_another_run_is_refused(small_run: RunDirectory, tmp_path: Path) -> None
 def test_each_key_may_be_replaced(small_run: RunDirectory, tmp_path: Path, store_kind: Kind) -> None:
     """One after the other: the run is known by the one that stayed. With both at once it would be another run."""
     changed = RunDirectory(shutil.copytree(small_run.path, tmp_path / "changed"))
-    with empty_store(tmp_path, store_kind) as sessions:
-        claim_database(sessions, small_run)
+    with empty_store(tmp_path, store_kind) as database:
+        claim_database(database, small_run)
         replace_certificate(changed)
-        claim_database(sessions, changed)
+        claim_database(database, changed)
         AuthorityKey.generate().save(changed.keys_dir / "authority.key")
-        claim_database(sessions, RunDirectory(changed.path))
+        claim_database(database, RunDirectory(changed.path))
         with pytest.raises(ConfigError, match="another run"):
-            claim_database(sessions, small_run)
+            claim_database(database, small_run)
 
 
 def test_after_a_rotation_the_certificate_may_be_replaced(small_run: RunDirectory) -> None:
@@ -80,8 +80,8 @@ def test_of_two_runs_at_once_one_gets_it(tmp_path: Path, store_kind: Kind) -> No
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         runs.append(make_small_run(tmp_path / name))
-    with empty_store(tmp_path, store_kind) as sessions, ThreadPoolExecutor(2) as threads:
-        claims = [threads.submit(claim_database, sessions, run) for run in runs]
+    with empty_store(tmp_path, store_kind) as database, ThreadPoolExecutor(2) as threads:
+        claims = [threads.submit(claim_database, database, run) for run in runs]
         errors = [claim.exception() for claim in claims]
     assert {type(error) for error in errors} == {ConfigError, type(None)}, errors
 
@@ -98,13 +98,13 @@ def test_a_run_that_looked_before_another_claimed_is_refused(tmp_path: Path, mon
         found = owner_row(session)
         looks.append(found)
         if len(looks) == 2:  # the slow one's, in the transaction that claims
-            claim_database(sessions, runs[1])
+            claim_database(database, runs[1])
         return found
 
     owner_row = database_owner._owner
     monkeypatch.setattr(database_owner, "_owner", look)
-    with empty_store(tmp_path, "postgresql") as sessions, pytest.raises(ConfigError, match="belongs to another run"):
-        claim_database(sessions, runs[0])
+    with empty_store(tmp_path, "postgresql") as database, pytest.raises(ConfigError, match="belongs to another run"):
+        claim_database(database, runs[0])
     assert looks[:2] == [None, None]
 
 
@@ -190,7 +190,7 @@ def test_a_new_run_owns_its_database(tmp_path: Path, store_kind: Kind) -> None:
             RunDirectory.create(tmp_path / "other", CONFIG, Settings(database_url=address))
         assert not (tmp_path / "other").exists()
         with open_run(run.path) as opened:
-            assert audit_log(opened.sessions, 10) == []
+            assert audit_log(opened.database, 10) == []
 
 
 def fail(_run: RunDirectory) -> None:

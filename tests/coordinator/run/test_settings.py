@@ -110,7 +110,7 @@ def test_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None
 def test_a_run_that_was_moved_has_its_checkpoints(tmp_path: Path) -> None:
     """They lie where the run lies: `status` says so, and the dashboard gives them to whoever downloads them."""
     with open_run(make_small_run(tmp_path).path) as run:
-        stored = add_checkpoint(run.directory, run.sessions, 5)
+        stored = add_checkpoint(run.directory, run.database, 5)
     moved = tmp_path / "elsewhere"
     shutil.move(run.directory.path, moved)
     directory, there = RunDirectory.open(moved), moved / "checkpoints" / "step-00000005"

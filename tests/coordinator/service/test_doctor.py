@@ -23,12 +23,12 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import check_secrets
 from coordinator.service import doctor
 from coordinator.service.supervisor import serve_run
-from peer.doctor.stages import Outcome, Verdict
+from peer.doctor.stages import CheckResult, Verdict
 
 NOW = time.time()
 
 
-def outcome(run: RunDirectory, stage: str, now: float = NOW) -> Outcome:
+def outcome(run: RunDirectory, stage: str, now: float = NOW) -> CheckResult:
     return doctor.STAGES[stage](RunDirectory.open(run.path), now)
 
 
@@ -89,7 +89,7 @@ def test_keys_that_do_not_fit_are_found(small_run: RunDirectory, tmp_path: Path)
         doctor.examine(RunDirectory.open(small_run.path), doctor_display(), NOW)
 
 
-def doctor_display() -> doctor.Display:
+def doctor_display() -> doctor.CheckupDisplay:
     class Silent:
         def begin(self, stage: str) -> None: ...
         def show(self, finding: object) -> None: ...
@@ -143,7 +143,7 @@ def test_a_clock_that_went_back_is_found(small_run: RunDirectory) -> None:
     with open_run_services(small_run, time.time) as services:
         key = DeviceKey.load_or_create(small_run.path / "key")
         grant = services.membership.join(key.public_key, services.membership.invite("ada")[0])
-        open_session(services.sessions, grant.device_id, "", "", NOW)
+        open_session(services.database, grant.device_id, "", "", NOW)
     assert outcome(small_run, "clock", now=NOW - 3600).verdict is Verdict.FAILED
 
 

@@ -27,7 +27,7 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
 from coordinator.service.service import descriptors_needed, raise_limit, rare_full_collections, run_service, serve
-from coordinator.store.engine import Sessions, open_engine
+from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
 from tests.support.stores import put_tables
@@ -123,8 +123,8 @@ async def health_of(directory: RunDirectory, service: str) -> int:
 
 def membership_of(directory: RunDirectory) -> Membership:
     """What the operator's command opens, beside the running service."""
-    sessions = Sessions(open_engine(directory.database_url))
-    return Membership(sessions, directory.authority, "test", 3600, time.time)
+    database = Database(open_engine(directory.database_url))
+    return Membership(database, directory.authority, "test", 3600, time.time)
 
 
 async def test_when_it_is_ready_both_planes_answer(directory: RunDirectory) -> None:

@@ -21,7 +21,7 @@ from coordinator.service.supervisor import (
     LONGEST_PAUSE_S,
     MAX_FAILURES,
     STEADY_S,
-    StopRequest,
+    StopSignal,
     Supervisor,
     chosen_parts,
     dashboard_url,
@@ -36,7 +36,7 @@ from tests.support.small_run import HOST, make_small_run
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_asks_and_the_second_ends_at_once(number: signal.Signals) -> None:
     """One Ctrl-C or SIGTERM is a request; another interrupts whatever the command is doing."""
-    with StopRequest() as stop:
+    with StopSignal() as stop:
         assert not stop()
         os.kill(os.getpid(), number)
         assert stop()
@@ -47,7 +47,7 @@ def test_first_signal_asks_and_the_second_ends_at_once(number: signal.Signals) -
 def test_handlers_are_given_back() -> None:
     """Afterwards signals mean what they meant before."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with StopRequest():
+    with StopSignal():
         assert signal.getsignal(signal.SIGINT) != before[0]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from coordinator.statistics.curve import HEIGHT, MAX_POINTS, MilestoneTexts, decimate, draw_curve, groups
-from coordinator.statistics.milestones import Kind, Milestone
+from coordinator.statistics.milestones import Milestone, MilestoneKind
 from coordinator.web.pages.translations import texts_of
 from coordinator.web.pages.values import curve_texts
 
@@ -16,13 +16,13 @@ from coordinator.web.pages.values import curve_texts
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
-        (Kind.FIRST_STEP, 1, "The first global step"),
-        (Kind.SAMPLES, 10_000_000, "10,000,000 samples"),
-        (Kind.DEVICES, 20, "Record: 20 devices in one step"),
-        (Kind.LOSS, 4.5, "Record: loss on held-out text below 4.5"),
+        (MilestoneKind.FIRST_STEP, 1, "The first global step"),
+        (MilestoneKind.SAMPLES, 10_000_000, "10,000,000 samples"),
+        (MilestoneKind.DEVICES, 20, "Record: 20 devices in one step"),
+        (MilestoneKind.LOSS, 4.5, "Record: loss on held-out text below 4.5"),
     ],
 )
-def test_each_kind_has_its_words(kind: Kind, value: float, words: str) -> None:
+def test_each_kind_has_its_words(kind: MilestoneKind, value: float, words: str) -> None:
     """Without a language they are those of the English pages."""
     milestone = Milestone(kind, value, 7, 0.0)
     assert MilestoneTexts().of(milestone) == (7, words)

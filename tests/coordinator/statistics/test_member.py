@@ -14,7 +14,7 @@ from auth.keys import AuthorityKey
 from coordinator.ledger.ledger import count_losses, undo_reports
 from coordinator.statistics.certificates import certify
 from coordinator.statistics.member import LossFacts, days_of, losses_of, step_ranges, steps_of
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
 from tests.support.stores import Kind, empty_store
 
@@ -42,9 +42,9 @@ def test_every_step_is_in_a_range_and_ranges_begin_and_end_with_steps(steps: set
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
-    with empty_store(tmp_path, store_kind) as sessions:
-        crowd(sessions, {"Ada": ["cpu", "cpu"], "Bob": ["cpu"], "keeper": ["cpu"]})
+def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
+    with empty_store(tmp_path, store_kind) as database:
+        crowd(database, {"Ada": ["cpu", "cpu"], "Bob": ["cpu"], "keeper": ["cpu"]})
         rows = [
             ("ada-1", 1, 30, 25, NOW - DAY),
             ("ada-2", 1, 8, 8, NOW - DAY),
@@ -54,18 +54,18 @@ def sessions(tmp_path: Path, store_kind: Kind) -> Iterator[Sessions]:
             ("ada-1", 10, 70, 70, NOW),
             ("bob-1", 1, 99, 99, NOW),
         ]
-        add_reports(sessions, rows)
-        with sessions.begin() as session:
+        add_reports(database, rows)
+        with database.begin() as session:
             undo_reports(session, 9)
             count_losses(session, "ada-1", 2, {"late": 6, "left": 2}, NOW - DAY)
             count_losses(session, "ada-2", 3, {"late": 4}, NOW)
             count_losses(session, "bob-1", 3, {"died": 5}, NOW)
-        yield sessions
+        yield database
 
 
-def test_every_sample_of_a_day_is_somewhere(sessions: Sessions) -> None:
+def test_every_sample_of_a_day_is_somewhere(database: Database) -> None:
     """It counts, or it waits, or it is lost for a cause."""
-    days = days_of(sessions, 1)
+    days = days_of(database, 1)
     assert list(days) == [TODAY - 1, TODAY]
     yesterday, today = days.values()
     assert (yesterday.samples, yesterday.pending_samples, yesterday.elapsed_s) == (63, 0, 180.0)
@@ -74,9 +74,9 @@ def test_every_sample_of_a_day_is_somewhere(sessions: Sessions) -> None:
     assert +today.lost == {"returned": 70, "late": 4}
 
 
-def test_causes_are_summed_up(sessions: Sessions) -> None:
+def test_causes_are_summed_up(database: Database) -> None:
     """The gravest first, with how often and when last, where that is known; nobody else's are among them."""
-    assert losses_of(sessions, 1, days_of(sessions, 1)) == [
+    assert losses_of(database, 1, days_of(database, 1)) == [
         LossFacts("returned", 70, None, TODAY, None),
         LossFacts("late", 10, 2, TODAY, 3),
         LossFacts("unconfirmed", 5, None, TODAY - 1, None),
@@ -84,23 +84,23 @@ def test_causes_are_summed_up(sessions: Sessions) -> None:
     ]
 
 
-def test_steps_are_those_with_samples_that_count(sessions: Sessions) -> None:
+def test_steps_are_those_with_samples_that_count(database: Database) -> None:
     """Pending and undone ones are not the member's yet, or any more."""
-    found = steps_of(sessions, 1)
+    found = steps_of(database, 1)
     assert (found.steps, found.first, found.last, found.ranges) == (3, 1, 9, ((1, 2), (9, 9)))
 
 
-def test_nobody_has_given_nothing(sessions: Sessions) -> None:
+def test_nobody_has_given_nothing(database: Database) -> None:
     """An unknown number is an empty page, and the keeper has none."""
-    assert days_of(sessions, 99) == {}
-    assert steps_of(sessions, 99).ranges == ()
-    assert losses_of(sessions, 99, {}) == []
+    assert days_of(database, 99) == {}
+    assert steps_of(database, 99).ranges == ()
+    assert losses_of(database, 99, {}) == []
 
 
-def test_a_certificate_says_what_counts(sessions: Sessions) -> None:
+def test_a_certificate_says_what_counts(database: Database) -> None:
     """Samples that receipts confirm, their steps and days; signed, so that anybody can check it."""
     authority = AuthorityKey.generate()
-    signed = certify(sessions, authority, "test", 1, NOW)
+    signed = certify(database, authority, "test", 1, NOW)
     certificate = open_certificate(signed)
     assert signed.authority_key == authority.public_bytes
     assert (certificate.run, certificate.member, certificate.number) == ("test", "Ada", 1)
@@ -110,7 +110,7 @@ def test_a_certificate_says_what_counts(sessions: Sessions) -> None:
 
 
 @pytest.mark.parametrize("number", [3, 99])
-def test_who_gave_nothing_gets_no_certificate(sessions: Sessions, number: int) -> None:
+def test_who_gave_nothing_gets_no_certificate(database: Database, number: int) -> None:
     """Nor does the keeper, nor who is nobody."""
     with pytest.raises(RequestError, match="nothing yet"):
-        certify(sessions, AuthorityKey.generate(), "test", number, NOW)
+        certify(database, AuthorityKey.generate(), "test", number, NOW)

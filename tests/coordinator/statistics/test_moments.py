@@ -49,11 +49,11 @@ def add_report(run: FakeRun, name: str, step: int, **others: object) -> None:
 
 def test_a_step_tells_who_gave_how_much(run: FakeRun, clock: Clock) -> None:
     """With its loss, its time, and the group that averaged; under the names that the public may know."""
-    set_display_name(run.services.sessions, "grace", "Night Owl")
+    set_display_name(run.services.database, "grace", "Night Owl")
     run.keeper_says(1)
     add_report(run, "ada", 1, samples=30, averaging_s=2.0, group_samples=None)
     add_report(run, "grace", 1, samples=70, loss=6.0)
-    chunk = read_chunk(run.services.sessions, 0)
+    chunk = read_chunk(run.services.database, 0)
     (moment,) = chunk.moments
     names = [device.member for device in chunk.devices]
     assert [(names[device], samples) for device, samples in moment.shares] == [("Night Owl", 70), ("ada", 30)]
@@ -69,24 +69,24 @@ def test_what_failed_is_named(run: FakeRun) -> None:
     """Samples that came to nothing, with whose and why."""
     run.keeper_says(2)
     add_report(run, "ada", 2, lost_samples=17, lost_reason="averaging failed")
-    chunk = read_chunk(run.services.sessions, 0)
+    chunk = read_chunk(run.services.database, 0)
     (lost,) = chunk.moments[0].lost
     assert (chunk.devices[lost.device].member, lost.samples, lost.reason) == ("ada", 17, "averaging failed")
 
 
 def test_who_was_online_when_a_step_was_completed(run: FakeRun, clock: Clock) -> None:
     """Those whose session had begun and not ended, and who took part, whether their session was open or not."""
-    sessions = run.services.sessions
+    database = run.services.database
     for step, left in ((1, False), (2, False), (3, True)):
         clock.now = START + 100 * step
         if step == 2:
-            stay = open_session(sessions, run.devices["grace"], "Tesla T4", "0.1.0", clock.now - 50)
+            stay = open_session(database, run.devices["grace"], "Tesla T4", "0.1.0", clock.now - 50)
             assert not left
         if left:
-            close_session(sessions, stay, clock.now - 50)
+            close_session(database, stay, clock.now - 50)
         run.keeper_says(step)
         add_report(run, "ada", step)
-    chunk = read_chunk(sessions, 0)
+    chunk = read_chunk(database, 0)
     names = [device.member for device in chunk.devices]
     assert [sorted(names[device] for device in moment.online) for moment in chunk.moments] == [
         ["ada"],
@@ -98,19 +98,19 @@ def test_who_was_online_when_a_step_was_completed(run: FakeRun, clock: Clock) ->
 
 def test_a_stretch_costs_no_more_where_others_came_and_went_before_it(run: FakeRun, clock: Clock) -> None:
     """The database does the same work: it looks at stays of the devices that the stretch speaks of alone."""
-    sessions = run.services.sessions
+    database = run.services.database
     clock.now = START + DAY
     run.keeper_says(1)
     add_report(run, "ada", 1)
-    before = work_of(run, lambda: read_chunk(sessions, 0))
+    before = work_of(run, lambda: read_chunk(database, 0))
     for number in range(100):
-        close_session(sessions, open_session(sessions, run.devices["grace"], "cpu", "", START + number), START + number)
-    assert work_of(run, lambda: read_chunk(sessions, 0)) == before
+        close_session(database, open_session(database, run.devices["grace"], "cpu", "", START + number), START + number)
+    assert work_of(run, lambda: read_chunk(database, 0)) == before
 
 
 def work_of(run: FakeRun, action: Callable[[], object]) -> int:
     """How many instructions SQLite's machine runs for it."""
-    engine, count = run.services.sessions.engine, itertools.count()
+    engine, count = run.services.database.engine, itertools.count()
 
     def watch(connection: sqlite3.Connection, *_: object) -> None:
         connection.set_progress_handler(lambda: next(count) and 0, 1)
@@ -130,10 +130,10 @@ def test_refusals_belong_to_the_step_that_they_led_to(run: FakeRun, clock: Clock
         clock.now = START + 100 * step
         run.keeper_says(step)
         add_report(run, "ada", step)
-    with run.services.sessions.begin() as session:
+    with run.services.database.begin() as session:
         for at, kind in ((150, "join"), (200, "report"), (180, "report"), (150, "login"), (90, "join"), (250, "join")):
             add_refusal(session, kind, "x", "y", None, START + at)  # type: ignore[arg-type]
-    assert [moment.refused for moment in read_chunk(run.services.sessions, 0).moments] == [{}, {"join": 1, "report": 2}]
+    assert [moment.refused for moment in read_chunk(run.services.database, 0).moments] == [{}, {"join": 1, "report": 2}]
 
 
 def test_what_was_undone_and_taken_again(run: FakeRun) -> None:
@@ -145,18 +145,18 @@ def test_what_was_undone_and_taken_again(run: FakeRun) -> None:
     run.services.ledger.roll_back(1)
     run.keeper_says(2)
     add_report(run, "ada", 2, samples=40)
-    first, second = read_chunk(run.services.sessions, 0).moments
+    first, second = read_chunk(run.services.database, 0).moments
     assert (first.returned, first.undone, first.era) == (True, 0, 0)
     assert (second.returned, second.undone, second.era, second.shares) == (False, 2, 1, ((0, 40),))
 
 
 def test_a_run_is_cut_into_stretches(run: FakeRun) -> None:
     """Each step lies in one of them; before the first step, and beyond the last, there is nothing."""
-    assert read_chunk(run.services.sessions, 0).moments == ()
+    assert read_chunk(run.services.database, 0).moments == ()
     for step in (CHUNK_STEPS, CHUNK_STEPS + 1):
         run.keeper_says(step)
         add_report(run, "ada", step)
-    found = [[moment.step for moment in read_chunk(run.services.sessions, number).moments] for number in range(3)]
+    found = [[moment.step for moment in read_chunk(run.services.database, number).moments] for number in range(3)]
     assert found == [[100], [101], []]
     assert [chunk_of(step) for step in (1, 100, 101)] == [0, 0, 1]
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from auth.errors import ConfigError, StorageError
 from coordinator.checkpoints.validations import record_validation
 from coordinator.ledger.presence import CheckpointRow, checkpoints
-from coordinator.store.engine import Sessions, migrate, open_engine, patience
+from coordinator.store.engine import Database, migrate, open_engine, patience
 from coordinator.store.models import Base, Member, Revocation, Step
 from tests.support.postgres import PASSWORD, new_database, shared_server
 from tests.support.served_page import validation_row
@@ -102,12 +102,12 @@ def test_an_older_database_gets_the_table_of_validations(empty: str) -> None:
     engine = open_engine(empty, create=True)
     migrate(engine, "0003")
     assert "validations" not in inspect(engine).get_table_names()
-    sessions = Sessions(engine)
-    with sessions.begin() as session:
+    database = Database(engine)
+    with database.begin() as session:
         add_step(session, 7)
     migrate(engine)
-    assert record_validation(sessions, validation_row(7))
-    with sessions() as session:
+    assert record_validation(database, validation_row(7))
+    with database() as session:
         assert session.scalars(select(Step.step)).all() == [7]
     engine.dispose()
 
@@ -125,7 +125,7 @@ def test_where_checkpoints_lie_is_stored_no_more(empty: str) -> None:
             )
         )
     migrate(engine)
-    assert checkpoints(Sessions(engine)) == [CheckpointRow(12, 9, "ab", 3.0, "its loss rose")]
+    assert checkpoints(Database(engine)) == [CheckpointRow(12, 9, "ab", 3.0, "its loss rose")]
     downgrade(engine, "0023")
     assert columns_of_checkpoints(engine) == before
     with engine.connect() as connection:
@@ -141,10 +141,10 @@ def columns_of_checkpoints(engine: Engine) -> dict[str, tuple[bool, object]]:
 
 def test_migrating_twice_changes_nothing(engine: Engine) -> None:
     """Every start migrates; where nothing is new the data stay."""
-    with Sessions(engine).begin() as session:
+    with Database(engine).begin() as session:
         add_step(session, 1)
     migrate(engine)
-    with Sessions(engine)() as session:
+    with Database(engine)() as session:
         assert session.scalars(select(Step.step)).all() == [1]
 
 
@@ -198,29 +198,29 @@ def test_an_address_may_have_its_own_patience() -> None:
 
 def test_foreign_keys_hold(engine: Engine) -> None:
     """SQLite checks foreign keys only when told to."""
-    with pytest.raises(IntegrityError), Sessions(engine).begin() as session:
+    with pytest.raises(IntegrityError), Database(engine).begin() as session:
         session.add(Revocation(id=1, device_id="none", peer_id="p", at=0.0, reason=""))
 
 
 def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
     """An exception inside `begin` undoes everything in it."""
-    sessions = Sessions(engine)
+    database = Database(engine)
 
     def write_and_fail() -> None:
-        with sessions.begin() as session:
+        with database.begin() as session:
             add_step(session, 1)
             session.flush()
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         write_and_fail()
-    with sessions() as session:
+    with database() as session:
         assert session.scalar(select(Step.step)) is None
 
 
 def test_conflict_with_another_writer_is_tried_again(engine: Engine) -> None:
     """If somebody else inserted the same row first, the action runs again and sees it."""
-    sessions = Sessions(engine)
+    database = Database(engine)
     attempts: list[bool] = []
 
     def add_once(session: Session) -> str:
@@ -229,7 +229,7 @@ def test_conflict_with_another_writer_is_tried_again(engine: Engine) -> None:
             raise IntegrityError("INSERT", {}, Exception())
         return "done"
 
-    assert sessions.transact(add_once) == "done"
+    assert database.transact(add_once) == "done"
     assert len(attempts) == 2
 
 
@@ -241,13 +241,13 @@ def test_lasting_conflict_is_raised(engine: Engine) -> None:
         session.flush()
 
     with pytest.raises(IntegrityError):
-        Sessions(engine).transact(insert_twice)
+        Database(engine).transact(insert_twice)
 
 
 def test_deadlock_is_tried_again(engine: Engine) -> None:
     """If two transactions wait for each other, one goes first and the other runs anew."""
-    sessions = Sessions(engine)
-    with sessions.begin() as session:
+    database = Database(engine)
+    with database.begin() as session:
         add_step(session, 1)
         add_step(session, 2)
     both_began = Barrier(2)
@@ -263,11 +263,11 @@ def test_deadlock_is_tried_again(engine: Engine) -> None:
                 both_began.wait(PATIENCE_S)
             session.get_one(Step, second, with_for_update=True).samples += 1
 
-        sessions.transact(add)
+        database.transact(add)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(add_one_to, (1, 2), (2, 1)))
-    with sessions() as session:
+    with database() as session:
         assert session.scalars(select(Step.samples)).all() == [2, 2]
 
 
@@ -280,14 +280,14 @@ def test_other_failures_are_raised_at_once(engine: Engine) -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
     with pytest.raises(OperationalError):
-        Sessions(engine).transact(fail)
+        Database(engine).transact(fail)
     assert len(attempts) == 1
 
 
 def count_up(url: str) -> None:
     engine = open_engine(url)
     for _ in range(WRITES):
-        with Sessions(engine).begin() as session:
+        with Database(engine).begin() as session:
             row = session.get_one(Step, 1, with_for_update=True)
             row.samples += 1
     engine.dispose()
@@ -295,20 +295,20 @@ def count_up(url: str) -> None:
 
 def test_processes_do_not_lose_each_others_writes(engine: Engine, address: str) -> None:
     """Read-then-write transactions of several processes run one after the other, without an error."""
-    with Sessions(engine).begin() as session:
+    with Database(engine).begin() as session:
         add_step(session, 1)
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(WRITERS) as pool:
         pool.map(count_up, [address] * WRITERS)
-    with Sessions(engine)() as session:
+    with Database(engine)() as session:
         assert session.get_one(Step, 1).samples == WRITERS * WRITES
 
 
 def test_reader_is_not_blocked_by_a_writer(engine: Engine) -> None:
     """While somebody writes, others read the state before."""
-    sessions = Sessions(engine)
-    with sessions.begin() as writer:
+    database = Database(engine)
+    with database.begin() as writer:
         add_step(writer, 1)
         writer.flush()
-        with sessions() as reader:
+        with database() as reader:
             assert reader.scalar(select(Step.step)) is None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from auth.errors import RequestError
-from coordinator.throttling.batching import Batches
+from coordinator.throttling.batching import Batcher
 from tests.support.waiting import PATIENCE_S, eventually
 
 
@@ -31,7 +31,7 @@ class Work:
 async def test_who_comes_during_a_batch_is_in_the_next() -> None:
     """The first begins at once, all others share the second, and each hears its own result."""
     work = Work()
-    batches = Batches(work)
+    batches = Batcher(work)
     first = asyncio.create_task(batches.add(1))
     await eventually("the first batch is under way", lambda: work.batches)
     others = [asyncio.create_task(batches.add(number)) for number in (2, 3, 4)]
@@ -45,7 +45,7 @@ async def test_no_batch_is_larger_than_allowed() -> None:
     """What is left over is done next, in the order of arrival."""
     work = Work()
     work.go.set()
-    batches = Batches(work, most_at_once=2)
+    batches = Batcher(work, most_at_once=2)
     assert await asyncio.gather(*(batches.add(number) for number in range(1, 6))) == [2, 4, 6, 8, 10]
     assert work.batches == [[1, 2], [3, 4], [5]]
 
@@ -54,7 +54,7 @@ async def test_the_fault_of_one_is_its_own() -> None:
     """The others of its batch are answered as if it were not there."""
     work = Work()
     work.go.set()
-    batches = Batches(work)
+    batches = Batcher(work)
     answers = await asyncio.gather(*(batches.add(number) for number in (1, -1, 3)), return_exceptions=True)
     assert answers[::2] == [2, 6]
     assert isinstance(answers[1], RequestError)
@@ -64,7 +64,7 @@ async def test_a_batch_that_fails_ends_only_itself() -> None:
     """All who were in it hear why; who asks then is answered."""
     work = Work()
     work.go.set()
-    batches = Batches(work)
+    batches = Batcher(work)
     answers = await asyncio.gather(batches.add(0), batches.add(1), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["the disk is gone"] * 2
     assert await batches.add(2) == 4
@@ -73,7 +73,7 @@ async def test_a_batch_that_fails_ends_only_itself() -> None:
 async def test_who_leaves_has_it_done_nevertheless() -> None:
     """A line that breaks while its report is being recorded hinders nobody, and the report stays."""
     work = Work()
-    batches = Batches(work)
+    batches = Batcher(work)
     leaving, staying = (asyncio.create_task(batches.add(number)) for number in (1, 2))
     await eventually("the first batch is under way", lambda: work.batches)
     leaving.cancel()
@@ -87,7 +87,7 @@ async def test_who_leaves_has_it_done_nevertheless() -> None:
 async def test_closing_waits_for_what_was_asked_for() -> None:
     """Nothing is under way afterwards; with nothing to do it returns at once."""
     work = Work()
-    batches = Batches(work)
+    batches = Batcher(work)
     await batches.close()
     asking = asyncio.create_task(batches.add(1))
     await eventually("the first batch is under way", lambda: work.batches)

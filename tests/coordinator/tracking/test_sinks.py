@@ -21,7 +21,7 @@ from coordinator.ledger.reading import SETTLED_S
 from coordinator.run.settings import Settings
 from coordinator.run.sink_settings import Sinks
 from coordinator.tracking.logbook import Logbook
-from coordinator.tracking.points import Point, Position, in_current_era, next_points
+from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
 from coordinator.tracking.process import writers
 from coordinator.tracking.tensorboard import TensorBoardSink, rows_in
 from coordinator.tracking.writer import LONGEST_PAUSE_S, POLL_S, Sink, SinkWriter, pause_s
@@ -81,7 +81,7 @@ class ListSink:
 
 def writer_of(run: FakeRun, sink: Sink, name: str = "list") -> SinkWriter:
     return SinkWriter(
-        name, lambda: sink, Logbook(run.directory.sinks_dir / f"{name}.json"), run.services.sessions, lambda: LATER
+        name, lambda: sink, Logbook(run.directory.sinks_dir / f"{name}.json"), run.services.database, lambda: LATER
     )
 
 
@@ -135,7 +135,7 @@ def test_a_return_to_a_checkpoint_is_written_anew(run: FakeRun) -> None:
     assert run.services.ledger.roll_back(1) == 1
     for _ in range(2):
         writer_of(run, sink).write_until(stopped())
-    position = in_current_era(run.services.sessions, Position(rows=4, step=3))
+    position = in_current_era(run.services.database, SinkPosition(rows=4, step=3))
     assert (position.era, position.step) == (1, 1)
     assert sink.rows == EVERYTHING
     assert sink.rewound == [1]
@@ -143,10 +143,10 @@ def test_a_return_to_a_checkpoint_is_written_anew(run: FakeRun) -> None:
 
 def test_steps_are_written_when_their_reports_are_in(run: FakeRun, clock: Clock) -> None:
     """A step that was just completed waits."""
-    sessions = run.services.sessions
-    assert [p for p in next_points(sessions, Position(), clock() - SETTLED_S) if not p.evaluated] == []
+    database = run.services.database
+    assert [p for p in next_points(database, SinkPosition(), clock() - SETTLED_S) if not p.evaluated] == []
     clock.now += SETTLED_S
-    assert len([p for p in next_points(sessions, Position(), clock() - SETTLED_S) if not p.evaluated]) == 3
+    assert len([p for p in next_points(database, SinkPosition(), clock() - SETTLED_S) if not p.evaluated]) == 3
 
 
 class Patience(threading.Event):
@@ -215,7 +215,9 @@ def test_a_torn_row_is_written_again(run: FakeRun, tmp_path: Path) -> None:
     (file,) = folder.iterdir()
     file.write_bytes(file.read_bytes()[:-9])
     book = run.directory.sinks_dir / "tensorboard.json"
-    Logbook(book).begin(Position(), [Position(rows=n, step=n) for n in (1, 2, 3)] + [Position(4, 0, 3, LATER)])
+    Logbook(book).begin(
+        SinkPosition(), [SinkPosition(rows=n, step=n) for n in (1, 2, 3)] + [SinkPosition(4, 0, 3, LATER)]
+    )
     writer_of(run, TensorBoardSink(folder), "tensorboard").write_until(stopped())
     assert [event.step for event in EventAccumulator(str(folder)).Reload().Scalars("validation/loss")] == [2]
     assert rows_in(folder) == 4
@@ -379,7 +381,7 @@ def test_a_secret_that_others_can_read_is_not_used(run: FakeRun) -> None:
     settings = {"bind_host": "127.0.0.1", "sinks": {"wandb": {"project": "p", "api_key_file": "keys/wandb.secret"}}}
     (run.directory.path / "settings.yaml").write_text(yaml.safe_dump(settings))
     directory = type(run.directory)(run.directory.path)
-    (writer,) = writers(directory, run.services.sessions)
+    (writer,) = writers(directory, run.services.database)
     with pytest.raises(ConfigError, match="chmod 600"):
         writer.open()
 
@@ -393,8 +395,8 @@ def test_a_damaged_logbook_is_an_error_that_names_it(tmp_path: Path, content: st
         Logbook(book).recover(3)
 
 
-def positions(*rows: int) -> Sequence[Position]:
-    return [Position(rows=row, step=row) for row in rows]
+def positions(*rows: int) -> Sequence[SinkPosition]:
+    return [SinkPosition(rows=row, step=row) for row in rows]
 
 
 @pytest.mark.parametrize(("held", "rows"), [(None, 4), (0, 0), (2, 2), (3, 3), (4, 4), (9, 4), (1, 2)])

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import file_entry
 from coordinator.cli.main import app
-from coordinator.statistics.people import HardwareClass, Window, people
+from coordinator.statistics.people import HardwareClass, LeaderboardPeriod, people
 from coordinator.web.archive import MANIFEST, ArchiveManifest, Wish, questions, write_archive
 from coordinator.web.pages.frozen import Archive, answer_name
 from dashboards import catalogs
@@ -86,7 +86,7 @@ def test_it_tells_of_everybody(archive: Path, run: FakeRun) -> None:
         "ranges": [[1, 102]],
     }
     boards = [path.name for path in (archive / "api" / "v1").glob("participants,*.json")]
-    assert len(boards) == len(Window) * (1 + len(HardwareClass))
+    assert len(boards) == len(LeaderboardPeriod) * (1 + len(HardwareClass))
     assert "participants,kind=large-gpu,window=month.json" in boards
     stays = answer(archive, "stays,since=1799913600,until=1800000000.json")
     assert (stays["since"], stays["until"], stays["members"]) == (1_799_913_600.0, 1_800_000_000.0, {"1": HOSTILE})
@@ -94,10 +94,10 @@ def test_it_tells_of_everybody(archive: Path, run: FakeRun) -> None:
 
 def test_who_joins_meanwhile_has_a_page(run: FakeRun) -> None:
     """The members are looked for when everything that could name them has been asked."""
-    asked = questions(run.services.sessions, 102, run.services.clock())
+    asked = questions(run.services.database, 102, run.services.clock())
     assert next(asked) == ("overview", {})
     run.add_member("ada")
-    numbers = [person.number for person in people(run.services.sessions, run.services.clock())]
+    numbers = [person.number for person in people(run.services.database, run.services.clock())]
     assert len(numbers) == 2
     assert [path for path, _ in asked][-2:] == [f"participants/{number}" for number in numbers]
 

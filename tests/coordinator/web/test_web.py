@@ -231,7 +231,7 @@ def test_health_and_readiness(client: TestClient, run: FakeRun) -> None:
         def __call__(self) -> None:
             raise OperationalError("SELECT 1", {}, Exception("gone"))
 
-    client.app.state.sessions = Broken()  # type: ignore[attr-defined]
+    client.app.state.database = Broken()  # type: ignore[attr-defined]
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
 

@@ -163,7 +163,7 @@ async def test_what_workers_held_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         )
         agent.stop("test")
         await asyncio.wait_for(running, PATIENCE_S)
-        with coordinator.services.sessions() as session:
+        with coordinator.services.database() as session:
             lost = {row.cause: row.samples for row in session.scalars(select(LostSamples))}
         assert lost == {"died": 7, "left": 5}
 
@@ -225,10 +225,10 @@ async def test_who_comes_before_the_keeper_waits_for_it_and_then_trains(tmp_path
         await eventually(
             "the agent waits for the keeper", lambda: recorder.told("Waiting for the run's keeper") or recorder.devices
         )
-        sessions = coordinator.services.sessions
+        database = coordinator.services.database
         await eventually(
             "the session says that the agent is starting",
-            lambda: [stay.state for stay in online_sessions(sessions, time.time())] == ["starting"],
+            lambda: [stay.state for stay in online_sessions(database, time.time())] == ["starting"],
         )
         assert recorder.devices == []
         write_status(coordinator, KEEPER)

@@ -69,7 +69,7 @@ async def test_a_pause_ends_the_worker_in_order_and_keeps_the_session(tmp_path: 
         await eventually("the worker has stopped", lambda: guest.count(Stopped) == 1)
 
         def states() -> list[str]:
-            return [stay.state for stay in online_sessions(coordinator.services.sessions, time.time())]
+            return [stay.state for stay in online_sessions(coordinator.services.database, time.time())]
 
         await eventually("the session says that the agent has paused", lambda: states() == ["paused"])
         guest.read(on_battery=False)

@@ -7,7 +7,7 @@ import socket
 
 from peer.agent.presence import answering_relays, offered_relays
 from peer.limits.limits import NO_LIMITS, Limits
-from peer.network.placement import Place
+from peer.network.placement import Placement
 
 ID = "12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
 ANNOUNCED = "/ip4/192.0.2.1/tcp/4001"
@@ -15,12 +15,12 @@ ANNOUNCED = "/ip4/192.0.2.1/tcp/4001"
 
 def test_who_is_reached_relays() -> None:
     """Unless its volunteer limits traffic, of which the relay's is not counted."""
-    direct = Place(announce_maddrs=(ANNOUNCED,))
+    direct = Placement(announce_maddrs=(ANNOUNCED,))
     assert offered_relays(direct, NO_LIMITS, ID) == (f"{ANNOUNCED}/p2p/{ID}",)
     assert offered_relays(direct, Limits(upload_rate=1e6), ID) == ()
     assert offered_relays(direct, Limits(download_bytes=10**9), ID) == ()
-    assert offered_relays(Place("relayed"), NO_LIMITS, ID) == ()
-    assert offered_relays(Place(), NO_LIMITS, ID) == ()
+    assert offered_relays(Placement("relayed"), NO_LIMITS, ID) == ()
+    assert offered_relays(Placement(), NO_LIMITS, ID) == ()
 
 
 async def test_only_relays_that_answer_are_taken() -> None:

@@ -17,7 +17,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
-from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.guard import ReductionGuard
 from tests.security.member_swarm import CONFIG
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
@@ -73,12 +73,12 @@ class HonestRun:
             of_round.set_up(["a", "b", "c", "keeper"], own, parts, 0.0 if keeper else weights[index])
             views = [[part for tensor in tensors for part in tensor.view(-1).split(512)] for tensors in senders]
             for number, brought in enumerate(zip(*views, strict=True)):
-                given = [Contribution(i, part, float(weights[i])) for i, part in enumerate(brought)]
+                given = [WeightedPart(i, part, float(weights[i])) for i, part in enumerate(brought)]
                 of_round.combine(number, given)
                 self.reduced += len(given)
             self.smaller += sum(of_round._smaller.values())
         averages = [
-            weighted_mean(0, [Contribution(i, tensor, float(weights[i])) for i, tensor in enumerate(brought)])
+            weighted_mean(0, [WeightedPart(i, tensor, float(weights[i])) for i, tensor in enumerate(brought)])
             for brought in zip(*senders, strict=True)
         ]
         for guard in self.guards:

@@ -16,7 +16,7 @@ from auth.credentials import Credentials
 from benchmarks.averaging import RUN, hear, swarm_plans, tell
 from benchmarks.averaging_memory import Peer, run_round, started
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, forget_frames, give_back
-from peer.network.placement import Place
+from peer.network.placement import Placement
 from peer.swarm.dht import start_dht
 from tests.support.waiting import wait_until
 
@@ -86,7 +86,7 @@ async def frozen_objects(dht: object, node: object) -> int:
 def test_the_dhts_process_searches_nothing_that_it_was_forked_with(tmp_path: Path) -> None:
     """So that none of the pages which it shares with the worker is ever copied for that."""
     [plan] = swarm_plans(tmp_path, values=1, peers=1)
-    place = Place(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+    place = Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
     dht = start_dht(RUN, Credentials(Path(plan.credentials_dir)), (), place)
     try:
         assert dht.run_coroutine(frozen_objects) > 0

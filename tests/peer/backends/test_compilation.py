@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.backends.compilation import OUTCOMES_FILE, Outcome, compile_if_it_pays
+from peer.backends.compilation import OUTCOMES_FILE, TrialOutcome, compile_if_it_pays
 from peer.backends.compiled import CACHE_VARIABLE, VARIANTS, CompiledLayers
 from peer.backends.memory import FoundSizes
 from peer.backends.replicas import ReplicaBackend
@@ -80,7 +80,7 @@ def test_really_compiled_layers_train_alike(tmp_path: Path) -> None:
     told = attempt(backend, tmp_path, (*PLAIN, *COMPILING, *FASTER))
     assert told == ["Layers are compiled: a microbatch takes 500 ms with, 1000 ms without; compiling took 30 s."]
     assert backend.layers.on
-    assert (remembered(tmp_path), any(tmp_path.glob("cache/**/*.so"))) == (Outcome.FASTER, True)
+    assert (remembered(tmp_path), any(tmp_path.glob("cache/**/*.so"))) == (TrialOutcome.FASTER, True)
     batch = random_batch(1, samples=4)
     assert backend.accumulate(batch).loss == pytest.approx(expected.accumulate(batch).loss, rel=1e-5)
     assert backend.layers.on
@@ -97,7 +97,7 @@ def test_a_missing_compiler_is_one_notice(tmp_path: Path, monkeypatch: pytest.Mo
     expected, backend = TorchBackend(config, plain), TorchBackend(config, model)
     (told,) = attempt(backend, tmp_path, (*PLAIN, *COMPILING, *PLAIN))
     assert told.startswith("Layers go on uncompiled: torch.compile has failed")
-    assert remembered(tmp_path) == Outcome.FAILED
+    assert remembered(tmp_path) == TrialOutcome.FAILED
     expected.accumulate(random_batch(2))
     assert backend.accumulate(random_batch(2)).finite
     assert_same_gradients(model, plain)
@@ -132,7 +132,7 @@ def test_what_is_slower_is_given_up_and_remembered(tmp_path: Path) -> None:
     backend = compiled_by(TorchBackend(config, tiny_model(config)), "aot_eager")
     (told,) = attempt(backend, tmp_path, (*PLAIN, *COMPILING, *SLOWER))
     assert "Layers are compiled: a microbatch takes 1500 ms with, 1000 ms without" in told
-    assert (backend.layers.on, remembered(tmp_path)) == (True, Outcome.SLOWER)
+    assert (backend.layers.on, remembered(tmp_path)) == (True, TrialOutcome.SLOWER)
     backend.layers.switch_off()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TorchBackend, "on_gpus", True)  # what `auto` looks at
@@ -157,7 +157,7 @@ def test_a_try_that_ended_with_the_process_is_not_repeated(tmp_path: Path) -> No
     """A device that crashes while it compiles crashes once; it is said how to try again."""
     config = tiny_config()
     backend = TorchBackend(config, tiny_model(config))
-    FoundSizes(tmp_path / OUTCOMES_FILE).put(KEY, Outcome.BEGUN)
+    FoundSizes(tmp_path / OUTCOMES_FILE).put(KEY, TrialOutcome.BEGUN)
     (told,) = attempt(backend, tmp_path, ())
     assert "the last try ended with the process. To try again, delete compiled.json." in told
     assert not backend.layers.on
@@ -170,7 +170,7 @@ def test_a_crash_leaves_its_mark(tmp_path: Path) -> None:
     marks = []
     backend.rehearse = lambda batch: marks.append(remembered(tmp_path))  # type: ignore[method-assign]
     attempt(backend, tmp_path, (*PLAIN, *COMPILING, *PLAIN))
-    assert set(marks) == {Outcome.BEGUN}
+    assert set(marks) == {TrialOutcome.BEGUN}
 
 
 @pytest.mark.parametrize("architecture", ["albert", "bert", "gpt2"])

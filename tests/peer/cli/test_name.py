@@ -24,13 +24,13 @@ async def test_a_member_chooses_a_name_on_the_command_line(tmp_path: Path) -> No
     """The public sees it at once; a refusal is one sentence; a hidden name is said to be hidden."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         await join_as(coordinator, client, tmp_path / "ada", "Ada")
-        sessions = coordinator.services.sessions
+        database = coordinator.services.database
         result = await name(coordinator, tmp_path / "ada", "--as", "Night Owl")
         assert result.stdout == "The run's page shows you as Night Owl.\n"
-        assert display_names(sessions) == {"Ada": "Night Owl"}
+        assert display_names(database) == {"Ada": "Night Owl"}
         assert isinstance((await name(coordinator, tmp_path / "ada", "--as", "Anonymous 1")).exception, RequestError)
         assert coordinator.refusals() == [("name", "bad-request")]
-        hide_name(sessions, "Ada", hidden=True, now=1.0)
+        hide_name(database, "Ada", hidden=True, now=1.0)
         result = await name(coordinator, tmp_path / "ada", "--own")
         assert result.stdout.startswith("The run's page shows you as Anonymous 1.\nThe run's operator has hidden")
 

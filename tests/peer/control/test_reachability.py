@@ -12,7 +12,7 @@ from coordinator.control.visitors import DIALS_PER_MINUTE, PROBES_PER_MINUTE
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
 from peer.control.reachability import Patience, find_place
-from peer.network.placement import ANY_PORT, UNMEASURED, Place
+from peer.network.placement import ANY_PORT, UNMEASURED, Placement
 from peer.protocol import control_pb2
 from tests.support.control_plane import connected, serving, write_status
 from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
@@ -69,7 +69,7 @@ async def test_a_connection_that_never_arrives_means_relayed(tmp_path: Path) -> 
         client = await ControlClient.connect(link, time.time)
         place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
         await client.close()
-    assert place == Place("relayed", ANY_PORT, None, UNMEASURED)
+    assert place == Placement("relayed", ANY_PORT, None, UNMEASURED)
 
 
 async def test_an_older_coordinator_tells_nothing(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_an_older_coordinator_tells_nothing(tmp_path: Path) -> None:
         client = await ControlClient.connect(link, time.time)
         place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
         await client.close()
-    assert place == Place("relayed", ANY_PORT, None, UNMEASURED)
+    assert place == Placement("relayed", ANY_PORT, None, UNMEASURED)
 
 
 @pytest.mark.usefixtures("no_patience")
@@ -87,4 +87,4 @@ async def test_when_too_many_ask_from_one_address_its_own_address_decides(tmp_pa
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         for _ in range(max(DIALS_PER_MINUTE, PROBES_PER_MINUTE) + 1):
             place = await find_place(client, ANY_PORT, client_mode=False, patience=LONG)
-    assert place == Place("direct", ANY_PORT, None, UNMEASURED)
+    assert place == Placement("direct", ANY_PORT, None, UNMEASURED)

@@ -14,7 +14,7 @@ from auth.errors import RevokedError, TokenError
 from auth.join_link import Address
 from coordinator.context import services as run_services
 from coordinator.control import session_hub
-from coordinator.ledger.judgement import Delivery, Verdict
+from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from coordinator.run.ports import free_ports
@@ -38,7 +38,7 @@ async def test_reports_reach_the_ledger_and_leave_the_outbox(tmp_path: Path) -> 
         )
         services = coordinator.services
         for step in (1, 2):
-            keeper_confirms(services.sessions, services.membership, services.ledger, services.config.run.name, step)
+            keeper_confirms(services.database, services.membership, services.ledger, services.config.run.name, step)
         await eventually(
             "the member has heard where it stands",
             lambda: bool(member.heard.standings) and member.heard.standings[-1].own_samples == 48,
@@ -52,7 +52,7 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
 
         def online() -> list[tuple[str, str, str, int, float]]:
-            found = online_sessions(coordinator.services.sessions, time.time())
+            found = online_sessions(coordinator.services.database, time.time())
             return [(row.member, row.hardware, row.state, row.own_samples, row.samples_per_second) for row in found]
 
         member.start()
@@ -172,7 +172,7 @@ async def test_only_the_first_of_those_that_are_ahead_is_sent_again(
     asked: list[int] = []
 
     class Recording(Ledger):
-        def record_all(self, deliveries: Sequence[Delivery]) -> list[Verdict | Exception]:
+        def record_all(self, deliveries: Sequence[Delivery]) -> list[ReportVerdict | Exception]:
             asked.extend(delivery.report.step for delivery in deliveries)
             return super().record_all(deliveries)
 

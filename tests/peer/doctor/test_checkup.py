@@ -11,7 +11,7 @@ from auth.join_link import JoinLink
 from coordinator.run.ports import free_ports
 from peer.doctor.checkup import explain, reason
 from peer.doctor.context import Context, Options, Timing
-from peer.doctor.stages import Finding, failed, ok, warning
+from peer.doctor.stages import StageResult, failed, ok, warning
 from tests.support import doctor_mains
 from tests.support.control_plane import serving
 from tests.support.waiting import PATIENCE_S
@@ -59,15 +59,17 @@ async def test_a_keeper_that_is_not_there_is_explained(tmp_path: Path) -> None:
 def test_the_first_failure_speaks() -> None:
     """The others often follow from it; warnings are added."""
     findings = [
-        Finding("names", ok("Fine.")),
-        Finding("tcp", failed("Closed.", "Open it.")),
-        Finding("proxy", warning("There is a proxy.", "Leave it.")),
-        Finding("daemon", failed("Broken.", "Mend it.")),
+        StageResult("names", ok("Fine.")),
+        StageResult("tcp", failed("Closed.", "Open it.")),
+        StageResult("proxy", warning("There is a proxy.", "Leave it.")),
+        StageResult("daemon", failed("Broken.", "Mend it.")),
     ]
     assert reason("bare", findings) == "Closed. Open it. There is a proxy. Leave it."
 
 
-@pytest.mark.parametrize("findings", [[], [Finding("names", ok("Fine.")), Finding("route", warning("VPN.", "Leave."))]])
-def test_where_nothing_is_wrong_the_error_stays(findings: list[Finding]) -> None:
+@pytest.mark.parametrize(
+    "findings", [[], [StageResult("names", ok("Fine.")), StageResult("route", warning("VPN.", "Leave."))]]
+)
+def test_where_nothing_is_wrong_the_error_stays(findings: list[StageResult]) -> None:
     """It may have been a moment's trouble."""
     assert reason("bare.", findings) == "bare. `manyhands doctor` finds nothing wrong on the way now: try again."

@@ -33,7 +33,7 @@ from peer.doctor.contact import (
     judge_route,
 )
 from peer.doctor.context import Context, Options, read_description
-from peer.doctor.stages import Finding, Verdict, run_stages
+from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.protocol import control_pb2
 from tests.support.control_plane import connected, serving, write_status
 from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
@@ -225,13 +225,13 @@ KEEPER = "/ip4/192.0.2.1/tcp/31337/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DW
 PUBLIC = RunConfig().to_json()
 
 
-async def examine(link: JoinLink, clock: Callable[[], float] = time.time) -> dict[str, Finding]:
+async def examine(link: JoinLink, clock: Callable[[], float] = time.time) -> dict[str, StageResult]:
     """All stages up to the run's requirements."""
     async with Context(Options(Path("unused"), link), clock=clock, environ={}) as context:
         return {finding.stage: finding async for finding in run_stages((*CONTACT, REQUIREMENTS), context)}
 
 
-def verdicts(findings: dict[str, Finding]) -> dict[str, Verdict]:
+def verdicts(findings: dict[str, StageResult]) -> dict[str, Verdict]:
     return {name: finding.verdict for name, finding in findings.items()}
 
 

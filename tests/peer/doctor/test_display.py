@@ -9,15 +9,21 @@ import sys
 import pytest
 from rich.console import Console
 
-from peer.doctor.display import Display, JsonDisplay, LineDisplay, TerminalDisplay, open_display
-from peer.doctor.stages import Conclusion, Finding, failed, ok
+from peer.doctor.display import (
+    CheckupDisplay,
+    CheckupJsonDisplay,
+    CheckupLineDisplay,
+    CheckupTerminalDisplay,
+    open_display,
+)
+from peer.doctor.stages import Conclusion, StageResult, failed, ok
 
-FINE = Finding("disk", ok("Room enough.", free_bytes=1))
-BAD = Finding("daemon", failed("It [bold]does not[/bold] start.", "Install again.", log=["panic: no", "exit 2"]))
+FINE = StageResult("disk", ok("Room enough.", free_bytes=1))
+BAD = StageResult("daemon", failed("It [bold]does not[/bold] start.", "Install again.", log=["panic: no", "exit 2"]))
 FIT, UNFIT = Conclusion(True, "All is well.", 12, "a peer"), Conclusion(False, "1 stage failed.")
 
 
-def play(display: Display, *findings: Finding, conclusion: Conclusion = FIT) -> None:
+def play(display: CheckupDisplay, *findings: StageResult, conclusion: Conclusion = FIT) -> None:
     for finding in findings:
         display.begin(finding.stage)
         display.show(finding)
@@ -27,7 +33,7 @@ def play(display: Display, *findings: Finding, conclusion: Conclusion = FIT) -> 
 def test_lines_for_a_log() -> None:
     """Stage, verdict, both sentences, and below them what a program said for itself."""
     stream = io.StringIO()
-    play(LineDisplay(stream), FINE, BAD)
+    play(CheckupLineDisplay(stream), FINE, BAD)
     assert stream.getvalue().splitlines() == [
         "disk          ok       Room enough.",
         "daemon        failed   It [bold]does not[/bold] start. Install again.",
@@ -40,7 +46,7 @@ def test_lines_for_a_log() -> None:
 def test_json_for_scripts() -> None:
     """One object a line, the conclusion last."""
     stream = io.StringIO()
-    play(JsonDisplay(stream), FINE, BAD, conclusion=UNFIT)
+    play(CheckupJsonDisplay(stream), FINE, BAD, conclusion=UNFIT)
     first, second, last = map(json.loads, stream.getvalue().splitlines())
     assert (first["stage"], first["verdict"], first["data"]) == ("disk", "ok", {"free_bytes": 1})
     assert second["data"]["log"] == ["panic: no", "exit 2"]
@@ -50,7 +56,7 @@ def test_json_for_scripts() -> None:
 def test_a_terminal() -> None:
     """The same with colours; what looks like markup is text."""
     stream = io.StringIO()
-    play(TerminalDisplay(Console(file=stream, force_terminal=True, width=100)), FINE, BAD)
+    play(CheckupTerminalDisplay(Console(file=stream, force_terminal=True, width=100)), FINE, BAD)
     text = stream.getvalue()
     assert "\x1b[" in text
     for words in ("examining", "[bold]does not[/bold]", "panic: no", "All is well."):
@@ -60,11 +66,11 @@ def test_a_terminal() -> None:
 def test_a_failure_is_left_to_the_commands_error() -> None:
     """So that the person does not read it twice."""
     stream = io.StringIO()
-    play(LineDisplay(stream), BAD, conclusion=UNFIT)
+    play(CheckupLineDisplay(stream), BAD, conclusion=UNFIT)
     assert UNFIT.text not in stream.getvalue()
 
 
-@pytest.mark.parametrize(("as_json", "kind"), [(True, JsonDisplay), (False, LineDisplay)])
+@pytest.mark.parametrize(("as_json", "kind"), [(True, CheckupJsonDisplay), (False, CheckupLineDisplay)])
 def test_without_a_terminal_there_are_lines(as_json: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one kind or the other."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from peer.doctor.helper import Helper, HelperError, HelperMain
-from peer.doctor.questions import Device, Look
+from peer.doctor.questions import DetectedDevice, Look
 from tests.support import doctor_mains
 from tests.support.waiting import PATIENCE_S
 
@@ -37,8 +37,8 @@ async def test_one_process_answers_all_questions() -> None:
     """It is started with the first and gone after the end."""
     async with helper_with(doctor_mains.echoes) as helper:
         answers = [await helper.ask(Look(name, None), PATIENCE_S) for name in ("cpu", "cuda")]
-        assert [answer.name for answer in answers if isinstance(answer, Device)] == ["cpu", "cuda"]
-        (pid,) = {answer.threads for answer in answers if isinstance(answer, Device)}
+        assert [answer.name for answer in answers if isinstance(answer, DetectedDevice)] == ["cpu", "cuda"]
+        (pid,) = {answer.threads for answer in answers if isinstance(answer, DetectedDevice)}
         assert pid != os.getpid()
         assert is_running(pid)
     assert not is_running(pid)

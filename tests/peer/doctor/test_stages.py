@@ -13,9 +13,9 @@ from peer.doctor.context import Context, Options, RunDescription
 from peer.doctor.questions import Speed
 from peer.doctor.stages import (
     Check,
-    Finding,
-    Outcome,
+    CheckResult,
     Stage,
+    StageResult,
     Verdict,
     conclude,
     failed,
@@ -26,7 +26,11 @@ from peer.doctor.stages import (
     warning,
 )
 
-GOOD = [Finding("disk", ok("Fine.")), Finding("quic", skipped("None.")), Finding("proxy", warning("Odd.", "Look."))]
+GOOD = [
+    StageResult("disk", ok("Fine.")),
+    StageResult("quic", skipped("None.")),
+    StageResult("proxy", warning("Odd.", "Look.")),
+]
 
 
 def context_with(rate: float | None, reachable: bool | None = None, swarm_rate: float | None = None) -> Context:
@@ -40,7 +44,7 @@ def context_with(rate: float | None, reachable: bool | None = None, swarm_rate: 
 
 def test_failures_are_counted_and_named() -> None:
     """Whatever else is well."""
-    bad = [Finding("tcp", failed("Closed.", "Open it.")), Finding("disk", failed("Full.", "Make room."))]
+    bad = [StageResult("tcp", failed("Closed.", "Open it.")), StageResult("disk", failed("Full.", "Make room."))]
     conclusion = conclude([*GOOD, *bad], context_with(5.0, True, 0.0))
     assert not conclusion.fit
     assert "2 of 5 stages failed (`tcp`, `disk`)" in conclusion.text
@@ -83,10 +87,10 @@ def test_the_share_is_by_speed() -> None:
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
 
 
-def saying(outcome: Outcome) -> Check:
+def saying(outcome: CheckResult) -> Check:
     """A check that finds this."""
 
-    async def check(_: Context) -> Outcome:
+    async def check(_: Context) -> CheckResult:
         return outcome
 
     return check
@@ -97,7 +101,7 @@ FINE, ODD = saying(ok("Fine.")), saying(warning("Odd.", "Look."))
 BAD, ABSENT = saying(failed("Bad.", "Mend it.")), saying(skipped("Nothing there."))
 
 
-async def run(*stages: Stage) -> list[Finding]:
+async def run(*stages: Stage) -> list[StageResult]:
     return [finding async for finding in run_stages(stages, Context(Options(Path("unused"))))]
 
 
@@ -140,7 +144,7 @@ def test_every_list_of_stages_is_in_order(stages: tuple[Stage, ...]) -> None:
 
 def test_a_finding_for_scripts_has_everything() -> None:
     """Stage, verdict, the two sentences and the data."""
-    finding = Finding("disk", failed("Full.", "Make room.", free_bytes=0))
+    finding = StageResult("disk", failed("Full.", "Make room.", free_bytes=0))
     assert finding.to_json() == {
         "stage": "disk",
         "verdict": "failed",

@@ -21,8 +21,8 @@ from peer.control.reachability import own_addresses
 from peer.doctor.checkup import BEYOND_TCP, DAEMON, KEEPER
 from peer.doctor.context import Context, Options, RunDescription, Timing, read_description
 from peer.doctor.helper import HelperMain
-from peer.doctor.stages import Finding, Outcome, Stage, Verdict, ok, run_stages
-from peer.doctor.swarm import Position, check_daemon, check_reachability, judge_position, position_of
+from peer.doctor.stages import CheckResult, Stage, StageResult, Verdict, ok, run_stages
+from peer.doctor.swarm import NetworkPosition, check_daemon, check_reachability, judge_position, position_of
 from peer.protocol import control_pb2
 from tests.support import doctor_mains
 from tests.support.control_plane import connected, serving
@@ -64,14 +64,14 @@ def keeper_on(*addresses: str) -> Iterator[tuple[str, ...]]:
     Path(control.removeprefix("/unix")).unlink(missing_ok=True)
 
 
-async def known(_: Context) -> Outcome:
+async def known(_: Context) -> CheckResult:
     """Stands for the coordinator's description."""
     return ok("known")
 
 
 async def examine(
     *swarm_addresses: str, main: HelperMain | None = None, listen: tuple[str, ...] = ()
-) -> tuple[dict[str, Finding], Context]:
+) -> tuple[dict[str, StageResult], Context]:
     """All stages of the swarm, for a run whose keeper has these addresses."""
     options = Options(Path("unused"), listen=listen)
     context = Context(
@@ -234,15 +234,15 @@ async def test_an_older_coordinator_cannot_dial(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dialled", "observed", "own", "position"),
     [
-        (True, ip_address("2001:db8::5"), OWN, Position.OPEN),
-        (False, ip_address("2001:db8::5"), OWN, Position.FIREWALL),
-        (True, PUBLIC, OWN, Position.FORWARDED),
-        (False, PUBLIC, OWN, Position.NAT),
-        (False, PUBLIC, BEHIND_CARRIER, Position.CARRIER_NAT),
+        (True, ip_address("2001:db8::5"), OWN, NetworkPosition.OPEN),
+        (False, ip_address("2001:db8::5"), OWN, NetworkPosition.FIREWALL),
+        (True, PUBLIC, OWN, NetworkPosition.FORWARDED),
+        (False, PUBLIC, OWN, NetworkPosition.NAT),
+        (False, PUBLIC, BEHIND_CARRIER, NetworkPosition.CARRIER_NAT),
     ],
 )
 def test_what_stands_before_the_machine(
-    dialled: bool, observed: object, own: frozenset[object], position: Position
+    dialled: bool, observed: object, own: frozenset[object], position: NetworkPosition
 ) -> None:
     """Its own address or a router's, and whether connections arrive, tell them apart."""
     assert position_of(dialled, observed, own) is position  # type: ignore[arg-type]

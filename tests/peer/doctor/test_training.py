@@ -16,8 +16,8 @@ from peer.data.batching.synthetic import random_batch
 from peer.doctor.checkup import TRAINING
 from peer.doctor.context import Context, Options, Timing
 from peer.doctor.helper import HelperMain
-from peer.doctor.questions import Compute, Device, Look, Speed
-from peer.doctor.stages import Finding, Verdict, run_stages
+from peer.doctor.questions import Compute, DetectedDevice, Look, Speed
+from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.doctor.training import GIB, judge_speed
 from peer.doctor.training_helper import SPECIAL, compute, look
 from tests.support import doctor_mains
@@ -59,7 +59,9 @@ def question(config: RunConfig, **changes: Any) -> Compute:
     )
 
 
-async def examine(main: HelperMain | None = None, timing: Timing | None = None, **options: Any) -> dict[str, Finding]:
+async def examine(
+    main: HelperMain | None = None, timing: Timing | None = None, **options: Any
+) -> dict[str, StageResult]:
     context = Context(
         Options(Path("unused"), **options), training_helper_main=main, timing=timing or Timing(helper_s=PATIENCE_S)
     )
@@ -170,7 +172,7 @@ def test_the_device_is_described() -> None:
     """As the worker would say it."""
     device = look(Look("cpu", 2))
     assert (device.name, device.threads, device.error) == ("cpu (2 threads)", 2, "")
-    assert isinstance(device, Device)
+    assert isinstance(device, DetectedDevice)
 
 
 def test_memory_that_does_not_suffice_for_the_swarm_is_a_warning() -> None:

@@ -11,7 +11,7 @@ from peer.limits.energy import LONGEST_S, SAMPLE_S, Energy, EnergyMeter, read_gp
 from peer.limits.events import Used
 from peer.limits.limits import NO_LIMITS
 from peer.limits.policy import Readings
-from peer.limits.usage import Account
+from peer.limits.usage import UsageMeter
 
 
 def make_zone(powercap: Path, name: str, energy_uj: str, most_uj: str = "1000000000") -> None:
@@ -119,7 +119,7 @@ def test_while_it_goes_on_only_the_panel_changes() -> None:
 
 def test_energy_counts_while_a_worker_runs() -> None:
     """What the machine uses in a pause is not the run's; a meter that says nothing at first begins at zero."""
-    account, told = Account(NO_LIMITS), []
+    account, told = UsageMeter(NO_LIMITS), []
     for step, meter in enumerate([None, 5.0, 6.0, 8.0, 8.5, 10.0]):
         if step == 1:
             account.worker_started(os.getpgrp())

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from peer.network.endpoints import Endpoint, IPAddress, Version
-from peer.network.placement import ANY_PORT, Place, Seen, describe, place_of
+from peer.network.placement import ANY_PORT, Placement, Seen, describe, place_of
 
 OWN, ROUTER, OWN_V6 = ip_address("192.168.1.7"), ip_address("93.184.216.34"), ip_address("2001:db8::7")
 LISTEN = ("/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1")
@@ -16,7 +16,7 @@ TCP, QUIC = Endpoint(4, "tcp", "0.0.0.0", 4001), Endpoint(4, "udp", "0.0.0.0", 4
 TCP_V6, QUIC_V6 = Endpoint(6, "tcp", "::", 4001), Endpoint(6, "udp", "::", 4001)
 
 
-def found(*seen: Seen, common: Version = 4) -> Place:
+def found(*seen: Seen, common: Version = 4) -> Placement:
     """The place of a machine on a line of 1 MB/s."""
     return place_of(seen=seen, own={OWN, OWN_V6}, listen=LISTEN, common=common, bandwidth=1e6)
 
@@ -74,7 +74,7 @@ def test_who_was_not_dialled_is_relayed_and_reduces_nothing() -> None:
     """Behind a router or a firewall; it listens all the same, for those that it connects to."""
     for address in (ROUTER, OWN):
         place = found(seen_at(address))
-        assert place == Place("relayed", LISTEN, None, 1e6)
+        assert place == Placement("relayed", LISTEN, None, 1e6)
         assert place.declared_bandwidth == 0.0
 
 
@@ -91,12 +91,12 @@ def test_the_volunteer_hears_it_in_a_sentence() -> None:
     told = describe(found(seen_at(OWN, TCP), seen_at(OWN_V6, QUIC_V6)))
     assert "Others can reach this machine by TCP over IPv4 and QUIC over IPv6; its line has 8.0 Mbit/s" in told
     assert "through the keeper" in describe(found(seen_at(OWN)))
-    assert "as asked" in describe(Place("client", ANY_PORT, None, 1e6))
+    assert "as asked" in describe(Placement("client", ANY_PORT, None, 1e6))
 
 
 def test_a_volunteers_own_limits_count_as_the_lines_rate() -> None:
     """The least of them; without any the line's own."""
-    assert Place(bandwidth=2e6).within(1e6, None).bandwidth == 1e6
-    assert Place(bandwidth=2e6).within(None, None).bandwidth == 2e6
-    assert Place().within(None, 3e6).bandwidth == 3e6
-    assert Place().within(None, None).bandwidth is None
+    assert Placement(bandwidth=2e6).within(1e6, None).bandwidth == 1e6
+    assert Placement(bandwidth=2e6).within(None, None).bandwidth == 2e6
+    assert Placement().within(None, 3e6).bandwidth == 3e6
+    assert Placement().within(None, None).bandwidth is None

@@ -13,7 +13,7 @@ from hivemind.proto import averaging_pb2
 from auth.errors import ConfigError
 from peer.limits.limits import Limits
 from peer.limits.policy import Readings
-from peer.limits.usage import Account
+from peer.limits.usage import UsageMeter
 from peer.network.traffic import BURST_S, HEADERS, Throttle, Traffic, require_rate
 from peer.reporting.messages import Transferred
 from tests.support.waiting import PATIENCE_S
@@ -119,7 +119,7 @@ def test_a_rate_at_which_everybody_would_wait_in_vain_is_refused() -> None:
 
 def test_a_stays_traffic_adds_up_over_its_workers() -> None:
     """What the agent fetched itself counts, too."""
-    account = Account(Limits())
+    account = UsageMeter(Limits())
     account.fetching.reserve(1000)
     for _ in range(2):
         account.take(Transferred(10, 1))

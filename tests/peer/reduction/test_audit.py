@@ -13,7 +13,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
 from peer.reduction.audit import Audit, Drawn, Evidence, draw, equivocating
-from peer.reduction.combine import Contribution, weighted_mean
+from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.compression import BLOCKWISE, decode, encode
 from peer.reporting.suspicions import UNPROVEN
 
@@ -99,7 +99,7 @@ class AuditedPart:
         generator = torch.Generator().manual_seed(7)
         self.inputs = [torch.randn(LENGTH, generator=generator) for _ in range(3)]
         self.wires = [encode(part, 0 if index == REDUCER else code) for index, part in enumerate(self.inputs)]
-        given = [Contribution(i, decode(wire), WEIGHTS[i]) for i, wire in enumerate(self.wires)]
+        given = [WeightedPart(i, decode(wire), WEIGHTS[i]) for i, wire in enumerate(self.wires)]
         self.average = encode(weighted_mean(0, given) if false is None else false, code)
         evidence = Evidence(parts=(0, 0, 1, 0), own=AUDITOR, weight=WEIGHTS[AUDITOR], rng=random.Random(0))
         evidence._sent[REDUCER].append(self.wires[AUDITOR])

@@ -9,7 +9,7 @@ import torch
 from hivemind.averaging.partition import TensorPartContainer
 
 from peer.config.training import Averaging
-from peer.reduction.combine import Contribution
+from peer.reduction.combine import WeightedPart
 from peer.reduction.guard import ReductionGuard, RoundGuard, norm_of
 from peer.reduction.screening import LEAST_ROUNDS
 
@@ -42,7 +42,7 @@ def reduced(of_round: RoundGuard, senders: list[list[torch.Tensor]], weights: li
     return [
         of_round.combine(
             index,
-            [Contribution(i, part, weight) for i, (part, weight) in enumerate(zip(brought, weights, strict=True))],
+            [WeightedPart(i, part, weight) for i, (part, weight) in enumerate(zip(brought, weights, strict=True))],
         )
         for index, brought in enumerate(by_part)
     ]

@@ -15,7 +15,7 @@ from auth.credentials import Credentials
 from auth.errors import ConfigError, WorkerError
 from auth.keys import AuthorityKey
 from coordinator.members.membership import Membership
-from coordinator.store.engine import Sessions
+from coordinator.store.engine import Database
 from peer.config.run import RunConfig
 from peer.reporting.messages import Failed, KeeperAt, Stop, Stopped, WorkerPlan
 from peer.runtime.processes import LOG_FILE
@@ -68,9 +68,9 @@ def test_missing_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     assert failed.text.count("\n") == 0
 
 
-def membership_of(sessions: Sessions, authority: AuthorityKey) -> Membership:
+def membership_of(database: Database, authority: AuthorityKey) -> Membership:
     """Of the small run."""
-    return Membership(sessions, lambda: authority, "small", 3600, time.time)
+    return Membership(database, lambda: authority, "small", 3600, time.time)
 
 
 class JoinedLate:
@@ -110,8 +110,8 @@ def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
     """The keeper has come, or moved, while the worker started: there it is looked for."""
     run = make_small_run(tmp_path)
     credentials = Credentials(tmp_path / "device")
-    with empty_store(tmp_path, "sqlite") as sessions:
-        membership = membership_of(sessions, run.authority)
+    with empty_store(tmp_path, "sqlite") as database:
+        membership = membership_of(database, run.authority)
         key = credentials.device_key.public_key
         grant = membership.join(key, membership.invite("ada")[0])
         revocations = membership.revocations_jwt()

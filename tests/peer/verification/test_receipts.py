@@ -21,7 +21,7 @@ from coordinator.members.names import set_display_name
 from coordinator.web.app import WebState, create_app
 from peer.cli.verify import app
 from peer.verification.published import Published, download, fetch, read_published
-from peer.verification.receipts import Word, credited, disproved, newcomer_share, verify
+from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share, verify
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, fake_run
 
@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
     with fake_run(tmp_path_factory.mktemp("run")) as made:
         for name in ("ada", "grace"):
             made.add_member(name)
-        set_display_name(made.services.sessions, "grace", "Night Owl")
+        set_display_name(made.services.database, "grace", "Night Owl")
         for step in range(1, STEPS + 1):
             made.add_step(step, 9.0 - step)
         yield made
@@ -234,8 +234,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 KEEPER = "keeper"
 
 
-def words(*said: tuple[str, int]) -> list[Word]:
-    return [Word(member, member == KEEPER, samples) for member, samples in said]
+def words(*said: tuple[str, int]) -> list[Confirmation]:
+    return [Confirmation(member, member == KEEPER, samples) for member, samples in said]
 
 
 @pytest.mark.parametrize(

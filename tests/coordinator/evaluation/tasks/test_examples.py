@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
-from coordinator.evaluation.tasks.data import Place, check_readable, judged_examples, read_text, train_examples
+from coordinator.evaluation.tasks.data import DataFolders, check_readable, judged_examples, read_text, train_examples
 from coordinator.evaluation.tasks.examples import (
     Classified,
-    Question,
+    QuestionExample,
     Tagged,
     classified,
     read_conll,
@@ -73,7 +73,7 @@ def squad(answer: str = "Paris", start: int = 13) -> str:
 
 def test_squads_format_is_read_with_and_without_answers() -> None:
     """Version 2's questions without an answer have none."""
-    assert read_squad(squad(), "file") == [Question("q1", "where?", "ada lives in Paris", ("Paris",), (13,))]
+    assert read_squad(squad(), "file") == [QuestionExample("q1", "where?", "ada lives in Paris", ("Paris",), (13,))]
     without = squad().replace('[{"text": "Paris", "answer_start": 13}]', "[]")
     assert read_squad(without, "file")[0].answers == ()
 
@@ -137,7 +137,7 @@ def test_datasets_give_words_and_the_names_of_tags(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text(json.dumps(rows[0]))
     where = {"path": f"hub:{tmp_path}"}
     task = Task.model_validate({"name": "ner", "kind": "ner", "train": where, "test": where})
-    place = Place(tmp_path, tmp_path)
+    place = DataFolders(tmp_path, tmp_path)
     assert [found.tags for found in train_examples(task, place)] == [("B-PER", "O")]
     assert len(judged_examples(task, place)) == 1
     check_readable([task], place)

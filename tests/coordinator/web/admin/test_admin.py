@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
 from coordinator.members.names import display_names
-from coordinator.members.quarantine import Claim, hear
+from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.web.admin import login as admin_login
 from coordinator.web.app import WebState, create_app
 from tests.support.browser import chromium, fresh_page
@@ -41,7 +41,7 @@ ACTS = ("invite", "revoke", "revoke-device", "quarantine", "lift", "display-name
 def run(run: FakeRun) -> FakeRun:
     """A run with an administrator and two members, one with a hostile name."""
     quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    Administrators(run.services.sessions, hasher=quick).set_password("grace", PASSWORD)
+    Administrators(run.services.database, hasher=quick).set_password("grace", PASSWORD)
     run.add_member("ada")
     run.add_member(HOSTILE)
     return run
@@ -73,7 +73,7 @@ def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeR
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin/login")
     for act in ACTS:
         assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
-    assert audit_log(run.services.sessions, 10) == []
+    assert audit_log(run.services.database, 10) == []
 
 
 def test_the_cookie_is_the_servers_alone(client: TestClient) -> None:
@@ -103,7 +103,7 @@ def test_another_pages_forms_do_nothing(client: TestClient, csrf: str, run: Fake
         answer = client.post(f"/admin/{act}", data={"name": "ada", "csrf": csrf}, headers={"origin": origin})
         assert answer.status_code == 403
     assert log_in(client, origin=origin).status_code == 403
-    assert audit_log(run.services.sessions, 10) == []
+    assert audit_log(run.services.database, 10) == []
 
 
 def test_a_form_without_its_token_does_nothing(client: TestClient, csrf: str, run: FakeRun) -> None:
@@ -112,7 +112,7 @@ def test_a_form_without_its_token_does_nothing(client: TestClient, csrf: str, ru
         assert client.post("/admin/revoke", data=data).status_code == 403
     assert client.post("/admin/revoke", content=b"\xff\xfe").status_code == 400
     assert client.post("/admin/revoke", content=b"&".join([b"a=b"] * 5000)).status_code == 400
-    assert audit_log(run.services.sessions, 10) == []
+    assert audit_log(run.services.database, 10) == []
 
 
 def test_plain_http_is_for_this_machine_only(run: FakeRun) -> None:
@@ -130,7 +130,7 @@ def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRu
         return client.post(f"/admin/{act}", data=fields | {"csrf": csrf})
 
     def public_name() -> str | None:
-        return display_names(run.services.sessions).get("ada")
+        return display_names(run.services.database).get("ada")
 
     assert re.search(r"(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}", post("invite", name="joan", role="trainer", days="7").text)
     assert post("display-name", name="ada", display_name="Owl").headers["location"] == "/admin"
@@ -153,7 +153,7 @@ def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRu
     assert post("erase", name="ada", confirmation="ada").status_code == 303
     names = {row.name for row in run.services.membership.members()}
     assert ("joan" in names, "ada" in names) == (True, False)
-    rows = audit_log(run.services.sessions, 20)[::-1]
+    rows = audit_log(run.services.database, 20)[::-1]
     assert {row.actor for row in rows} == {"web:grace"}
     acts = ["invite", "display-name", "hide-name", "show-name", "revoke-device", "revoke", "revoke", "invite", "invite"]
     assert [row.act for row in rows] == [*acts, "erase"]
@@ -195,9 +195,9 @@ def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, c
     form = {"name": "ada", "device": device, "csrf": csrf}
     services = run.services
     hear(
-        services.sessions,
+        services.database,
         services.quarantine,
-        Claim(key_of("ada").peer_id, "step", 7, HOSTILE),
+        SuspicionReport(key_of("ada").peer_id, "step", 7, HOSTILE),
         run.devices[HOSTILE],
         services.clock(),
     )
@@ -214,7 +214,7 @@ def test_a_device_is_quarantined_and_released_on_its_pages(client: TestClient, c
     assert "No device is in quarantine" in client.get("/admin/quarantine").text
     again = client.post("/admin/lift", data=form)
     assert (again.status_code, "no such device in quarantine" in again.text) == (400, True)
-    acts = [row.act for row in audit_log(run.services.sessions, 9)]
+    acts = [row.act for row in audit_log(run.services.database, 9)]
     assert acts == ["lift-quarantine", "lift-quarantine", "quarantine"]
 
 
@@ -256,7 +256,7 @@ def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None
     assert HOSTILE not in page
     assert client.post("/admin/steer", data={"act": "pause"}).status_code == 403
     assert client.post("/admin/steer", data={"act": "sink", "csrf": csrf}).status_code == 400
-    acts = [row.act for row in audit_log(run.services.sessions, 9)]
+    acts = [row.act for row in audit_log(run.services.database, 9)]
     assert acts == ["steer"] * 4
 
 

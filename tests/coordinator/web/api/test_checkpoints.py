@@ -44,7 +44,7 @@ def stored(run: FakeRun) -> StoredCheckpoint:
 def record(run: FakeRun, stored: StoredCheckpoint, withheld: str = "") -> None:
     """Tell the database of it."""
     record_checkpoint(
-        run.services.sessions,
+        run.services.database,
         step=STEP,
         size_bytes=stored.size_bytes,
         manifest_sha256=stored.manifest_sha256,

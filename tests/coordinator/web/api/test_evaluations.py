@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from coordinator.context.services import RunServices, open_run_services
 from coordinator.evaluation.evaluations import EvaluationRow, allow_evaluator, record_evaluation
-from coordinator.evaluation.reports import EvaluatorKey, Report
+from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.web.app import WebState, create_app
@@ -30,7 +30,7 @@ def services(tmp_path: Path, clock: Clock) -> Iterator[RunServices]:
         directory = made.directory
     set_tasks(directory.path, [NER, FILL])
     with open_run_services(RunDirectory.open(directory.path), clock) as opened:
-        record_checkpoint(opened.sessions, step=3, size_bytes=1, manifest_sha256=MANIFEST, now=0.0)
+        record_checkpoint(opened.database, step=3, size_bytes=1, manifest_sha256=MANIFEST, now=0.0)
         yield opened
 
 
@@ -41,14 +41,14 @@ def client(services: RunServices, tmp_path: Path) -> Iterator[TestClient]:
         yield made
 
 
-def report(clock: Clock, **changes: Any) -> Report:
+def report(clock: Clock, **changes: Any) -> EvaluationReport:
     """What an evaluator says of the checkpoint."""
     result = made_up(NER, 0.5, 0.7, failed=1)
     content = {"run": "test-run", "step": 3, "manifest_sha256": MANIFEST, "evaluated_at": clock(), "result": result}
-    return Report.model_validate({**content, **changes})
+    return EvaluationReport.model_validate({**content, **changes})
 
 
-def send(client: TestClient, key: EvaluatorKey, said: Report) -> int:
+def send(client: TestClient, key: EvaluatorKey, said: EvaluationReport) -> int:
     """Report it; the answer's status."""
     return int(client.post(ADDRESS, json=key.sign(said).model_dump()).status_code)
 
@@ -57,7 +57,7 @@ def test_an_allowed_evaluators_report_is_a_point_of_the_curve(
     client: TestClient, services: RunServices, evaluator_key: EvaluatorKey, clock: Clock
 ) -> None:
     """With mean, spread, failed seeds and who said it; the task without a point is there, too."""
-    allow_evaluator(services.sessions, "gpu-box", evaluator_key.public_hex, 0.0)
+    allow_evaluator(services.database, "gpu-box", evaluator_key.public_hex, 0.0)
     assert send(client, evaluator_key, report(clock)) == 200
     with TestClient(client.app) as fresh:
         ner, fill = fresh.get(ADDRESS).json()["tasks"]
@@ -98,7 +98,7 @@ def test_what_is_not_of_this_run_is_refused(
     status: int,
 ) -> None:
     """Another run, checkpoint, task or recipe, and the future; nothing is stored."""
-    allow_evaluator(services.sessions, "gpu-box", evaluator_key.public_hex, 0.0)
+    allow_evaluator(services.database, "gpu-box", evaluator_key.public_hex, 0.0)
     assert send(client, evaluator_key, report(clock, **changes)) == status
     with TestClient(client.app) as fresh:
         assert all(not task["points"] for task in fresh.get(ADDRESS).json()["tasks"])
@@ -114,6 +114,6 @@ def test_a_forged_or_malformed_report_is_refused(client: TestClient, evaluator_k
 
 def test_the_operators_own_results_are_shown_alike(client: TestClient, services: RunServices) -> None:
     """What the evaluator on the run's machine writes needs no report."""
-    assert record_evaluation(services.sessions, EvaluationRow(3, MANIFEST, "operator", made_up(FILL, 12.5), 1.0))
+    assert record_evaluation(services.database, EvaluationRow(3, MANIFEST, "operator", made_up(FILL, 12.5), 1.0))
     with TestClient(client.app) as fresh:
         assert fresh.get(ADDRESS).json()["tasks"][1]["points"][0]["evaluator"] == "operator"

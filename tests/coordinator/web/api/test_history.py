@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("three_steps")
 
 def test_moments_and_milestones_are_public(client: TestClient, run: FakeRun) -> None:
     """A stretch of a hundred steps and what was reached; pseudonyms hold, and an unchanged answer is not sent again."""
-    set_display_name(run.services.sessions, "ada", "Night Owl")
+    set_display_name(run.services.database, "ada", "Night Owl")
     answer = client.get("/api/v1/moments/0")
     content = answer.json()
     assert [moment["step"] for moment in content["moments"]] == [1, 2, 3]

@@ -29,7 +29,7 @@ def run(run: FakeRun) -> FakeRun:
     for step in (1, 2):
         run.add_step(step, 8.0 - step)
     run.add_member("cleo")
-    with run.services.sessions.begin() as session:
+    with run.services.database.begin() as session:
         count_losses(session, run.devices["ada"], 2, {"late": 7}, run.services.clock())
     return run
 
@@ -102,7 +102,7 @@ def test_there_is_no_page_of_nobody(client: TestClient, number: str) -> None:
 
 def test_nothing_tells_what_is_private(run: FakeRun) -> None:
     """Neither device ids, nor libp2p identities, nor a hidden name, in any answer about people but the certificate."""
-    hide_name(run.services.sessions, "ada", hidden=True, now=1.0)
+    hide_name(run.services.database, "ada", hidden=True, now=1.0)
     with TestClient(create_app(WebState(run.directory, run.services))) as client:
         texts = [
             client.get(path).text
@@ -191,9 +191,9 @@ def test_an_invite_ends_with_its_use_or_its_days(run: FakeRun) -> None:
     services, later = run.services, run.services.clock() + 8 * 86_400
     used, old = services.membership.invite("Maya", devices=2)
     services.membership.join(key_of("maya").public_key, used)
-    states = [invite_facts(services.sessions, code, later).state for code in (used, old)]
+    states = [invite_facts(services.database, code, later).state for code in (used, old)]
     assert states == ["used", "expired"]
-    assert invite_facts(services.sessions, old, services.clock()).state == "open"
+    assert invite_facts(services.database, old, services.clock()).state == "open"
 
 
 def test_buttons_lead_to_the_published_notebook() -> None:

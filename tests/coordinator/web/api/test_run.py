@@ -135,7 +135,7 @@ async def test_an_event_is_sent_when_there_is_news(client: TestClient, run: Fake
 @pytest.mark.parametrize("table", TABLES)
 def test_the_history_as_csv_and_parquet(client: TestClient, run: FakeRun, table: str) -> None:
     """Both formats say the same, under names that the public may know, without the keeper."""
-    set_display_name(run.services.sessions, "ada", "countess")
+    set_display_name(run.services.database, "ada", "countess")
     text = client.get(f"/api/v1/history/{table}.csv")
     names, *rows = csv.reader(io.StringIO(text.text))
     packed = client.get(f"/api/v1/history/{table}.parquet")
@@ -153,9 +153,9 @@ def test_the_history_as_csv_and_parquet(client: TestClient, run: FakeRun, table:
 @pytest.mark.parametrize("table", ["contributions", "sessions"])
 def test_the_history_hides_who_has_no_public_name(client: TestClient, run: FakeRun, table: str) -> None:
     """Under the same number as on the pages, in both formats, also where there had been another name."""
-    sessions = run.services.sessions
-    set_display_name(sessions, "ada", "countess")
-    shown = hide_name(sessions, "ada", True, run.services.clock())
+    database = run.services.database
+    set_display_name(database, "ada", "countess")
+    shown = hide_name(database, "ada", True, run.services.clock())
     rows = list(csv.DictReader(io.StringIO(client.get(f"/api/v1/history/{table}.csv").text)))
     packed = pyarrow.parquet.read_table(io.BytesIO(client.get(f"/api/v1/history/{table}.parquet").content))
     assert {row["member"] for row in rows} == {shown, f"'{FORMULA}"}

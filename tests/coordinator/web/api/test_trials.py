@@ -34,7 +34,7 @@ def test_a_visitor_asks_and_is_answered(client: TestClient, run: FakeRun) -> Non
     assert (content["step"], content["ahead"], content["blanks"]) == (3, 0, [])
     address = f"/api/v1/trials/{content['id']}"
     assert client.get(address).json() == content
-    record_answer(run.services.sessions, content["id"], [[Candidate("light", 0.5)]], run.services.clock())
+    record_answer(run.services.database, content["id"], [[Candidate("light", 0.5)]], run.services.clock())
     answered = client.get(address).json()
     assert answered["state"] == "answered"
     assert answered["blanks"] == [[{"token": "light", "probability": 0.5}]]
@@ -45,7 +45,7 @@ def test_a_visitor_asks_and_is_answered(client: TestClient, run: FakeRun) -> Non
 def test_a_failure_is_told(client: TestClient, run: FakeRun) -> None:
     """In the answerer's words."""
     identity = client.post("/api/v1/trials", json=SENTENCE).json()["id"]
-    record_no_answer(run.services.sessions, identity, "The sentence is too long.", run.services.clock())
+    record_no_answer(run.services.database, identity, "The sentence is too long.", run.services.clock())
     content = client.get(f"/api/v1/trials/{identity}").json()
     assert (content["state"], content["reason"]) == ("failed", "The sentence is too long.")
 
@@ -93,7 +93,7 @@ def test_a_full_queue_asks_for_patience(client: TestClient, run: FakeRun) -> Non
 
 def test_withheld_checkpoints_answer_nobody(run: FakeRun) -> None:
     """Nor does a model that the run file keeps to itself."""
-    with run.services.sessions.begin() as session:
+    with run.services.database.begin() as session:
         checkpoint = session.get(Checkpoint, 3)
         assert checkpoint is not None
         checkpoint.withheld = "its loss rose"

@@ -16,7 +16,7 @@ from coordinator.context.refusal_log import RECORDS_AT_ONCE
 from coordinator.control.server import SERVICE_NAME
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.ledger.reading import SETTLED_S
-from coordinator.members.quarantine import Claim, hear, quarantine_device
+from coordinator.members.quarantine import SuspicionReport, hear, quarantine_device
 from coordinator.statistics.swarm_health import write_figures
 from coordinator.web.app import WebState, create_app
 from coordinator.web.state.metric_sources import certificate_expiry
@@ -45,7 +45,7 @@ def samples_of(scraped: str) -> Samples:
 def test_rounds_and_peers_are_what_the_keeper_counts(run: FakeRun) -> None:
     """Rounds by outcome, a histogram of their durations, peers by role and reachability."""
     tally = RoundTally().with_success(0.7).with_success(3.0).with_failure()
-    write_figures(run.services.sessions, tally, (("keeper", True, 1), ("trainer", False, 4)))
+    write_figures(run.services.database, tally, (("keeper", True, 1), ("trainer", False, 4)))
     found = scrape(run)
     assert found["manyhands_averaging_rounds_total", "succeeded"] == 2
     assert found["manyhands_averaging_rounds_total", "failed"] == 1
@@ -78,10 +78,16 @@ def test_a_step_tells_its_share_of_the_batch_when_its_reports_are_in(run: FakeRu
 def test_suspected_and_quarantined_devices_are_counted(run: FakeRun, clock: Clock) -> None:
     """Words count by kind while they are in the window; every kind is there from the first scrape on."""
     suspected, witness = run.add_member("mallory"), run.add_member("ada")
-    with run.services.sessions() as session:
+    with run.services.database() as session:
         peer = session.scalar(text("select peer_id from devices where id = :id").bindparams(id=suspected))
-    hear(run.services.sessions, run.services.quarantine, Claim(peer, "samples", 3, "claims a lot"), witness, clock())
-    quarantine_device(run.services.sessions, "mallory", suspected, "by hand", "os:ada", clock())
+    hear(
+        run.services.database,
+        run.services.quarantine,
+        SuspicionReport(peer, "samples", 3, "claims a lot"),
+        witness,
+        clock(),
+    )
+    quarantine_device(run.services.database, "mallory", suspected, "by hand", "os:ada", clock())
     found = scrape(run)
     assert found["manyhands_suspicions", "samples"] == 1
     assert found["manyhands_suspicions", "state"] == 0
@@ -95,7 +101,7 @@ def test_checkpoints_tell_age_gate_and_what_waits_for_the_validator(run: FakeRun
     run.add_checkpoint(3)
     clock.now += 100
     record_checkpoint(
-        run.services.sessions, step=6, size_bytes=9, manifest_sha256="cd" * 32, now=clock(), withheld="NaN"
+        run.services.database, step=6, size_bytes=9, manifest_sha256="cd" * 32, now=clock(), withheld="NaN"
     )
     found = scrape(run)
     assert found["manyhands_checkpoint_withheld",] == 1
@@ -130,9 +136,9 @@ def test_a_certificate_that_cannot_be_read_has_no_end(tmp_path: Path) -> None:
 def test_database_errors_are_counted_and_conflicts_are_not(run: FakeRun) -> None:
     """A statement that fails counts; two who write the same row do not."""
     services = run.services
-    with services.sessions() as session, pytest.raises(OperationalError):
+    with services.database() as session, pytest.raises(OperationalError):
         session.execute(text("select * from nowhere"))
-    with pytest.raises(IntegrityError), services.sessions.begin() as session:
+    with pytest.raises(IntegrityError), services.database.begin() as session:
         session.execute(text("insert into eras (era, after_step, began_at) values (1, 1, 0.0), (1, 1, 0.0)"))
     assert scrape(run)["manyhands_database_errors_total",] == 1
 

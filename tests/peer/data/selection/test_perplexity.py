@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from auth.errors import ConfigError
-from peer.config.data import Method, Sampling, Scorer
+from peer.config.data import Method, Sampling, ScorerConfig
 from peer.data.selection.perplexity import (
     PerplexityTally,
     decide,
@@ -95,7 +95,7 @@ def _inverse_erf(value: float) -> float:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_the_kept_shares_of_the_quartiles_are_those_of_theory(method: Method, share: float) -> None:
     """Within 2 % of all that is kept, planned on one sample and applied to other documents by their texts' hashes."""
-    sampling = plan_sampling(method, made_up(1), share, Scorer())
+    sampling = plan_sampling(method, made_up(1), share, ScorerConfig())
     perplexities = made_up(2)
     kept = decide(TEXTS, probabilities(sampling, perplexities))
     assert kept.mean() == pytest.approx(share, rel=0.02)
@@ -110,7 +110,7 @@ def test_the_kept_shares_of_the_quartiles_are_those_of_theory(method: Method, sh
 def test_the_expected_number_kept_is_the_target(method: Method, share: float, seed: int) -> None:
     """On the sample that the scale was solved for, exactly but for its rounding."""
     perplexities = made_up(seed, 500)
-    kept = probabilities(plan_sampling(method, perplexities, share, Scorer()), perplexities)
+    kept = probabilities(plan_sampling(method, perplexities, share, ScorerConfig()), perplexities)
     assert kept.mean() == pytest.approx(share, rel=1e-4)
     assert ((kept >= 0) & (kept <= 1)).all()
 
@@ -155,7 +155,9 @@ def test_equal_perplexities_can_be_sampled() -> None:
     """Quartiles that coincide are no reason to fail."""
     same = np.full(100, 7.0)
     for method in METHODS:
-        assert probabilities(plan_sampling(method, same, 0.3, Scorer()), same).mean() == pytest.approx(0.3, rel=1e-4)
+        assert probabilities(plan_sampling(method, same, 0.3, ScorerConfig()), same).mean() == pytest.approx(
+            0.3, rel=1e-4
+        )
 
 
 def test_another_process_decides_alike() -> None:

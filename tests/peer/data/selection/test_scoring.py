@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer, models
 
 from auth.errors import ConfigError
-from peer.config.data import Scorer
+from peer.config.data import ScorerConfig
 from peer.data.selection import scoring as unigram_scoring
 from peer.data.selection.kenlm import KenlmScorer
 from peer.data.selection.scoring import UNKNOWN_PENALTY, UnigramScorer, open_scorer
@@ -64,9 +64,9 @@ def test_a_tokenizer_without_probabilities_is_refused() -> None:
 def test_the_runs_tokenizer_scores_where_no_model_is_named(tmp_path: Path) -> None:
     """Without either there is one sentence."""
     write_unigram(tmp_path / "tokenizer.json")
-    assert isinstance(open_scorer(Scorer(), tmp_path), UnigramScorer)
+    assert isinstance(open_scorer(ScorerConfig(), tmp_path), UnigramScorer)
     with pytest.raises(ConfigError, match="Sampling needs a scorer"):
-        open_scorer(Scorer(), None)
+        open_scorer(ScorerConfig(), None)
 
 
 def test_a_model_is_read_from_a_path_or_an_address(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_model_is_read_from_a_path_or_an_address(tmp_path: Path) -> None:
     arpa = write_arpa(tmp_path / "model.arpa")
     fsspec.filesystem("memory").pipe_file("/models/model.arpa", arpa.read_bytes())
     for model in (str(arpa), "memory://models/model.arpa"):
-        scorer = open_scorer(Scorer(kind="kenlm", model=model), None)
+        scorer = open_scorer(ScorerConfig(kind="kenlm", model=model), None)
         assert isinstance(scorer, KenlmScorer)
         assert scorer.perplexities(["a b"])[0] > 1
 
@@ -82,13 +82,13 @@ def test_a_model_is_read_from_a_path_or_an_address(tmp_path: Path) -> None:
 def test_an_address_with_nothing_is_told() -> None:
     """The sentence names it."""
     with pytest.raises(ConfigError, match="Cannot fetch the scorer's model memory://nothing"):
-        open_scorer(Scorer(kind="kenlm", model="memory://nothing"), None)
+        open_scorer(ScorerConfig(kind="kenlm", model="memory://nothing"), None)
 
 
 def test_a_model_must_have_the_digest_that_the_run_gives(tmp_path: Path) -> None:
     """Another file is refused before any library reads it."""
     arpa = write_arpa(tmp_path / "model.arpa")
     right = hashlib.sha256(arpa.read_bytes()).hexdigest()
-    assert isinstance(open_scorer(Scorer(kind="kenlm", model=str(arpa), sha256=right), None), KenlmScorer)
+    assert isinstance(open_scorer(ScorerConfig(kind="kenlm", model=str(arpa), sha256=right), None), KenlmScorer)
     with pytest.raises(ConfigError, match="SHA-256 differs"):
-        open_scorer(Scorer(kind="kenlm", model=str(arpa), sha256="0" * 64), None)
+        open_scorer(ScorerConfig(kind="kenlm", model=str(arpa), sha256="0" * 64), None)

@@ -11,7 +11,7 @@ import pytest
 from peer.data.sources import blocks
 from peer.data.sources.blocks import BlockReader
 from peer.data.sources.builtin import SequenceReader
-from peer.data.sources.faults import Place, retrying
+from peer.data.sources.faults import SourcePlace, retrying
 from peer.data.sources.units import State
 
 TEXTS = [["a", "b", "c"], [], ["d", "e"], ["f"]]
@@ -53,9 +53,9 @@ class Failing:
         self._reader.close()
 
 
-def open_reader(units: FewUnits, place: Place | None = None) -> BlockReader:
+def open_reader(units: FewUnits, place: SourcePlace | None = None) -> BlockReader:
     return BlockReader(
-        units, lambda _: np.arange(len(TEXTS)), place or Place(), retrying(lambda _: None, lambda _: None)
+        units, lambda _: np.arange(len(TEXTS)), place or SourcePlace(), retrying(lambda _: None, lambda _: None)
     )
 
 

@@ -7,37 +7,37 @@ import threading
 import pytest
 
 from auth.errors import ConfigError
-from peer.data.sources.faults import ATTEMPTS, Pauses, Place, Setbacks, StreamClosed, describe, retrying
+from peer.data.sources.faults import ATTEMPTS, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 
 UNITS = 10
 
 
 def test_units_come_one_after_another_and_begin_anew() -> None:
     """Behind the last one is the next epoch's first."""
-    assert Place(2, 5, 3, {"number": 1}).next_unit(UNITS) == Place(2, 5, 4)
-    assert Place(2, 5, 9, {"number": 1}).next_unit(UNITS) == Place(3)
+    assert SourcePlace(2, 5, 3, {"number": 1}).next_unit(UNITS) == SourcePlace(2, 5, 4)
+    assert SourcePlace(2, 5, 9, {"number": 1}).next_unit(UNITS) == SourcePlace(3)
 
 
 def test_single_units_are_left_out_without_a_rest() -> None:
     """As long as something is read in between."""
     setbacks = Setbacks()
     for turn in range(5):
-        assert setbacks.failed(Place(turn=turn), UNITS) == (Place(turn=turn + 1), False)
+        assert setbacks.failed(SourcePlace(turn=turn), UNITS) == (SourcePlace(turn=turn + 1), False)
         setbacks.read_something()
 
 
 def test_after_several_in_a_row_the_source_rests_and_goes_back_to_the_first_once() -> None:
     """The second time it goes on: those units are really bad, and the others have a right to be read."""
     setbacks = Setbacks()
-    failures = [setbacks.failed(Place(turn=turn), UNITS) for turn in (4, 5, 6)]
-    assert failures == [(Place(turn=5), False), (Place(turn=6), False), (Place(turn=4), True)]
-    again = [setbacks.failed(Place(turn=turn), UNITS) for turn in (4, 5, 6)]
-    assert again[-1] == (Place(turn=7), True)
+    failures = [setbacks.failed(SourcePlace(turn=turn), UNITS) for turn in (4, 5, 6)]
+    assert failures == [(SourcePlace(turn=5), False), (SourcePlace(turn=6), False), (SourcePlace(turn=4), True)]
+    again = [setbacks.failed(SourcePlace(turn=turn), UNITS) for turn in (4, 5, 6)]
+    assert again[-1] == (SourcePlace(turn=7), True)
 
 
 def test_a_source_of_one_unit_rests_at_once() -> None:
     """There is nothing else to read."""
-    assert Setbacks().failed(Place(), 1) == (Place(), True)
+    assert Setbacks().failed(SourcePlace(), 1) == (SourcePlace(), True)
 
 
 def test_what_fails_is_tried_again_and_told_before_each_wait() -> None:

@@ -12,7 +12,7 @@ import zstandard
 
 from peer.config.data import Source
 from peer.data.sources.files import open_at, size_if_divisible
-from peer.network.remote_files import Address, find_files
+from peer.network.remote_files import FileLocation, find_files
 from tests.support.web_files import WebFiles, serve_files
 
 CONTENT = b"".join(b"line %d of a text\n" % number for number in range(200_000))
@@ -32,7 +32,7 @@ def in_zstd(content: bytes) -> bytes:
 PACKED = {"a.txt": CONTENT, "a.txt.gz": in_gzip(CONTENT), "a.txt.zst": in_zstd(CONTENT)}
 
 
-def address(path: str) -> Address:
+def address(path: str) -> FileLocation:
     """A file as a source names it."""
     return find_files(Source(kind="text", path=(path,)))[0]
 
