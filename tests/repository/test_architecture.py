@@ -240,6 +240,18 @@ def test_folders_are_small() -> None:
     } == {}
 
 
+def test_each_public_class_has_a_name_of_its_own() -> None:
+    """A name means one thing in the whole project, so that a reader who meets it knows which class it is."""
+    owners = defaultdict(list)
+    for module, path in modules().items():
+        if "_pb2" in module or ".migrations" in module:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners[node.name].append(module)
+    assert {name: found for name, found in owners.items() if len(found) > 1} == {}
+
+
 @pytest.mark.parametrize("start", SERVING)
 def test_serving_processes_never_import_the_training_stack(start: str) -> None:
     """No import on any path from the agent, the service or a command reaches torch, hivemind or transformers."""
