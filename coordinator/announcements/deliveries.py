@@ -21,7 +21,7 @@ NEWS_S = 86_400.0  # what was reached longer ago is no news: a webhook that is n
 
 
 class DeliveryOutcome(str, Enum):
-    """How it ended; nothing of it is tried again."""
+    """The final outcome of a delivery; a delivery that has one is not tried again."""
 
     TOLD = "told"
     REFUSED = "refused"  # by the chat: its address or token is wrong
@@ -31,7 +31,7 @@ class DeliveryOutcome(str, Enum):
 
 
 class Todo(Enum):
-    """What is to be done about a milestone at a webhook."""
+    """The next action for a milestone at a webhook."""
 
     TELL = "tell"
     WAIT = "wait"
@@ -42,7 +42,7 @@ class Todo(Enum):
 
 @dataclass(frozen=True)
 class NoticeRow:
-    """How far it is; times in Unix seconds."""
+    """The progress of one milestone's delivery to one webhook; times in Unix seconds."""
 
     attempts: int
     begun_at: float | None  # an attempt whose outcome is not known
@@ -52,7 +52,7 @@ class NoticeRow:
 
 
 def decide(row: NoticeRow | None, reached_at: float, *, repeatable: bool, now: float) -> Todo:
-    """What to do about a milestone that was reached at that time."""
+    """Choose the next action for a milestone that was reached at `reached_at`. Pure."""
     if row is not None and row.ended:
         return Todo.NOTHING
     if row is not None and row.begun_at is not None and not repeatable:
@@ -65,13 +65,13 @@ def decide(row: NoticeRow | None, reached_at: float, *, repeatable: bool, now: f
 
 
 def pause_s(attempts: int, asked_s: float | None) -> float:
-    """How long to wait after so many failed attempts; longer where the chat asks for it, an hour at most."""
+    """Return the pause after so many failed attempts: at least as long as the chat asks for, an hour at most."""
     own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 
 
 def find_notice(database: Database, milestone: str, webhook: str) -> NoticeRow | None:
-    """How far a milestone is at a webhook; None where nothing has been tried."""
+    """Find the progress of a milestone's delivery to a webhook; None if it has never been tried."""
     with database() as session:
         row = session.get(MilestoneNotice, (milestone, webhook))
         return None if row is None else NoticeRow(row.attempts, row.begun_at, row.next_at, row.ended, row.error)

@@ -116,7 +116,7 @@ class Herald:
 
 
 def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutcome | None:
-    """How the matter ends with this reply; None: it is tried again."""
+    """Return the final outcome that a reply means; None if the delivery is tried again."""
     if reply.result is Result.SHOWN:
         return DeliveryOutcome.TOLD
     if reply.result is Result.REFUSED:

@@ -22,7 +22,7 @@ _STREAMED = {"yield_per": 1000}  # rows in memory at once
 
 
 class TableContent(BaseModel):
-    """What a table holds, whatever the order of its rows and the kind of its database."""
+    """The content of a table, whatever the order of its rows and the kind of its database."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -36,7 +36,7 @@ def sqlite_address(path: Path) -> str:
 
 
 def contents(connection: Connection) -> dict[str, TableContent]:
-    """What each of our tables holds."""
+    """Read the content of each of our tables."""
     return {
         table.name: _sum_up(connection.execute(select(table), execution_options=_STREAMED))
         for table in Base.metadata.sorted_tables
@@ -79,7 +79,7 @@ def save_as_file(engine: Engine, path: Path) -> None:
 
 
 def file_contents(path: Path) -> dict[str, TableContent]:
-    """What an undamaged SQLite file holds, of any version of ours; nothing is changed. Raises `StorageError`."""
+    """Read the tables of any version's SQLite file, unchanged. Raises `StorageError` if the file is damaged."""
     try:
         with closing(
             sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)

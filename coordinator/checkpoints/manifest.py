@@ -37,7 +37,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a checkpoint consists of."""
+    """The files of a checkpoint, and the run, step and probe that they belong to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -106,7 +106,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def file_entry(path: Path) -> FileEntry:
-    """What a manifest says of this file."""
+    """Make the manifest's entry for a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -50,7 +50,7 @@ def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
 
 
 def contributors_since(database: Database, step: int) -> list[Contributor]:
-    """Whose samples are in the steps after this one that count today, the most suspicious first."""
+    """List the devices whose samples are in the counted steps after this one, the most suspicious first."""
     given = (
         select(Member.name, Device.id, func.count(Report.id), func.sum(Report.samples))
         .join(Device, Device.id == Report.device_id)

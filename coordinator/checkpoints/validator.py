@@ -88,7 +88,7 @@ class Validator:
         return self.sets[length]
 
     def _keep_baseline(self, samples: ValidationSet) -> None:
-        """What guessing by frequency would lose on them: the keeper compares with it whether the model learns."""
+        """Store the loss of guessing by frequency on the samples, with which the keeper compares the model's."""
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)
@@ -120,7 +120,7 @@ def make_row(
     began_at: float,
     now: float,
 ) -> ValidationRow:
-    """What is stored of an evaluation; losses that are no numbers are none."""
+    """Make the row to store of an evaluation; losses that are not finite become None."""
     finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0))
     return ValidationRow(
         step=checkpoint.step,

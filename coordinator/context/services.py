@@ -49,7 +49,7 @@ class RunServices:
 
     @property
     def software_address(self) -> str:
-        """Where volunteers get the run's own software, with its digest."""
+        """The address of the run's own software, with its digest."""
         return self.software.address(self.web_address)
 
     @property

@@ -52,7 +52,7 @@ def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
 
 
 def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
-    """Whose mean is best; None if nobody has one, or there is nobody to be better than."""
+    """Return the contestant with the best mean; None if fewer than two have a mean."""
     with_mean = [
         (mean if result.higher_is_better else -mean, each)
         for each in contestants

@@ -157,7 +157,7 @@ def allowed_evaluators(database: Database) -> list[tuple[str, str, float]]:
 
 
 def evaluator_of(database: Database, public_key: bytes) -> str | None:
-    """Whose key this is; None: nobody's."""
+    """Return the name of the evaluator with this key; None if the key is unknown."""
     with database() as session:
         return session.scalar(select(AllowedEvaluator.name).where(AllowedEvaluator.public_key == public_key))
 

@@ -37,12 +37,12 @@ class LocalRun:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The run's name."""
         return self._directory.config.run.name
 
     @property
     def place(self) -> Path:
-        """Where relative paths of tasks begin, and what is kept lies."""
+        """The folder that tasks' relative paths start from, and that evaluation's own files are in."""
         return self._directory.path
 
     def tasks(self) -> Sequence[Task]:

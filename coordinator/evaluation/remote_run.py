@@ -81,12 +81,12 @@ class RemoteRun:
 
     @property
     def name(self) -> str:
-        """What the run is called; raises `UnreachableError`."""
+        """The run's name. Raises `UnreachableError`."""
         return str(self._ask("overview", _Overview).run.get("name", ""))
 
     @property
     def place(self) -> Path:
-        """Where relative paths of tasks begin, and what is kept lies."""
+        """The folder that tasks' relative paths start from, and that evaluation's own files are in."""
         return self._place
 
     def tasks(self) -> Sequence[Task]:
@@ -190,7 +190,7 @@ def _subject(report: EvaluationReport) -> tuple[str, str, str]:
 
 
 def _chunks(url: str, limit: int) -> Iterator[bytes]:
-    """What a web address answers; raises `UnreachableError`, also for more than `limit` bytes."""
+    """Download from a web address in chunks. Raises `UnreachableError`, also for more than `limit` bytes."""
     read = 0
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  # the CLI has checked the scheme

@@ -24,7 +24,7 @@ MAX_BODY_CHARS = 56 * 1024  # of 64 KiB that a request may carry
 
 
 class EvaluationReport(BaseModel):
-    """What an evaluator says of one task on one checkpoint."""
+    """An evaluator's result of one task on one checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -86,7 +86,7 @@ class EvaluatorKey:
 
     @property
     def public_hex(self) -> str:
-        """What the operator is told."""
+        """The public key in hexadecimal, as the operator is told it."""
         return self.private_key.public_key().public_bytes_raw().hex()
 
     def sign(self, report: EvaluationReport) -> SignedReport:

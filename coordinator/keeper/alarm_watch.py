@@ -43,7 +43,7 @@ class AlarmWatch:
             logger.warning("the alarms were not looked at: %s", error.orig)
 
     def _moved(self, era: int, step: int, sketch: Sketch) -> float | None:
-        """How far this step moved the parameters; None without the state just before it."""
+        """Measure how far this step moved the parameters; None without the state just before it."""
         last, self._last = self._last, (era, step, sketch)
         return update_norm(last[2], sketch) if last is not None and last[:2] == (era, step - 1) else None
 

@@ -186,7 +186,7 @@ class Keeper:
             write_figures(self.database, *figures)
 
     def _tell_suspicions(self) -> None:
-        """What the swarm's threads noticed is written here, where waiting for the database holds up no round."""
+        """Store the swarm threads' suspicions here, where waiting for the database delays no averaging round."""
         witness = self.credentials.access_token(self.clock()).device_id
         for found in self.suspicions.take():
             claim = SuspicionReport(found.peer_id, found.kind, found.step, found.detail)
@@ -196,7 +196,7 @@ class Keeper:
                 logger.warning("%s", error)
 
     def _provide_for_joiners(self) -> None:
-        """Who found no place at the keeper downloads the state from the web server, which spares the swarm."""
+        """Write a checkpoint for joiners that the keeper turned away: they download it from the web server."""
         if (turned_away := self.swarm.turned_away) > self.turned_away:
             self.turned_away = turned_away
             self.checkpointing.write_for_joiners()

@@ -93,7 +93,7 @@ def entries(session: Session) -> list[AllowedRow]:
 
 
 def accounts_by_member(session: Session) -> dict[int, set[str]]:
-    """What each member is called at providers: accounts that have logged in, and entries that nobody has used yet."""
+    """Map members to their names at providers: accounts that have logged in, and entries not used yet."""
     found: dict[int, set[str]] = {}
     for member_id, label in session.execute(select(Account.member_id, Account.label)):
         found.setdefault(member_id, set()).add(label)

@@ -34,7 +34,7 @@ class AuditRow:
 
 
 def os_actor() -> str:
-    """Who runs this command, as the operating system knows it; what the environment says does not count."""
+    """Return the operating system's user who runs this command; the environment's variables do not count."""
     uid = os.getuid()
     try:
         return f"os:{pwd.getpwuid(uid).pw_name}"

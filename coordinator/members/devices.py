@@ -36,7 +36,7 @@ class DeviceRow:
 
     @property
     def short_id(self) -> str:
-        """What people type."""
+        """The beginning of the device's id, which people type."""
         return self.device_id[:SHORT_ID_CHARS]
 
 
@@ -82,7 +82,7 @@ def _device_row(device: Device, member: str, seen_at: float | None, hardware: st
 
 
 def device_act(device_id: str, reason: str) -> str:
-    """What the audit log says of the revocation of one device."""
+    """Word the audit log's entry for the revocation of one device."""
     return f"{device_id.strip()[:MAX_ID_CHARS]} {reason}".strip()
 
 
@@ -114,7 +114,7 @@ def require_good_standing(session: Session, member: Member) -> None:
 
 
 def tokens_until(database: Database) -> float:
-    """When the last token expires that was ever issued (Unix seconds; 0: none was)."""
+    """Return the latest expiry of any token ever issued, in Unix seconds; 0 if there is none."""
     with database() as session:
         return session.scalar(select(func.max(Device.token_until))) or 0.0
 

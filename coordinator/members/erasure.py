@@ -70,7 +70,7 @@ def erase(database: Database, membership: Membership, name: str) -> str:
 
 
 def _forget_accounts(session: Session, member: Member) -> None:
-    """What the member is called at identity providers, there and on the allowlist."""
+    """Delete the member's accounts at identity providers, with their logins and entries on the allowlist."""
     accounts = select(Account.id).where(Account.member_id == member.id)
     session.execute(
         delete(AllowedEntry).where((AllowedEntry.member_id == member.id) | AllowedEntry.account_id.in_(accounts))

@@ -28,7 +28,7 @@ class Notebooks:
 
 @dataclass(frozen=True)
 class InviteFacts:
-    """What a code is worth to who has it; names and times only where it is known."""
+    """The state of an invite code; names and times only if the code is known."""
 
     state: InviteState
     member: str = ""  # as the public sees the member

@@ -168,7 +168,7 @@ class Logins:
         return found
 
     async def send_off(self, page: AtPage, browser: str) -> str:
-        """Where the browser, known by its secret, goes to log in; raises `ProviderError`."""
+        """Begin the login, and return the address to send this browser to. Raises `ProviderError`."""
         trip = new_code_login(page.party, self._web_address + CALLBACK)
         address = await authorization_address(page.party, trip)
         page.trip, page.browser = trip, browser

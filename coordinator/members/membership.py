@@ -49,7 +49,7 @@ MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True)
 class Grant:
-    """What a device receives when it may take part."""
+    """The grant to a device that may take part."""
 
     token_jwt: str
     member: str
@@ -183,7 +183,7 @@ class Membership:
         self._database.transact(lambda session: remove_entry(session, parsed))
 
     def allowlist(self) -> list[AllowedRow]:
-        """Who may log in."""
+        """List the entries of the allowlist."""
         with self._database() as session:
             return entries(session)
 
@@ -246,7 +246,7 @@ class Membership:
             return self._named_member(session, name).name
 
     def revocation_of(self, device_id: str) -> RevokedError | None:
-        """What to tell a device that was shut out; None for others."""
+        """Return the error to tell a device that was shut out; None for other devices."""
         with self._database() as session:
             device = session.get(Device, device_id)
             return None if device is None else revocation_of(session, device.member, device)

@@ -27,7 +27,7 @@ _NUMBERED = re.compile(r"anonymous\s*\d+")
 
 @dataclass(frozen=True)
 class ChosenName:
-    """What came of a member's choice."""
+    """The result of a member's choice of a public name."""
 
     shown: str  # what the public sees
     hidden: bool  # by the operator, whatever was chosen
@@ -44,7 +44,7 @@ def set_display_name(database: Database, name: str, display_name: str) -> None:
 
 
 def choose_name(database: Database, public_key: bytes, display_name: str, anonymous: bool) -> ChosenName:
-    """What the member wants whose device has proved this key; raises `RequestError` for a name that cannot be shown."""
+    """Set the public name of the member whose device has proved this key. Raises `RequestError` for an unfit name."""
 
     def change(session: Session) -> ChosenName:
         device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
@@ -101,7 +101,7 @@ def display_names(database: Database) -> dict[str, str]:
 
 
 def public_name(member: Member, naming: Naming | None) -> str:
-    """What the public sees of one member."""
+    """Return the name under which the public sees a member."""
     return f"Anonymous {member.id}" if _is_unnamed(naming) else member.display_name or member.name
 
 

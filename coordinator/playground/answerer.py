@@ -74,7 +74,7 @@ class Answerer:
         return True
 
     def rest(self) -> None:
-        """What is done while nobody asks."""
+        """Free an idle model, and delete old questions."""
         now = self.clock()
         if self.filler is not None and now - self.asked_at > IDLE_S:
             self.filler = None

@@ -73,7 +73,7 @@ def card_of_run(
 
 
 def card_of_checkpoint(checkpoint: StoredCheckpoint, model_license: str) -> Mapping[str, str]:
-    """What the checkpoint itself tells: nobody's name, no curve."""
+    """Make the card from the checkpoint alone, without contributors' names and without a curve."""
     config = RunConfig.from_yaml(checkpoint.path / "run.yaml")
     facts = CardFacts(
         config=config,
@@ -109,7 +109,7 @@ def _year(checkpoint: StoredCheckpoint) -> int | None:
 
 
 def _hardware(database: Database) -> Mapping[str, int]:
-    """What each device said of itself in its newest stay."""
+    """Count the devices of each kind of hardware, as stated in their newest sessions."""
     query = (
         select(DeviceSession.device_id, DeviceSession.hardware)
         .join(Device, Device.id == DeviceSession.device_id)

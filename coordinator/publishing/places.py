@@ -26,7 +26,7 @@ LATEST = "latest.json"
 
 
 class Place(Protocol):
-    """Where checkpoints are published."""
+    """A repository or folder that checkpoints are published to."""
 
     def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         """Bring this checkpoint's exported folder there, whole or not at all, and return where it can be fetched.

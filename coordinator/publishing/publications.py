@@ -18,7 +18,7 @@ LONGEST_PAUSE_S = 3600.0
 
 @dataclass(frozen=True)
 class PublicationRow:
-    """How far one checkpoint has come at one place."""
+    """The progress of publishing one checkpoint at one place."""
 
     place: str
     manifest_sha256: str
@@ -38,7 +38,7 @@ def publications(database: Database) -> list[PublicationRow]:
 
 
 def newest_at(database: Database, places: Collection[str]) -> list[PublicationRow]:
-    """What happened last at each of these places, where anything has."""
+    """Return the newest publication at each of these places that has one."""
     rows = sorted(publications(database), key=lambda row: row.updated_at)
     return list({row.place: row for row in rows if row.place in places}.values())
 
@@ -88,7 +88,7 @@ def is_due(row: PublicationRow | None, now: float) -> bool:
 
 
 def pause_s(attempts: int) -> float:
-    """How long to wait after so many failed attempts."""
+    """Return the pause after so many failed attempts."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 20))
 
 

@@ -83,7 +83,7 @@ def make_release(
 
 
 def task_repository(repository: str, task: str) -> str:
-    """Where a task's model, or the demo, goes beside the model's own repository."""
+    """Name the repository of a task's model, or of the demo, after the model's own."""
     return f"{repository}-{task}"
 
 

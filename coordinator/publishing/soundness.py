@@ -54,7 +54,7 @@ def check_loads(folder: Path) -> LoadingResult:
 
 
 def difference(expected: float | None, found: LoadingResult) -> str:
-    """Why what was loaded cannot be the checkpoint; empty if it can."""
+    """Return the reason why a loaded model cannot be the checkpoint; "" if it can."""
     if expected is None:
         return "it has no finite loss to compare with"
     if not is_same(expected, found.loss):

@@ -30,7 +30,7 @@ def load_authority(path: Path) -> AuthorityKey:
 
 
 def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
-    """From which key this one took over; raises `TokenError` for a statement that is none."""
+    """Return the statement by which the key before this one handed over. Raises `TokenError` for an invalid one."""
     return verify_handover(authority.handover, run) if authority.handover else None
 
 

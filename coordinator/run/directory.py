@@ -92,7 +92,7 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def checkpoint_dir(self, step: int) -> Path:
-        """Where the checkpoint of this step lies, if it is kept."""
+        """Return the folder of this step's checkpoint, whether it is kept or not."""
         return self.checkpoints_dir / checkpoint_name(step)
 
     @property
@@ -117,12 +117,12 @@ class RunDirectory:
 
     @cached_property
     def config(self) -> RunConfig:
-        """What the run trains."""
+        """The run's configuration, from run.yaml."""
         return RunConfig.from_yaml(self.path / "run.yaml")
 
     @cached_property
     def settings(self) -> Settings:
-        """Where the run is served."""
+        """The coordinator's settings, from settings.yaml."""
         return Settings.from_yaml(self.path / "settings.yaml")
 
     @property
@@ -140,13 +140,13 @@ class RunDirectory:
 
     @property
     def database_url(self) -> str:
-        """Where the ledger is."""
+        """The database's address: the settings', or a SQLite file in the directory."""
         in_directory = URL.create("sqlite", database=str(self.path / "manyhands.db"))
         return self.settings.database_url or in_directory.render_as_string()
 
     @property
     def join_link(self) -> JoinLink:
-        """What the operator hands to volunteers."""
+        """The join link that the operator hands to volunteers."""
         try:
             certificate = self.tls_cert_path.read_bytes()
         except OSError as error:

@@ -45,7 +45,7 @@ _session: ContextVar[str] = ContextVar("session", default="")
 
 
 class LogFormat(str, Enum):
-    """How lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -53,7 +53,7 @@ class LogFormat(str, Enum):
 
 @dataclass(frozen=True)
 class LogStyle:
-    """How a process logs; goes to each part that is started."""
+    """The style of a process's log; each part that is started gets it."""
 
     format: LogFormat = LogFormat.TEXT
     run: str = ""
@@ -62,7 +62,7 @@ class LogStyle:
 
 @contextmanager
 def about_session(session_id: str) -> Iterator[None]:
-    """What is logged in the block, also in threads that it starts by `asyncio.to_thread`, is of this session."""
+    """Mark the block's log lines with this session, also those of threads that `asyncio.to_thread` starts in it."""
     token = _session.set(session_id)
     try:
         yield
@@ -112,7 +112,7 @@ class Repetitions(logging.Filter):
         return left_out is not None
 
     def _left_out(self, line: tuple[object, ...]) -> int | None:
-        """How often the line has come since it was told; None: that is too short a time ago to tell it again."""
+        """Count the repetitions of a line since it was logged; None while that is too recent to log it again."""
         now = self._clock()
         with self._lock:
             before = self._told.get(line)
@@ -128,7 +128,7 @@ class Repetitions(logging.Filter):
 
 @dataclass
 class _Told:
-    """When a line was told, and how often it has come since."""
+    """The time at which a line was logged, and its repetitions since."""
 
     at: float
     left_out: int = 0
@@ -176,7 +176,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """What an operator wants to read; not how the database's tables were looked through."""
+    """Log to standard error, with repeated lines left out and Alembic's notes on tables only from warnings on."""
     handler = logging.StreamHandler()
     handler.addFilter(Repetitions())
     handler.setFormatter(JsonLines(process, style) if style.format is LogFormat.JSON else TextLines(style))

@@ -73,13 +73,13 @@ class PlaceSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Secret:
-    """What a place asks for; shown by no `repr`."""
+    """The secret that a place asks for; no `repr` shows it."""
 
     token: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def reason(self, error: BaseException) -> str:
-        """What an error and its cause say, on one line, without the secrets, which libraries may repeat."""
+        """Put an error and its cause on one line, without the secrets, which libraries may repeat."""
         found = [error] if error.__cause__ is None else [error, error.__cause__]
         text = ": ".join(str(each) or repr(each) for each in found)
         for value in filter(None, (self.token, *self.options.values())):

@@ -49,7 +49,7 @@ Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Fie
 
 
 class Settings(BaseModel):
-    """Where the run is served; settings.yaml."""
+    """The coordinator's settings.yaml: addresses, ports and limits of the service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -94,7 +94,7 @@ class Settings(BaseModel):
 
     @property
     def web_address(self) -> str:
-        """Where browsers reach the web port, without a slash at the end."""
+        """The address at which browsers reach the web port, without a slash at the end."""
         host = f"[{self.public_host}]" if ":" in self.public_host else self.public_host
         return (self.public_url or f"http://{host}:{self.web_port}").rstrip("/")
 
@@ -110,7 +110,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Policy:
-    """When suspicions put a device in quarantine: so many strikes within so many seconds; from settings.yaml."""
+    """The rule for quarantine, from settings.yaml: so many strikes within so many seconds."""
 
     strikes: int = 3  # 0: nobody is cut off by itself
     window_s: float = 3600.0

@@ -43,11 +43,11 @@ class Software:
         return hashlib.sha256(self.wheel).hexdigest()
 
     def address(self, web_address: str) -> str:
-        """Where the run's web port serves the wheel, with its digest, as pip and uv understand it."""
+        """Return the wheel's address at the run's web port, with its digest as pip and uv understand it."""
         return f"{web_address}/software/{self.name}#sha256={self.sha256}"
 
     def constraints_address(self, web_address: str) -> str:
-        """Where the exact versions are served, for who installs by other means than the wheel's own."""
+        """Return the address of the exact versions, for installations by other means than the wheel's own."""
         return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
 
 
@@ -93,7 +93,7 @@ def _packages() -> Iterator[tuple[str, bytes]]:
 
 
 def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes]]:
-    """What installers need to know, as the build wrote it."""
+    """Yield the metadata files that installers need, as the build wrote them."""
     for name in METADATA:
         yield f"{folder}/{name}", (installed.read_text(name) or "").encode()
     for path in installed.files or ():

@@ -46,7 +46,7 @@ COORDINATOR_GRACE_S = 60.0  # a little more than the supervisor gives its parts
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """Which run, and where."""
+    """The run to demonstrate, its directory and its web port."""
 
     directory: Path
     config: RunConfig  # of a new run; one that is in the directory already keeps its own

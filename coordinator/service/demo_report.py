@@ -88,7 +88,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """What held-out text says of the first and the last checkpoint; a loss that was no number is a question mark."""
+    """Compare the first and last checkpoint on held-out text; a loss that is not finite is a question mark."""
 
     def loss(facts: Mapping[str, Any]) -> str:
         return "?" if facts["loss"] is None else f"{facts['loss']:.4f}"

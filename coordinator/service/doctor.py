@@ -240,7 +240,7 @@ def _newest(directory: RunDirectory, highest: ColumnElement[Any]) -> float:
 
 
 def _clock_is_kept() -> bool | None:
-    """What the Linux kernel says of NTP; None elsewhere, or where it may not be asked."""
+    """Ask the Linux kernel whether NTP keeps the clock; None on other systems, or without the permission to ask."""
     try:
         state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed `timex` only asks
     except (AttributeError, OSError):

@@ -107,7 +107,7 @@ def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
 
 
 def dashboard_url(settings: Settings) -> str:
-    """Where the dashboard answers, as volunteers reach it."""
+    """Return the dashboard's address, as volunteers reach it."""
     return f"{settings.web_address}/"
 
 

@@ -24,7 +24,7 @@ BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff"
 
 @dataclass(frozen=True)
 class PictureFacts:
-    """What the picture tells."""
+    """The facts that the picture shows."""
 
     run: str
     loss: Sequence[Point]  # global step, loss

@@ -108,7 +108,7 @@ def draw_curve(
 
 @dataclass(frozen=True)
 class _Area:
-    """Where a point of the curve stands in the drawing."""
+    """The area of the drawing, which maps the curve's points to places in it."""
 
     low_x: float
     high_x: float

@@ -44,7 +44,7 @@ class LossFacts:
 
 @dataclass(frozen=True)
 class StepsFacts:
-    """Which part of the curve is theirs."""
+    """The steps with samples of one member: the member's part of the curve."""
 
     steps: int  # with samples of this member that count
     first: int | None

@@ -21,7 +21,7 @@ LOSS_GRID = 0.5
 
 
 class MilestoneKind(str, Enum):
-    """What was reached."""
+    """The kind of a milestone."""
 
     FIRST_STEP = "first-step"
     SAMPLES = "samples"

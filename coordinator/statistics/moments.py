@@ -26,7 +26,7 @@ SHARED_REFUSALS = ("join", "report", "suspicion")  # the kinds that belong to a 
 
 @dataclass(frozen=True)
 class Share:
-    """What one device did for a step; `device` is an index into the chunk's list."""
+    """The share of one device in a step; `device` is an index into the chunk's list."""
 
     device: int
     samples: int  # that count
@@ -77,7 +77,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class MomentDevice:
-    """Whose a device is, and what it says it is."""
+    """A device's member, and its own description of its hardware."""
 
     number: int
     member: str
@@ -100,7 +100,7 @@ def chunk_of(step: int) -> int:
 
 
 def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
-    """Who averaged with whom, by what each says of its group. Pure.
+    """Sort devices into the groups that averaged together, by each one's report of its group. Pure.
 
     Groups of one size are told apart by their samples; who could not see those belongs to the first of that size.
     """
@@ -240,7 +240,7 @@ def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list
 
 
 def _refused(session: Session, times: Sequence[float]) -> list[dict[str, int]]:
-    """What was refused between each two of these rising times, by kind."""
+    """Count the refusals between each two of these rising times, by kind."""
     query = select(Refusal.at, Refusal.kind).where(
         Refusal.at > times[0], Refusal.at <= times[-1], Refusal.kind.in_(SHARED_REFUSALS)
     )

@@ -177,7 +177,7 @@ def _facts(
 
 
 def midnight(day: int) -> float:
-    """When this UTC day begins, in Unix seconds."""
+    """Return the beginning of a UTC day, in Unix seconds."""
     return float(day * DAY_S)
 
 

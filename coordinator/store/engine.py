@@ -151,7 +151,7 @@ def open_engine(url: str, *, create: bool = False) -> Engine:
 
 
 def patience(url: URL) -> dict[str, int]:
-    """How long PostgreSQL is waited for, as far as its address does not say so itself.
+    """Return the time limits for PostgreSQL that its address does not set itself.
 
     A server that is gone is noticed within half a minute, and not after the system's two hours.
     """

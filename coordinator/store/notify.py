@@ -18,7 +18,7 @@ CHANNEL = "manyhands"
 
 
 class Topic(str, Enum):
-    """What has changed."""
+    """The subject of a change."""
 
     REVOCATIONS = "revocations"  # the list of who is shut out
     SESSIONS = "sessions"  # a device has opened another session

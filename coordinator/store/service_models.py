@@ -61,7 +61,7 @@ class SpentNonce(Base):
 
 
 class RelayOffer(Base):
-    """Where the device of an open session relays for others; see `coordinator.control.relays`."""
+    """The address at which an open session's device relays for others; see `coordinator.control.relays`."""
 
     __tablename__ = "relay_offers"
 

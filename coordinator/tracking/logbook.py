@@ -23,7 +23,7 @@ class Logbook:
         self._path = path
 
     def begin(self, position: SinkPosition, ahead: Sequence[SinkPosition]) -> None:
-        """What leads to the positions `ahead`, one after the other, is about to be written."""
+        """Record that the rows up to the positions `ahead`, one after the other, are about to be written."""
         text = json.dumps({"position": asdict(position), "ahead": [asdict(each) for each in ahead]})
         write_private(self._path, text.encode())
 
@@ -32,7 +32,7 @@ class Logbook:
         self.begin(position, ())
 
     def recover(self, held: int | None) -> SinkPosition:
-        """Where to go on, if the sink holds so many rows; None: it cannot tell, and nothing is written twice.
+        """Return the position to go on from, if the sink holds so many rows; None: unknown, so no row is written twice.
 
         A sink that holds nothing (its folder was removed) is written anew.
         """

@@ -32,7 +32,7 @@ class Point:
 
 @dataclass(frozen=True)
 class SinkPosition:
-    """How far a sink is written."""
+    """The position in a run up to which a sink is written."""
 
     rows: int = 0
     era: int = 0
@@ -81,7 +81,7 @@ def step_point(row: Step) -> Point:
 
 
 def evaluation_point(row: ValidationRow) -> Point:
-    """What held-out text says of a checkpoint."""
+    """Make the point of a checkpoint's results on held-out text."""
     values = {
         "validation/loss": row.loss,
         "validation/perplexity": row.perplexity,

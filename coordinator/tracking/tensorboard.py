@@ -40,6 +40,6 @@ class TensorBoardSink:
 
 
 def rows_in(folder: Path) -> int:
-    """How many points the folder's event files hold; a torn last one is none."""
+    """Count the points in the folder's event files, without a torn last one."""
     files = sorted(folder.glob(PATTERN)) if folder.is_dir() else []
     return sum(event.HasField("summary") for file in files for event in LegacyEventFileLoader(str(file)).Load())

@@ -40,7 +40,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class DataFolders:
-    """Where relative paths begin, and where files of the web are kept."""
+    """The folders that relative paths start from and that downloaded files are kept in."""
 
     base: Path
     cache: Path

@@ -103,7 +103,7 @@ def _run_trial(subject: Subject, task: Task, seed: int, trivial: float, finished
 
 
 def failure(finite: bool, best: float, trivial: float) -> str:
-    """Why a fine-tuning has not converged; "" if it has, that is, if it beats always giving the commonest answer."""
+    """Return the reason why a fine-tuning has not converged; "" if it beats always giving the commonest answer."""
     if not finite:
         return "its loss became infinite or no number"
     if best <= trivial:

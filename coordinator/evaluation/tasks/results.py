@@ -39,7 +39,7 @@ class Filling(_Frozen):
 
 
 class ProbeResult(_Frozen):
-    """What the model puts into the same sentence for each group."""
+    """The words that the model puts into the same sentence for each group."""
 
     template: Annotated[str, Field(max_length=1000)]
     groups: Annotated[tuple[Short, ...], Field(max_length=8, strict=False)]

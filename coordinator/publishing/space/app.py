@@ -40,7 +40,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class VisitorText(BaseModel):
-    """What a visitor typed."""
+    """The text that a visitor typed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
@@ -57,7 +57,7 @@ def load(name: str) -> Any:
 
 
 def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
-    """What the model says of a text, as words with scores."""
+    """Return the model's answer to a text, as words with scores."""
     if task == "fill-mask":
         mask = pipe.tokenizer.mask_token
         if text.count(MASK) != 1:
@@ -109,7 +109,7 @@ def page() -> FileResponse:
 
 @app.get("/models")
 def models() -> dict[str, dict[str, str]]:
-    """What can be tried."""
+    """List the models that can be tried."""
     return {name: {"task": about["task"], "title": about["title"]} for name, about in MODELS.items()}
 
 
