@@ -37,7 +37,7 @@ class ChatRequest:
 
 
 def words(milestone: Milestone, run: str, address: str) -> str:
-    """One or two sentences of plain text; they name no member."""
+    """Announce a milestone in one or two sentences of plain text, which name no member."""
     value, step, record = milestone.value, f"{milestone.step:,}", f"A record of the run {run}"
     told = {
         MilestoneKind.FIRST_STEP: f"The run {run} has taken its first global step.",

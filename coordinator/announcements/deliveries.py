@@ -78,7 +78,7 @@ def find_notice(database: Database, milestone: str, webhook: str) -> NoticeRow |
 
 
 def begin_attempt(database: Database, milestone: str, webhook: str, now: float) -> int:
-    """It is about to be told; returns how many times it has been tried then."""
+    """Record that an attempt begins, and return the number of attempts with this one."""
 
     def enter(session: Session) -> int:
         row = _get_or_add(session, milestone, webhook)
@@ -89,7 +89,7 @@ def begin_attempt(database: Database, milestone: str, webhook: str, now: float) 
 
 
 def end_attempt(database: Database, milestone: str, webhook: str, outcome: DeliveryOutcome, error: str = "") -> None:
-    """That is all that will be done about it."""
+    """Record the final outcome of a delivery."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, milestone, webhook)
@@ -99,7 +99,7 @@ def end_attempt(database: Database, milestone: str, webhook: str, outcome: Deliv
 
 
 def put_off(database: Database, milestone: str, webhook: str, error: str, next_at: float) -> None:
-    """It has not arrived, and is tried again then."""
+    """Record a failed attempt, after which the delivery is tried again at `next_at`."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, milestone, webhook)

@@ -29,7 +29,7 @@ def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
 
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """One probe batch."""
+    """Make the batch on which a checkpoint's loss is proved."""
     with (
         tempfile.TemporaryDirectory() as scratch,
         open_batches(config, tokenizer_dir, Path(scratch), PROBE_DEVICE, PROBE_SAMPLES) as stream,

@@ -69,7 +69,7 @@ class Telemetry:
 
     @contextmanager
     def call(self, method: str, context: Any) -> Iterator[None]:
-        """One call of the control plane: its status and, where it is an answer, how long it took."""
+        """Count one call of the control plane by its status, and time it if it is answered."""
         began, unsaid = time.perf_counter(), "ok"
         try:
             yield

@@ -18,7 +18,7 @@ class Contestant:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For scripts."""
+        """The contestant's checkpoint and results, for scripts."""
         return {"checkpoint": self.name, "tasks": {name: facts_of(result) for name, result in self.results.items()}}
 
 

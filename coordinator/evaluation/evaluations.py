@@ -115,14 +115,14 @@ def record_evaluation(database: Database, row: EvaluationRow) -> bool:
 
 
 def published_checkpoints(database: Database) -> list[CheckpointRow]:
-    """Those that may be published, the newest first."""
+    """List the checkpoints that may be published, the newest first."""
     query = select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc())
     with database() as session:
         return [checkpoint_row(row) for row in session.scalars(query)]
 
 
 def allow_evaluator(database: Database, name: str, key: str, now: float) -> None:
-    """From now on what this key signs is taken, under this name; raises `ConfigError`."""
+    """Accept results that this key signs, under this name, from now on. Raises `ConfigError`."""
     if not _NAME.fullmatch(name) or name == OPERATOR:
         raise ConfigError(
             f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
@@ -139,7 +139,7 @@ def allow_evaluator(database: Database, name: str, key: str, now: float) -> None
 
 
 def remove_evaluator(database: Database, name: str) -> None:
-    """Nothing more is taken from it; what it reported stays. Raises `ConfigError` where nobody is called so."""
+    """Accept no more results from an evaluator; its earlier ones stay. Raises `ConfigError` for an unknown name."""
 
     def enter(session: Session) -> None:
         if session.get(AllowedEvaluator, name) is None:

@@ -46,7 +46,7 @@ class LocalRun:
         return self._directory.path
 
     def tasks(self) -> Sequence[Task]:
-        """Of its run file."""
+        """Return the tasks of the run file."""
         return self._directory.config.evaluation.tasks
 
     def known(self) -> Known:

@@ -90,7 +90,7 @@ class RemoteRun:
         return self._place
 
     def tasks(self) -> Sequence[Task]:
-        """As the coordinator has them now."""
+        """Return the tasks as the coordinator has them now."""
         return [curve.config for curve in self._ask("evaluations", _Evaluations).tasks]
 
     def known(self) -> Known:

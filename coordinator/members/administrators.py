@@ -85,7 +85,7 @@ class Administrators:
         self._database.transact(take)
 
     def names(self) -> list[str]:
-        """Everybody who may log in."""
+        """List the names of all who may log in."""
         with self._database() as session:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 

@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def is_organisation(self) -> bool:
-        """Whether it stands for many accounts."""
+        """Whether the entry stands for many accounts."""
         return self.kind == "-org"
 
 
@@ -132,7 +132,7 @@ def matching_entries(session: Session, identity: Identity, account: Account | No
 
 
 def bind(session: Session, matched: list[AllowedEntry], account: Account) -> None:
-    """From now on the entries that name one account mean this one."""
+    """Bind the entries that name one account, rather than an organisation, to this account."""
     for row in matched:
         if not Entry.parse(row.entry).is_organisation:
             row.account_id = account.id

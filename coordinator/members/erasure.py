@@ -88,7 +88,7 @@ def _pseudonym(session: Session, member: Member) -> str:
 
 
 def _replace_everywhere(session: Session, old: str, new: str) -> None:
-    """In texts the name stands as it is, or as Python quotes it."""
+    """Replace a name in all texts, spelled as it is or as Python quotes it."""
     for spelling in sorted({old, repr(old)[1:-1]}, key=len, reverse=True):
         whole_name = re.compile(rf"(?<!\w){re.escape(spelling)}(?!\w)")
         for column in _TEXTS:

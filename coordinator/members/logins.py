@@ -203,7 +203,7 @@ def _is_from(page: AtPage, returned: AuthorizationResponse, browser: str) -> boo
 def open_providers(
     directory: RunDirectory, clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> dict[str, RelyingParty]:
-    """This coordinator's end of each provider; raises `ConfigError` for a secret that is missing or not private."""
+    """Make a relying party for each provider. Raises `ConfigError` for a secret that is missing or not private."""
     return {
         name: RelyingParty(name, provider, _read_secret(directory.path, name, provider), clock, monotonic)
         for name, provider in directory.settings.providers.items()

@@ -58,7 +58,7 @@ def lift_quarantine(session: Session, device: Device, actor: str, now: float) ->
 
 
 def _take_turn(session: Session, device: Device) -> None:
-    """From here on nobody else changes the list, and the device is known as it stands on it now.
+    """Lock the list until the transaction ends, and reload the device as the list has it now.
 
     So a quarantine never follows a revocation, and numbers are committed in their order: a list with number 6 must not
     be lacking number 5.

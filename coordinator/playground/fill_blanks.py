@@ -82,7 +82,7 @@ class BlankFiller:
         return tuple(Candidate(self._spelling(token), probability) for token, probability in pairs)
 
     def _spelling(self, token: int) -> str:
-        """As it would stand in a text; what has no spelling of its own (part of a letter) as the vocabulary has it."""
+        """Spell a token as a text would; a token that is part of a letter as the vocabulary does."""
         text = self._tokenizer.decode([token], skip_special_tokens=False).strip()
         return text if text and "\ufffd" not in text else self._tokenizer.id_to_token(token) or ""
 

@@ -88,7 +88,7 @@ class RunDirectory:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """One directory per checkpoint."""
+        """The folder of the checkpoints, each in a folder of its own."""
         return self.path / "checkpoints"
 
     def checkpoint_dir(self, step: int) -> Path:

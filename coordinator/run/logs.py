@@ -185,7 +185,7 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
 
 def log_the_unforeseen() -> None:
-    """From now on Python's warnings and what a thread does not catch are this process's lines, too."""
+    """Log Python's warnings and threads' uncaught errors from now on, too."""
 
     def tell(failure: threading.ExceptHookArgs) -> None:
         logger.error("a thread failed", exc_info=failure.exc_value)
@@ -195,7 +195,7 @@ def log_the_unforeseen() -> None:
 
 
 def tell_step(step: Callable[[], int | None]) -> None:
-    """From now on this process's lines name its step."""
+    """Name the step in this process's JSON lines from now on."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines):
             handler.formatter.step = step

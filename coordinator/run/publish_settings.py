@@ -62,12 +62,12 @@ class PlaceSettings(BaseModel):
 
     @property
     def is_hub(self) -> bool:
-        """Whether it is a Hugging Face repository."""
+        """Whether the place is a Hugging Face repository."""
         return self.to.startswith(HUB)
 
     @property
     def is_public(self) -> bool:
-        """Whether the public is told of it: neither of what is private, nor of folders of the operator's machine."""
+        """Whether the public is told of the place: not of a private one, nor of a folder on the operator's machine."""
         return not (self.private or self.to.startswith(LOCAL))
 
 

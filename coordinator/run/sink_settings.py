@@ -63,7 +63,7 @@ class Sinks(_Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are set."""
+        """The names of the sinks that are set."""
         return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     def require_installed(self) -> None:

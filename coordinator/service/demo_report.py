@@ -35,7 +35,7 @@ class StepFollower:
 
 
 def step_line(row: StepRow, previous: StepRow | None) -> str:
-    """One global step for people."""
+    """Describe one global step in a line for people."""
     parts = [f"step {row.step:4d}", f"loss {row.loss:.4f}" if row.loss is not None else "loss unknown"]
     parts.append(f"{row.samples:,} samples")
     if previous is not None and row.completed_at > previous.completed_at:

@@ -92,7 +92,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def _rotation(directory: RunDirectory, now: float) -> str:
-    """Whether the authority's key has been replaced, and how long the old one still counts."""
+    """Describe the replacement of the authority's key, and how long the old one counts; "" if there was none."""
     handover = handover_to(directory.authority, directory.config.run.name)
     if handover is None:
         return ""
@@ -102,7 +102,7 @@ def _rotation(directory: RunDirectory, now: float) -> str:
 
 
 def check_database(directory: RunDirectory, _now: float) -> CheckResult:
-    """It answers; a file of SQLite's is whole."""
+    """Check that the database answers, and that a SQLite file is undamaged."""
     engine = open_engine(directory.database_url)
     try:
         require_database(engine, directory)

@@ -99,7 +99,7 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 @asynccontextmanager
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """In this block, full collections come at most so often; what lives when it begins is not walked over again.
+    """Collect garbage fully only every `every_s` in this block, and leave out objects that exist when it begins.
 
     The young generations are collected as ever, so that what soon becomes garbage goes soon.
     """

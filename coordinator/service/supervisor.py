@@ -224,7 +224,7 @@ class StopSignal:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __call__(self) -> bool:
-        """Whether to stop."""
+        """Return whether a signal has asked the process to stop."""
         return self.asked
 
     def __enter__(self) -> StopSignal:

@@ -96,7 +96,7 @@ def _smoothed(losses: Sequence[tuple[int, float | None]]) -> Iterator[tuple[int,
 
 
 def _leaps(vitals: Vitals) -> Alarm | None:
-    """One of the last steps moved the parameters much further than those before it."""
+    """Return an alarm if one of the last steps moved the parameters much further than those before it."""
     updates = vitals.updates
     for index in range(max(UPDATES_KNOWN, len(updates) - HELD_STEPS), len(updates)):
         step, norm = updates[index]

@@ -48,7 +48,7 @@ class MilestoneTexts:
     loss: str = "Record: loss on held-out text below {n}"
 
     def of(self, milestone: Milestone) -> Told:
-        """One of them in words."""
+        """Put a milestone into words, with its step."""
         texts = {
             MilestoneKind.FIRST_STEP: self.first_step,
             MilestoneKind.SAMPLES: self.samples,
@@ -193,7 +193,7 @@ def groups(told: Sequence[Told], least_steps: float) -> list[list[Told]]:
 
 
 def decimate(points: Sequence[Point], most: int) -> list[Point]:
-    """At most `most` points that keep the curve's shape."""
+    """Choose at most `most` points that keep the curve's shape."""
     return [points[place] for place in kept_places([x for x, _ in points], [y for _, y in points], most)]
 
 

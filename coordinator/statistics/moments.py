@@ -196,7 +196,7 @@ class _DeviceBook:
 
 
 def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple[dict[int, list[Share]], Counter[int]]:
-    """By step: what each device did for it, and how many had done so before it was undone."""
+    """Read each step's shares, and the number of devices that had taken the step before it was undone."""
     query = (
         select(
             Report.step,
@@ -224,7 +224,7 @@ def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple
 
 
 def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
-    """For each of these rising times the devices that had a session."""
+    """Find the devices that had a session at each of these rising times."""
     until = func.coalesce(DeviceSession.ended_at, DeviceSession.last_seen_at)
     stays = select(DeviceSession.device_id, DeviceSession.started_at, until).where(
         DeviceSession.started_at <= times[-1], DeviceSession.last_seen_at >= times[0]

@@ -50,7 +50,7 @@ def _steps(session: Session, after: int, limit: int) -> Sequence[int]:
 
 
 def _whole_page(session: Session, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """So many of these steps as fit."""
+    """Read as many of these steps as fit on a page."""
     found: list[dict[str, Any]] = []
     room = MOST_NUMBERS
     for number in numbers:
@@ -63,7 +63,7 @@ def _whole_page(session: Session, numbers: Sequence[int]) -> list[dict[str, Any]
 
 
 def _step(session: Session, step: int) -> dict[str, Any]:
-    """As it is stored: devices by their numbers."""
+    """Read a step's claims and receipts as they are stored, with devices by their numbers."""
     claims = (
         select(Device.number, Report.samples, Report.counted)
         .join(Device, Device.id == Report.device_id)
@@ -87,7 +87,7 @@ def _step(session: Session, step: int) -> dict[str, Any]:
 
 
 def _devices(session: Session, shown: Mapping[str, str], steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """By libp2p identity: everybody whom these steps name; the keys of those who signed."""
+    """Map the libp2p identities that these steps name to their members, and to the keys of those that signed."""
     signers = {receipt["number"] for step in steps for receipt in step["receipts"]}
     named = {number for step in steps for receipt in step["receipts"] for number in receipt["samples"]}
     claimants = {number for step in steps for number, _, _ in step["claims"]}

@@ -105,7 +105,7 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Until the block ends, or others have had the turn for longer than SQLite would be waited for."""
+        """Hold the turn to write until the block ends; give up waiting for it after SQLite's own time limit."""
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield

@@ -56,7 +56,7 @@ def _secret(directory: RunDirectory, name: str | None, setting: str) -> str | No
 
 
 def writers(directory: RunDirectory, database: Database) -> list[SinkWriter]:
-    """One for each sink of the settings."""
+    """Make a writer for each sink of the settings."""
     sinks, opening = directory.settings.sinks, dict[str, Callable[[], Sink]]()
     if sinks.tensorboard is not None:
         opening["tensorboard"] = partial(open_tensorboard, directory, sinks.tensorboard)

@@ -22,7 +22,7 @@ class TensorBoardSink:
         self._writer = EventFileWriter(str(folder))
 
     def write(self, row: int, point: Point) -> None:  # noqa: ARG002  # events have no numbers
-        """One event with all the point's values, at the time when it happened."""
+        """Write one event with all the point's values and its own time."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
         self._writer.add_event(Event(wall_time=point.at, step=point.step, summary=Summary(value=values)))
 
@@ -31,7 +31,7 @@ class TensorBoardSink:
         self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def flush(self) -> None:
-        """To the disk."""
+        """Write the waiting events to the disk."""
         self._writer.flush()
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ class TrackioSink:
         self._last = row
 
     def rewind(self, step: int) -> None:
-        """Nothing to do: rows go on, and `train/era` tells them apart."""
+        """Do nothing: rows go on, and `train/era` tells them apart."""
 
     def flush(self) -> None:
         """Wait until its database holds the last row; raises `TimeoutError`. A server has its own queue on disk."""

@@ -51,7 +51,7 @@ class WandbSink:
         self._run.log({GLOBAL_STEP: point.step, "completed_at": point.at, **point.values}, step=row, commit=True)
 
     def rewind(self, step: int) -> None:
-        """Nothing to do: rows go on, and `train/era` tells them apart."""
+        """Do nothing: rows go on, and `train/era` tells them apart."""
 
     def flush(self) -> None:
         """Its own process has taken what was logged."""

@@ -44,15 +44,15 @@ class Classifying:
         )
 
     def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """On the development set."""
+        """Return the scores on the development set."""
         return self._scores(self._dev, self.predict(model, self._dev))
 
     def test_scores(self, model: PreTrainedModel) -> Scores:
-        """On the test set."""
+        """Return the scores on the test set."""
         return self._scores(self._test, self.predict(model, self._test))
 
     def trivial_scores(self) -> Scores:
-        """On the development set, of the commonest label for everything."""
+        """Return the scores on the development set of the commonest label for everything."""
         return self._scores(self._dev, [self._commonest] * len(self._dev))
 
     def predict(self, model: PreTrainedModel, examples: Sequence[Classified]) -> list[str]:

@@ -51,13 +51,13 @@ class Subject(Protocol):
         """The checkpoint with a fresh head."""
 
     def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """On the development set."""
+        """Return the scores on the development set."""
 
     def test_scores(self, model: PreTrainedModel) -> Scores:
-        """On the test set."""
+        """Return the scores on the test set."""
 
     def trivial_scores(self) -> Scores:
-        """On the development set, when the answer is always the commonest one."""
+        """Return the scores on the development set of always giving the commonest answer."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def split(train: Sequence[Any], dev: Sequence[Any] | None, limit: int | None) ->
 
 
 def run_trials(subject: Subject, task: Task, finished: Finished = lambda _seed, _dev, _model: None) -> list[SeedResult]:
-    """One result for each seed; `finished` gets the seed, its score on the development set and the tuned model."""
+    """Fine-tune once for each seed; `finished` gets the seed, the score on the development set and the model."""
     trivial = subject.trivial_scores()[task.main_metric]
     return [_run_trial(subject, task, seed, trivial, finished) for seed in task.recipe.seeds]
 

@@ -16,7 +16,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Of sentences' tags: precision, recall and F1 over whole entities, accuracy over words."""
+    """Score sentences' tags: precision, recall and F1 over whole entities, accuracy over words."""
     right, found = [list(tags) for tags in truth], [list(tags) for tags in predicted]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tags without a prefix are entities, too; no entity found is a score of 0
@@ -29,7 +29,7 @@ def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
 
 def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Of sentences' tags: accuracy and macro F1 over words."""
+    """Score sentences' tags: accuracy and macro F1 over words."""
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
     return label_scores(*flat)
 

@@ -61,15 +61,15 @@ class Answering:
         return self._pretrained.model("AutoModelForQuestionAnswering", seed)
 
     def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """On the development set."""
+        """Return the scores on the development set."""
         return answer_scores([question.answers for question in self._dev], self.predict(model, self._dev))
 
     def test_scores(self, model: PreTrainedModel) -> Scores:
-        """On the test set."""
+        """Return the scores on the test set."""
         return answer_scores([question.answers for question in self._test], self.predict(model, self._test))
 
     def trivial_scores(self) -> Scores:
-        """On the development set, of no answer to anything."""
+        """Return the scores on the development set of no answer to anything."""
         return answer_scores([question.answers for question in self._dev], [NO_ANSWER] * len(self._dev))
 
     def predict(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:

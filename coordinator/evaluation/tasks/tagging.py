@@ -41,15 +41,15 @@ class Tagging:
         return self._pretrained.model("AutoModelForTokenClassification", seed, id2label=names, label2id=numbers)
 
     def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """On the development set."""
+        """Return the scores on the development set."""
         return self._scores(self._dev, self.predict(model, self._dev))
 
     def test_scores(self, model: PreTrainedModel) -> Scores:
-        """On the test set."""
+        """Return the scores on the test set."""
         return self._scores(self._test, self.predict(model, self._test))
 
     def trivial_scores(self) -> Scores:
-        """On the development set, of the commonest tag for every word."""
+        """Return the scores on the development set of the commonest tag for every word."""
         return self._scores(self._dev, [[self._commonest] * len(sentence.words) for sentence in self._dev])
 
     def predict(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
