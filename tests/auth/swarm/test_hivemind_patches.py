@@ -31,7 +31,8 @@ MESSAGES = 300
 A_PART = DownloadData(metadata=bytes(1300))
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("auth", "peer", "coordinator", "benchmarks", "tests")
-PLAIN = {  # peers of hivemind alone, for what attacks do where nobody is checked
+PLAIN = {
+    "benchmarks/_hivemind_peer.py",
     "tests/security/plain_peer.py",
     "tests/security/plain_reducer.py",
     "tests/security/plain_rounds.py",
