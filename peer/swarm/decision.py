@@ -6,8 +6,12 @@ tested, and named in the log. `peer.swarm.swarm` makes the move.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+
+REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
+MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
 
 
 class Move(Enum):
@@ -60,3 +64,31 @@ def decide(now: Situation) -> tuple[Move, str]:
     if now.others_arrive:
         return Move.ACCUMULATE, "others are about to arrive at this step"
     return Move.AVERAGE_BESIDE, "the batch is full"
+
+
+class DownloadPause:
+    """A growing pause between downloads of the state that bring this peer into no step.
+
+    Each takes the donor's line as long as it lasts, so the pause begins with that and doubles.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until, self._in_succession = float("-inf"), 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next download may begin."""
+        return self._clock() >= self._until
+
+    def begin(self, seconds: float | None) -> None:
+        """Begin the pause after a download that took so long; None: no donor had a state to give."""
+        if seconds is None:
+            self._until = self._clock() + REFUSED_PAUSE_S
+            return
+        self._until = self._clock() + min(MOST_PAUSE_S, max(1.0, seconds) * 2.0**self._in_succession)
+        self._in_succession += 1
+
+    def end(self) -> None:
+        """End the pause: a step was taken with the others."""
+        self._until, self._in_succession = float("-inf"), 0

@@ -33,7 +33,7 @@ from peer.network.traffic import Traffic
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
-from peer.swarm.decision import Move, decide
+from peer.swarm.decision import DownloadPause, Move, decide
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import Sketch
 from peer.swarm.history import Lack
@@ -43,8 +43,6 @@ from peer.swarm.records import Beacon
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that those who wait do not all come at once
 MOST_SILENT_LOOKS = 5  # of no donor, before the state is asked for instead
-REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
-MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
 ANYWHERE = Placement()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
 
@@ -420,34 +418,6 @@ class Swarm:
         self._rounds.shutdown()
         self._optimizer.shutdown()
         self._dht.shutdown()
-
-
-class DownloadPause:
-    """A growing pause between downloads of the state that bring this peer into no step.
-
-    Each takes the donor's line as long as it lasts, so the pause begins with that and doubles.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._until, self._in_succession = float("-inf"), 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the next download may begin."""
-        return self._clock() >= self._until
-
-    def begin(self, seconds: float | None) -> None:
-        """Begin the pause after a download that took so long; None: no donor had a state to give."""
-        if seconds is None:
-            self._until = self._clock() + REFUSED_PAUSE_S
-            return
-        self._until = self._clock() + min(MOST_PAUSE_S, max(1.0, seconds) * 2.0**self._in_succession)
-        self._in_succession += 1
-
-    def end(self) -> None:
-        """End the pause: a step was taken with the others."""
-        self._until, self._in_succession = float("-inf"), 0
 
 
 @dataclass(frozen=True)

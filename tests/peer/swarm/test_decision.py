@@ -1,4 +1,4 @@
-"""Each branch of the decision on a peer's next move."""
+"""Each branch of the decision on a peer's next move, and the pause between downloads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.swarm.decision import Move, Situation, decide
+from peer.swarm.decision import MOST_PAUSE_S, REFUSED_PAUSE_S, DownloadPause, Move, Situation, decide
+from tests.support.clocks import Clock
 
 READY = Situation(step=4, swarm_step=4, is_full=True)
 BEHIND = replace(READY, swarm_step=6)
@@ -51,3 +52,29 @@ def test_each_reason_is_named() -> None:
         )
     }
     assert len(reasons) == 3
+
+
+def test_downloads_that_bring_no_step_are_further_and_further_apart() -> None:
+    """Each takes the donors' lines; a step that was taken with the others ends that."""
+    clock = Clock()
+    pause, waits = DownloadPause(clock), list[float]()
+    for _ in range(7):
+        began = clock.now
+        while not pause.is_over:
+            clock.now += 1.0
+        waits.append(clock.now - began)
+        pause.begin(20.0)
+    assert waits == [0.0, 20.0, 40.0, 80.0, 160.0, MOST_PAUSE_S, MOST_PAUSE_S]
+    pause.end()
+    assert pause.is_over
+
+
+def test_a_donor_without_a_place_is_asked_again_soon() -> None:
+    """However often it has had none."""
+    clock = Clock()
+    pause = DownloadPause(clock)
+    for _ in range(9):
+        pause.begin(None)
+        assert not pause.is_over
+        clock.now += REFUSED_PAUSE_S
+        assert pause.is_over

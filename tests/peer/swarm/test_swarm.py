@@ -1,4 +1,4 @@
-"""What a peer signs of a round, what it makes of steps that it missed, and how long it waits between downloads."""
+"""What a peer signs of a round, and what it makes of steps that it missed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from auth.receipts import open_receipt, read_receipt
 from peer.swarm.history import Lack
-from peer.swarm.swarm import MOST_PAUSE_S, MOST_SILENT_LOOKS, REFUSED_PAUSE_S, DownloadPause, Swarm, Witness
-from tests.support.clocks import Clock
+from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
 from tests.support.receipts import key_of
 
 
@@ -26,32 +25,6 @@ def test_who_reduced_nothing_signs_nothing() -> None:
     """A peer in client mode, one alone, or a round without any samples."""
     assert Witness(key_of("ada"), "run").receipt(0, 7, {}) == ""
     assert Witness(key_of("ada"), "run").receipt(0, 7, {key_of("bob").peer_id: 0.0}) == ""
-
-
-def test_downloads_that_bring_no_step_are_further_and_further_apart() -> None:
-    """Each takes the donors' lines; a step that was taken with the others ends that."""
-    clock = Clock()
-    pause, waits = DownloadPause(clock), list[float]()
-    for _ in range(7):
-        began = clock.now
-        while not pause.is_over:
-            clock.now += 1.0
-        waits.append(clock.now - began)
-        pause.begin(20.0)
-    assert waits == [0.0, 20.0, 40.0, 80.0, 160.0, MOST_PAUSE_S, MOST_PAUSE_S]
-    pause.end()
-    assert pause.is_over
-
-
-def test_a_donor_without_a_place_is_asked_again_soon() -> None:
-    """However often it has had none."""
-    clock = Clock()
-    pause = DownloadPause(clock)
-    for _ in range(9):
-        pause.begin(None)
-        assert not pause.is_over
-        clock.now += REFUSED_PAUSE_S
-        assert pause.is_over
 
 
 def behind(*answers: list[Any] | Lack) -> Any:
