@@ -144,8 +144,10 @@ class Swarm:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the swarm has come further than this peer's state, and no round of its own is under way."""
-        return self._overlapping is None and self._optimizer.tracker.swarm_step > self.step
+        """Whether this peer has yet to come to the swarm's state, and no round of its own is under way."""
+        tracker = self._optimizer.tracker
+        has_other = tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone
+        return self._overlapping is None and has_other
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
