@@ -6,6 +6,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from auth.receipts import open_receipt, read_receipt
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
@@ -75,3 +77,22 @@ def test_a_peer_follows_no_more_where_the_average_is_gone_or_nobody_answers() ->
         assert swarm._unfollowed == -1
         assert Swarm._follow(swarm, lambda: None) is None
     assert swarm._unfollowed == 4
+
+
+@pytest.mark.parametrize(
+    ("swarm_step", "has_drifted", "is_undone", "overlapping", "is_behind"),
+    [
+        (4, False, False, None, False),
+        (5, False, False, None, True),
+        (4, True, False, None, True),
+        (4, False, True, None, True),
+        (5, False, False, "a round", False),
+    ],
+)
+def test_a_peer_is_behind_until_it_has_the_swarms_state(
+    swarm_step: int, has_drifted: bool, is_undone: bool, overlapping: Any, is_behind: bool
+) -> None:
+    """Whatever it computed before would be lost; a round of its own that is under way comes first."""
+    tracker = SimpleNamespace(swarm_step=swarm_step, has_drifted=has_drifted, is_undone=is_undone)
+    swarm = SimpleNamespace(_overlapping=overlapping, _optimizer=SimpleNamespace(tracker=tracker), step=4)
+    assert Swarm.is_behind.fget(swarm) is is_behind  # type: ignore[attr-defined]
