@@ -24,6 +24,9 @@ LOG_LINES, LOG_LINE_CHARS = 20, 300
 END_TIMEOUT_S = 3.0
 DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"  # where hivemind repeats what the daemon prints
 
+# the ends of what libp2p says of a peer that does not answer: it, the system and QUIC each have their own limits
+TIMEOUTS = ("deadline exceeded", "i/o timeout", "no recent network activity", "did not complete in time")
+
 
 class LastWords(logging.Handler):
     """Keeps the newest lines."""
@@ -73,7 +76,7 @@ def describe(error: BaseException) -> str:
     """An error in one line: the innermost reason of a failed dial, as libp2p lists it."""
     last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
     reason = last[0].rpartition("] ")[2].strip()
-    timed_out = isinstance(error, asyncio.TimeoutError) or reason.endswith(("deadline exceeded", "i/o timeout"))
+    timed_out = isinstance(error, asyncio.TimeoutError) or reason.endswith(TIMEOUTS)
     return "no answer" if timed_out else reason[:LOG_LINE_CHARS]
 
 

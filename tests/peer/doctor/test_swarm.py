@@ -23,6 +23,7 @@ from peer.doctor.context import Context, Options, RunDescription, Timing, read_d
 from peer.doctor.helper import HelperMain
 from peer.doctor.stages import CheckResult, Stage, StageResult, Verdict, ok, run_stages
 from peer.doctor.swarm import NetworkPosition, check_daemon, check_reachability, judge_position, position_of
+from peer.doctor.swarm_helper import describe
 from peer.protocol import control_pb2
 from tests.support import doctor_mains
 from tests.support.control_plane import connected, serving
@@ -114,6 +115,21 @@ async def test_a_keeper_that_is_gone_fails() -> None:
     assert found["swarm-quic"].verdict is WARNING
     assert "no answer" in found["swarm-quic"].outcome.found
     assert found["relay"].verdict is SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("dial: all failed\n  * [/ip4/1.2.3.4/udp/9/quic-v1] timeout: no recent network activity", "no answer"),
+        ("  * [/ip4/1.2.3.4/udp/9/quic-v1] timeout: handshake did not complete in time", "no answer"),
+        ("  * [/ip4/1.2.3.4/tcp/9] dial tcp4 1.2.3.4:9: i/o timeout", "no answer"),
+        ("  * [/ip4/1.2.3.4/tcp/9] dial backoff: context deadline exceeded", "no answer"),
+        ("  * [/ip4/1.2.3.4/tcp/9] connection refused", "connection refused"),
+    ],
+)
+def test_each_kind_of_silence_is_no_answer(said: str, told: str) -> None:
+    """Whichever limit is over first, which depends on how busy the machine is."""
+    assert describe(RuntimeError(said)) == told
 
 
 async def test_another_peer_at_the_keepers_address_fails() -> None:
