@@ -14,7 +14,7 @@ const chart = new EvaluationChart();
 const taskCharts = new TaskCharts();
 const checkpoints = new CheckpointList(byId("checkpoints"));
 const form = byId("try");
-let steps = []; // of checkpoints that can be asked, in order
+let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // of checkpoints that can be asked, in order
 let asked = ""; // the sentence whose answers are shown
 let known = "";
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -18,6 +19,7 @@ from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.served_page import FakeRun, PageServer
 from tests.support.small_checkpoints import add_checkpoint
 from tests.support.small_run import make_small_run
+from tests.support.waiting import wait_until
 
 HOSTILE = "<img src=x>"  # short, for the small model reads 32 tokens
 SENTENCE = f"{HOSTILE} ___ hands."
@@ -72,6 +74,16 @@ def withhold(run: FakeRun, step: int) -> None:
         row = session.get(Checkpoint, step)
         assert row is not None
         row.withheld = "its loss rose"
+
+
+def test_a_visitor_may_ask_before_the_facts_are_there(url: str) -> None:
+    """The page itself says which checkpoints can be asked; on a slow line the rest comes seconds later."""
+
+    def says_which() -> bool:
+        with urlopen(url) as page:  # noqa: S310 - the test's own server
+            return 'data-steps="5 10"' in page.read().decode()
+
+    wait_until("the page names the checkpoints that can be asked", says_which)
 
 
 def test_a_visitor_sees_the_model_learn(page: Page, url: str, complaints: list[str]) -> None:
