@@ -51,7 +51,7 @@ PORT = 31330
 
 
 class Journal:
-    """What this peer says to home_lines.py."""
+    """The journal that this peer keeps for home_lines.py, one line of JSON an event."""
 
     def __init__(self) -> None:
         self.computed = 0  # samples

@@ -60,7 +60,7 @@ TWO_MORE = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process of _home_peer.py or _hivemind_peer.py does."""
+    """The orders of one process of _home_peer.py or _hivemind_peer.py."""
 
     role: str  # "keeper" or "trainer"
     config_json: str

@@ -119,7 +119,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: how long a batch computes, what happens meanwhile, for how long."""
+    """A case that is measured: the time in which a batch computes, what happens meanwhile, and for how long."""
 
     setting: str
     incident: str  # a key of `INCIDENTS`
@@ -132,11 +132,11 @@ class Case:
 
     @property
     def volunteers(self) -> tuple[Volunteer, ...]:
-        """Who takes part: for churn six, so that a swarm is left."""
+        """The volunteers: six for churn, so that a swarm is left."""
         return VOLUNTEERS + TWO_MORE if self.incident == "churn" else VOLUNTEERS
 
     def seconds_per_sample(self, config: RunConfig) -> dict[Volunteer, float]:
-        """How long each volunteer's device computes a sample."""
+        """Return the seconds that a sample takes on each volunteer's device."""
         batch_s = STRESS_BATCH_S if self.setting == "stress" else ORDINARY_ROUNDS * least_round_s(values_of(config))
         all_speed = sum(volunteer.speed for volunteer in self.volunteers)
         return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
@@ -236,7 +236,7 @@ def least_round_s(values: int) -> float:
 
 
 def values_of(config: RunConfig) -> int:
-    """How many values the run's model has."""
+    """Return the number of values of the run's model."""
     model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 

@@ -361,7 +361,7 @@ class Swarm:
 
     @property
     def is_downloading(self) -> bool:
-        """Whether this peer waits for another's state, which may take hours on a slow line."""
+        """Whether this peer waits for another's state or averages, which may take hours on a slow line."""
         return bool(self._optimizer.state_averager.is_downloading)
 
     @property
