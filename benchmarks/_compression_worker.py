@@ -102,7 +102,7 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
         assert evaluation is not None
         _say({"loss": evaluation.mlm_loss + (evaluation.sop_loss or 0.0)})
     else:
-        while not swarm.download_state():
+        while not swarm.state.download():
             time.sleep(POLL_S)
         own = own_model(config, model)
         backend = with_local_steps(config, TorchBackend(config, own), own, model, lambda: swarm.step)

@@ -194,7 +194,7 @@ def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: 
 
 def _watch(swarm: Swarm, downloads: DownloadWatch) -> None:
     while True:
-        downloads.look(swarm.is_downloading)
+        downloads.look(swarm.state.is_downloading)
         time.sleep(WATCH_S)
 
 

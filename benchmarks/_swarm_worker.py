@@ -104,7 +104,7 @@ def train_in_swarm(plan: Plan) -> list[Taken]:
     """The product's own loop."""
     config = demo_config()
     swarm, backend = join(plan, config)
-    swarm.download_state()
+    swarm.state.download()
     taken: list[Taken] = []
 
     def note(message: Progress | StepReport | Lost) -> None:

@@ -116,10 +116,10 @@ class Checkpointing:
 
     def restore(self, stored: StoredCheckpoint, era: int) -> None:
         """Take this checkpoint's state up, and have everybody return to it who is further."""
-        with self.swarm.frozen_state():
+        with self.swarm.state.lock:
             restore_model(self.model, stored.path)
-            restore_optimizer(self.model, self.swarm.optimizer, stored.path)
-            self.swarm.restore(stored.manifest.step, era)
+            restore_optimizer(self.model, self.swarm.state.optimizer, stored.path)
+            self.swarm.state.restore(stored.manifest.step, era)
         self.newest = self.scheduled = stored.manifest
         self.passing.discard(stored.manifest.step)
         self.state_is_own = True
@@ -127,8 +127,8 @@ class Checkpointing:
 
     def _write(self) -> tuple[StoredCheckpoint, str]:
         """The checkpoint on disk, and why it is not to be published."""
-        with self.swarm.frozen_state():
-            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.optimizer)
+        with self.swarm.state.lock:
+            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.state.optimizer)
             length = phase_at(self.config, snapshot.step).sequence_length
             loss = probe_loss(self.model, self.probes[length], self.config)
         withheld = self._why_withheld(snapshot, length, loss)
@@ -136,7 +136,7 @@ class Checkpointing:
             self.directory.checkpoints_dir,
             snapshot,
             run=self.config.run.name,
-            era=self.swarm.era,
+            era=self.swarm.state.era,
             texts={
                 "config.json": json.dumps(checkpoint_config(self.model), indent=2),
                 "run.yaml": self.config.to_yaml(),

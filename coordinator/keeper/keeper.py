@@ -122,7 +122,7 @@ class Keeper:
         if recorded > self.swarm.step and not should_stop():
             self.lock.check()
             logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
-            self.swarm.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
+            self.swarm.state.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
 
     def _advance(self) -> None:
         """Take the next step with the trainers, or catch up with them, and do what follows from a step."""
@@ -133,7 +133,7 @@ class Keeper:
         if outcome.averaged:
             logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
             self._file_receipt(outcome)
-            self.alarms.step_taken(outcome.era, outcome.step, self.swarm.sketch)
+            self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
             self.checkpointing.write_if_due()
 
     def _steer(self) -> None:
@@ -147,7 +147,7 @@ class Keeper:
     def _return_if_told(self) -> None:
         """Take up the checkpoint that an operator has gone back to; raises `StorageError` if none is left."""
         era = self.ledger.current_era()
-        if era <= self.swarm.era:
+        if era <= self.swarm.state.era:
             return
         checkpoints_dir = self.directory.checkpoints_dir
         set_aside_undone(checkpoints_dir, self.ledger.last_counting_step)
@@ -197,7 +197,7 @@ class Keeper:
 
     def _provide_for_joiners(self) -> None:
         """Write a checkpoint for joiners that the keeper turned away: they download it from the web server."""
-        if (turned_away := self.swarm.turned_away) > self.turned_away:
+        if (turned_away := self.swarm.state.turned_away) > self.turned_away:
             self.turned_away = turned_away
             self.checkpointing.write_for_joiners()
 
@@ -251,9 +251,9 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -
         on_lost=_end_at_once,
     )
     if checkpoint is not None:
-        restore_optimizer(model, swarm.optimizer, checkpoint.path)
+        restore_optimizer(model, swarm.state.optimizer, checkpoint.path)
     if checkpoint is not None or ledger.current_era():
-        swarm.restore(0 if checkpoint is None else checkpoint.manifest.step, ledger.current_era())
+        swarm.state.restore(0 if checkpoint is None else checkpoint.manifest.step, ledger.current_era())
     checkpointing = Checkpointing(
         directory=directory,
         config=config,

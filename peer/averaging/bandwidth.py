@@ -3,7 +3,7 @@
 A round is as fast as the slowest line in it, so what a round passed is only a lower bound of a peer's own line: a
 moving average of it may raise the estimate, and nothing in it lowers it. A round that took much longer than the
 declared lines had promised is a reason to doubt them, this one too; a doubtful line is measured again with the
-coordinator, and that measurement counts either way. Pure decisions; `peer.swarm.optimizer` and `peer.training.worker`
+coordinator, and that measurement counts either way. Pure decisions; `peer.swarm.step_rounds` and `peer.training.worker`
 ask.
 """
 

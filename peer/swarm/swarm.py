@@ -1,20 +1,20 @@
 """One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
 
-`Swarm` is what the trainer and the keeper use; below it stands `peer.swarm.optimizer`. It lives in the process that
-holds the swarm's keys, and so signs receipts of the rounds that this peer reduced (`Witness`).
+`Swarm` makes the move that `peer.swarm.decision` decides on: `peer.swarm.step_rounds` averages, and
+`peer.swarm.shared_state` takes the step. It lives in the process that holds the swarm's keys, and so signs receipts of
+the rounds that this peer reduced (`Witness`).
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Any
 
-import hivemind
 import torch
 from hivemind.p2p import PeerID
 
@@ -23,22 +23,25 @@ from auth.errors import SwarmError
 from auth.keys import DeviceKey
 from auth.receipts import ReceiptBody, sign_receipt, whole_samples
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import Clock, RecordKey
+from auth.swarm.authorizer import Clock
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
+from peer.reduction.guard import ReductionGuard
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
-from peer.swarm.decision import DownloadPause, Move, decide
+from peer.swarm.assembly import SHUTDOWN_S, Assembly
+from peer.swarm.decision import DownloadPause, Move, Situation, decide
 from peer.swarm.dht import NodeWatch, join_dht
-from peer.swarm.fingerprint import Sketch
+from peer.swarm.fingerprint import drifted
 from peer.swarm.history import Lack
-from peer.swarm.optimizer import SwarmOptimizer
 from peer.swarm.records import Beacon
+from peer.swarm.shared_state import SharedState
+from peer.swarm.step_rounds import StepRounds
 
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that those who wait do not all come at once
@@ -79,19 +82,53 @@ class SwarmProgress:
 
 
 class Swarm:
-    """The swarm as the trainer sees it; made by `join`, left by `leave`."""
+    """The swarm as the trainer and the keeper see it; made by `join`, left by `leave`."""
 
-    def __init__(self, dht: hivemind.DHT, optimizer: SwarmOptimizer, witness: Witness, watch: NodeWatch) -> None:
-        self._dht, self._watch = dht, watch
-        self._optimizer = optimizer
-        self._witness = witness
-        self._rounds = futures.ThreadPoolExecutor(
-            1, "averaging"
-        )  # its thread starts with the first round in background
+    def __init__(
+        self,
+        assembly: Assembly,
+        model: torch.nn.Module,
+        keeper_ids: Sequence[PeerID],
+        line: LineEstimate,
+        suspicions: Suspicions,
+        on_lost: Callable[[SwarmError], object],
+    ) -> None:
+        """Start the averagers; `join` starts the DHT node before."""
+        credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
+        self._config, self._dht, self._line = assembly.config, assembly.dht, line
+        self._may_follow = assembly.role != "keeper"  # which takes most members' state
+        self._interrupted = threading.Event()  # told to leave: wait for nobody any more
+        self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
+        self._averager = assembly.state_averager(model)
+        self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
+        self._rounds = StepRounds(
+            self._gradients,
+            self._tracker,
+            line,
+            assembly.config.averaging,
+            leads=not assembly.is_client,
+            interrupted=self._interrupted,
+        )
+        self.state = SharedState(
+            self._averager,
+            self._gradients,
+            self._tracker,
+            self._rounds,
+            assembly.config,
+            is_keeper=not self._may_follow,
+            interrupted=self._interrupted,
+        )
+        self._witness = Witness(credentials.device_key, assembly.access.run)
+        self._background = futures.ThreadPoolExecutor(1, "averaging")  # its thread starts with the first round there
         self._overlapping: Round | None = None
+        self._has_late_samples = False  # among those that are accumulated: one step late, and no more
         self._silent_looks = 0  # for the average of a missed step, in succession
         self._unfollowed = -1  # the step after which the average cannot be had
         self._pause = DownloadPause(time.monotonic)
+        self.state.restore(0)
+        self._tracker.publish()
+        self._tracker.start()
+        self._watch = NodeWatch(self._dht, (self._gradients, self._averager), on_lost, assembly.access.clock)
 
     @classmethod
     def join(
@@ -114,68 +151,43 @@ class Swarm:
         Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
         """
         dht, is_client = join_dht(config.run.name, credentials, initial_peers, place, relays, clock)
-        token, key = credentials.access_token(clock()), RecordKey(credentials.device_key.private_der)
-        keeper_ids = [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers]
-        donors = frozenset({"trainer"} if token.role == "keeper" else {"keeper"})
-        access = SwarmAccess(credentials, config.run.name, donors, clock)
-        optimizer = SwarmOptimizer(
-            access=access,
-            key=key,
-            role=token.role,
-            config=config,
-            model=model,
-            dht=dht,
-            keeper_ids=keeper_ids,
-            traffic=traffic or Traffic(),
-            line=LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
-            suspicions=Suspicions(on_suspicion, clock),
-            client_mode=is_client,
+        role = credentials.access_token(clock()).role
+        access = SwarmAccess(
+            credentials, config.run.name, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock
         )
-        optimizer.restore(0)
-        optimizer.tracker.publish()
-        optimizer.tracker.start()
-        watch = NodeWatch(dht, (optimizer.grad_averager, optimizer.state_averager), on_lost, clock)
-        return cls(dht, optimizer, Witness(credentials.device_key, config.run.name), watch)
+        return cls(
+            Assembly(config, access, role, dht, is_client, traffic or Traffic()),
+            model,
+            [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers],
+            LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
+            Suspicions(on_suspicion, clock),
+            on_lost,
+        )
 
     @property
     def step(self) -> int:
         """Global steps completed by this peer's state."""
-        return int(self._optimizer.local_epoch)
+        return self.state.step
 
     @property
     def is_behind(self) -> bool:
         """Whether this peer has yet to come to the swarm's state, and no round of its own is under way."""
-        tracker = self._optimizer.tracker
+        tracker = self._tracker
         has_other = tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone
         return self._overlapping is None and has_other
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that holds the state (LAMB), for checkpoints."""
-        return self._optimizer.opt
-
-    @property
-    def sketch(self) -> Sketch:
-        """A short summary of this peer's state."""
-        return self._optimizer.tracker.sketch
-
-    @property
-    def parameters(self) -> Sequence[torch.Tensor]:
-        """The trained parameters, in the order in which they are sketched."""
-        return list(self._optimizer.state_averager.main_parameters)
 
     def await_beacon(self, patience_s: float) -> Beacon | None:
         """Wait for the keeper's beacon; None if none has been seen within `patience_s`."""
         deadline = time.monotonic() + patience_s
-        while (beacon := self._optimizer.tracker.course.beacon) is None and time.monotonic() < deadline:
-            if self._optimizer.interrupted.wait(GROUP_POLL_S):
+        while (beacon := self._tracker.course.beacon) is None and time.monotonic() < deadline:
+            if self._interrupted.wait(GROUP_POLL_S):
                 break
         return beacon
 
     @property
     def sees_keeper(self) -> bool:
         """Whether the keeper was in the swarm when this peer looked last."""
-        return self._optimizer.tracker.view.keepers > 0
+        return self._tracker.view.keepers > 0
 
     @property
     def addresses(self) -> list[str]:
@@ -189,38 +201,42 @@ class Swarm:
 
     def keeper_at(self, addresses: Sequence[str]) -> None:
         """Set the keeper's addresses, where this peer looks for the keeper whenever it does not see it."""
-        self._optimizer.tracker.keeper_at(addresses)
+        self._tracker.keeper_at(addresses)
 
     def line_is_due(self) -> bool:
         """Return whether to measure the line (again) now; true once each time."""
-        return self._optimizer.line.is_due()
+        return self._line.is_due()
 
     def line_measured(self, rate: float) -> None:
         """Take in a measurement of the line: the rate of its slower direction, in bytes per second."""
-        self._optimizer.line.measured(rate)
-        self._optimizer.declare_line()
+        self._line.measured(rate)
+        self._rounds.declare_line()
 
     @property
     def is_held(self) -> bool:
         """Whether the operator has paused the run; false once the run has ended."""
-        return self._optimizer.tracker.course.steering.paused and not self.has_ended
+        return self._tracker.course.steering.paused and not self.has_ended
 
     @property
     def has_ended(self) -> bool:
         """Whether this peer's state is the run's last."""
-        return self._optimizer.tracker.course.steering.has_ended(self.step)
+        return self._tracker.course.steering.has_ended(self.step)
 
     def steer(self, steering: Steering) -> None:
         """Send the operator's steering to all peers, by the beacon; only the keeper does."""
-        self._optimizer.tracker.steer(steering)
+        self._tracker.steer(steering)
 
     def add(self, samples: int) -> None:
-        """Count a microbatch whose gradient (summed over samples) was added to `.grad`."""
-        self._optimizer.add(samples)
+        """Count a microbatch whose gradient (summed over samples) was added to `.grad`, and tell the swarm."""
+        self._gradients.accumulate_grads_(samples)
+        if self._gradients.holds:  # these are for the step after the one that is being averaged
+            self._tracker.performance_ema.update(task_size=samples)
+        else:
+            self._report()
 
     def begin_training(self) -> None:
         """Tell the others to wait for this peer when they average."""
-        self._optimizer.tracker.begin_training()
+        self._tracker.begin_training()
 
     def advance(self, collect: Callable[[], None] = lambda: None) -> StepOutcome | None:
         """Take the next global step if its batch is full; None while it is not.
@@ -231,28 +247,65 @@ class Swarm:
         """
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
-        optimizer = self._optimizer
-        move, reason = decide(
-            optimizer.situation(
-                may_follow=optimizer.follows and self._unfollowed != self.step,
-                may_download=self._pause.is_over or not optimizer.follows,
-            )
-        )
+        move, reason = decide(self._situation())
         if move is Move.WAIT:
-            optimizer.interrupted.wait(random.uniform(*LOOK_AGAIN_S))
+            self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
             return None
         if move in (Move.FOLLOW, Move.DOWNLOAD):
             logger.info("%s after step %d: %s", move.value, self.step, reason)
             return self._follow(collect) if move is Move.FOLLOW else self._catch_up()
-        optimizer.prepare_averaging()
+        self._rounds.prepare()
         if move is Move.ACCUMULATE:
             return None
         collect()
         if move is Move.AVERAGE_BESIDE:
-            optimizer.grad_averager.hold()
-            self._overlapping = self._rounds.submit(self._average)
+            self._gradients.hold()
+            self._overlapping = self._background.submit(self._average)
             return None
         return self._step(*self._average())
+
+    def _situation(self) -> Situation:
+        """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""
+        tracker = self._tracker
+        may_follow = self._may_follow and self._unfollowed != self.step
+        return Situation(
+            step=self.step,
+            swarm_step=tracker.swarm_step,
+            is_undone=tracker.is_undone,
+            has_drifted=tracker.has_drifted,
+            can_follow=may_follow and not drifted(tracker.sketch, tracker.course.sketch_at(self.step)),
+            may_download=self._pause.is_over or not self._may_follow,
+            is_leaving=self._interrupted.is_set(),
+            is_held=tracker.is_held,
+            is_full=tracker.ready_to_update_epoch,
+            may_overlap=self._may_overlap,
+            others_arrive=self._others_arrive,
+        )
+
+    @property
+    def _may_overlap(self) -> bool:
+        """Whether this peer may train on while the next step is averaged: no sample passes a phase's boundary."""
+        phases = [len(self._config.at_step(step).phases) for step in (self.step, self.step + 1)]
+        return self._config.averaging.delay and self._may_follow and phases[0] == phases[1]
+
+    @property
+    def _others_arrive(self) -> bool:
+        """Whether to wait for peers that have yet to take the step that this one has taken; at most a matchmaking time.
+
+        A peer that begins with samples accumulated beside a round may fill the next batch before they are there.
+        """
+        patience_s = self._config.averaging.matchmaking_time_s
+        return self._tracker.view.arriving > 0 and time.monotonic() - self.state.changed_at < patience_s
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether this peer has its share, by its speed, of the batch after the one that is being averaged.
+
+        Such a peer waits, so that the next batch is no larger than the run wants it, however long the round takes.
+        """
+        own, all_rates = float(self._tracker.performance_ema.samples_per_second), self._tracker.view.rate
+        share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
+        return bool(self._gradients.local_samples_accumulated >= share * self._tracker.target_batch_size)
 
     def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
         """Interrupt a round in the background before leaving; return its outcome, None if it brought no step."""
@@ -264,18 +317,19 @@ class Swarm:
 
     def _average(self) -> tuple[AveragedGroup | None, float]:
         began = time.perf_counter()
-        return self._optimizer.average_when_due(), time.perf_counter() - began
+        return self._rounds.average_when_due(), time.perf_counter() - began
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
         """Take the step of a round in the background; None while it runs, or if it failed: then all is as before."""
-        while self._optimizer.is_ahead and not (overlapping.done() or self._optimizer.interrupted.is_set()):
+        while self._is_ahead and not (overlapping.done() or self._interrupted.is_set()):
             futures.wait([overlapping], GROUP_POLL_S)
         if not overlapping.done():
             return None
         self._overlapping = None
         group, seconds = overlapping.result()
         if group is None:
-            self._optimizer.take_back()
+            self._gradients.take_back()
+            self._report()
             return None
         collect()  # what was computed beside the round is for the next step
         return self._step(group, seconds)
@@ -283,10 +337,10 @@ class Swarm:
     def _step(self, group: AveragedGroup | None, seconds: float) -> StepOutcome | None:
         if group is None:
             return None
-        samples = self._optimizer.grad_averager.due_samples
-        self._optimizer.take_step()
+        samples = self._gradients.due_samples
+        self.state.take_step()
+        self._has_late_samples = False
         self._pause.end()
-        era = self._optimizer.state_averager.era
         return StepOutcome(
             self.step,
             samples,
@@ -295,8 +349,8 @@ class Swarm:
             group.samples,
             seconds,
             group.averaged_bytes,
-            receipt=self._witness.receipt(era, self.step, group.counted),
-            era=era,
+            receipt=self._witness.receipt(self.state.era, self.step, group.counted),
+            era=self.state.era,
         )
 
     def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
@@ -304,30 +358,41 @@ class Swarm:
 
         Its accumulated samples are lost, unless the run lets them count one step late.
         """
-        optimizer, began = self._optimizer, time.perf_counter()
-        keeps_samples, reason = optimizer.keeps_late_samples, self._why_lost()
-        average = optimizer.state_averager.missed_average()
+        began = time.perf_counter()
+        keeps_samples, reason = self._keeps_late_samples, self._why_lost()
+        average = self._averager.missed_average()
         if isinstance(average, Lack):
             self._silent_looks = self._silent_looks + 1 if average is Lack.SILENT else 0
             if average is Lack.GONE or self._silent_looks >= MOST_SILENT_LOOKS:
                 self._silent_looks, self._unfollowed = 0, self.step
             else:
-                optimizer.interrupted.wait(random.uniform(*LOOK_AGAIN_S))
+                self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
             return None
         self._silent_looks, lost = 0, 0
         if keeps_samples:
             collect()
         else:
-            lost = optimizer.drop_gradients()
-        optimizer.follow(average)
-        seconds = time.perf_counter() - began
-        return self._caught_up(seconds, lost, reason, followed_steps=1)
+            lost = self._drop_gradients()
+        self.state.follow(average)
+        self._gradients.take_back()
+        self._report()
+        self._has_late_samples = self._gradients.due_samples > 0
+        return self._caught_up(time.perf_counter() - began, lost, reason, followed_steps=1)
+
+    @property
+    def _keeps_late_samples(self) -> bool:
+        """Whether samples of a peer that is one step late count towards the next, as a run with delayed steps allows.
+
+        None of them has been sent to others, who might have counted them.
+        """
+        is_next = self._tracker.swarm_step == self.step + 1
+        return is_next and self._may_overlap and not self._rounds.attempts and not self._has_late_samples
 
     def _catch_up(self) -> StepOutcome:
         reason = self._why_lost()
-        lost = self._optimizer.drop_gradients()
+        lost = self._drop_gradients()
         began = time.perf_counter()
-        downloaded = self._optimizer.download_state()
+        downloaded = self.state.download()
         seconds = time.perf_counter() - began
         self._pause.begin(seconds if downloaded else None)
         self._unfollowed = -1
@@ -348,52 +413,31 @@ class Swarm:
 
     def _why_lost(self) -> str:
         """Return the reason why this peer takes another's state, and so loses its accumulated samples."""
-        optimizer = self._optimizer
-        if optimizer.tracker.is_undone:
+        if self._tracker.is_undone:
             return LostCause.UNDONE.value
-        if optimizer.tracker.swarm_step <= self.step:
+        if self._tracker.swarm_step <= self.step:
             return LostCause.OUT_OF_SYNC.value
-        return (LostCause.AVERAGING if optimizer.attempts else LostCause.LATE).value
+        return (LostCause.AVERAGING if self._rounds.attempts else LostCause.LATE).value
 
-    def download_state(self) -> bool:
-        """Take a trusted donor's state; false if there is none."""
-        return self._optimizer.download_state()
+    def _drop_gradients(self) -> int:
+        """Forget what was accumulated towards the next step; returns how many samples that were."""
+        lost = self._gradients.drop_all()
+        self._report()
+        return lost
 
-    @property
-    def is_downloading(self) -> bool:
-        """Whether this peer waits for another's state or averages, which may take hours on a slow line."""
-        return bool(self._optimizer.state_averager.is_downloading)
-
-    @property
-    def turned_away(self) -> int:
-        """The number of requests for this peer's state that came while it gave the state to others."""
-        return int(self._optimizer.state_averager.turned_away)
-
-    def restore(self, step: int, era: int | None = None) -> None:
-        """Declare that model and optimizer hold the state after `step` global steps (read from a checkpoint).
-
-        A newer `era`, which the keeper sets, makes all peers that are further return to this state.
-        """
-        self._optimizer.restore(step, era)
-
-    @property
-    def era(self) -> int:
-        """The number of times that the run had returned to a checkpoint when this peer's state was taken."""
-        return int(self._optimizer.state_averager.era)
-
-    def frozen_state(self) -> Any:
-        """Return a context in which no global step changes the state."""
-        return self._optimizer.state_averager.state_lock
+    def _report(self) -> None:
+        """Tell the swarm how many samples this peer has for the next step."""
+        self._tracker.report_local_progress(self.step, self._gradients.due_samples)
 
     def progress(self) -> SwarmProgress:
         """Return the progress towards the next global step."""
-        tracker = self._optimizer.tracker
+        tracker = self._tracker
         progress = tracker.global_progress
         return SwarmProgress(
             step=self.step,
-            own_samples=self._optimizer.grad_averager.due_samples,
+            own_samples=self._gradients.due_samples,
             swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
-            target_batch_size=self._optimizer.target_batch_size,
+            target_batch_size=tracker.target_batch_size,
             peers=tracker.view.trainers,
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
@@ -402,23 +446,26 @@ class Swarm:
     @property
     def rounds(self) -> RoundTally:
         """The tally of this peer's rounds of averaging by their ends."""
-        return self._optimizer.rounds.tally
+        return self._rounds.counts.tally
 
     @property
     def census(self) -> Census:
         """The numbers of peers that take part, by role and reachability, this one included."""
-        return self._optimizer.tracker.view.census
+        return self._tracker.view.census
 
     def interrupt(self) -> None:
         """Let `advance` no longer wait for others, because this peer is about to leave; called from any thread."""
-        self._optimizer.interrupted.set()
+        self._interrupted.set()
 
     def leave(self) -> None:
-        """Leave the swarm, and stop every process that `join` started."""
+        """Leave the swarm, and stop every process that `join` started; rounds that others form with it are given up."""
         self._watch.stop()
         self.interrupt()
-        self._rounds.shutdown()
-        self._optimizer.shutdown()
+        self._background.shutdown()
+        self._rounds.cancel()
+        self._tracker.shutdown(SHUTDOWN_S)
+        self._averager.shutdown()
+        self._gradients.shutdown()
         self._dht.shutdown()
 
 

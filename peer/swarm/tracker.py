@@ -101,6 +101,17 @@ class StepTracker(ProgressTracker):
         return progress.epoch == self.local_progress.epoch and progress.samples_accumulated >= self.target_batch_size
 
     @property
+    def step(self) -> int:
+        """Global steps completed by this peer's state."""
+        return int(self.local_progress.epoch)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the operator wants no further step, for now or for good."""
+        steering = self.course.steering
+        return steering.paused or steering.has_ended(self.step)
+
+    @property
     def swarm_step(self) -> int:
         """The swarm's step as far as this peer knows."""
         return int(self.global_progress.epoch)

@@ -59,7 +59,7 @@ class StateTaking:
         """Try until this peer holds the swarm's state; return false if told to stop before."""
         attempts = 0
         while not self._stop.is_set():
-            if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.download_state():
+            if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.state.download():
                 return True
             self._look_for_keeper()
             if attempts % NOTICE_EVERY == 0:
@@ -95,7 +95,7 @@ class StateTaking:
             shutil.rmtree(fetched.directory, ignore_errors=True)
 
     def _ask_agent(self) -> CheckpointFetched | None:
-        self._tell(CheckpointWanted(most_state_bytes(self._model, self._swarm.optimizer)))
+        self._tell(CheckpointWanted(most_state_bytes(self._model, self._swarm.state.optimizer)))
         while not self._stop.is_set():
             try:
                 return self._fetched.get(timeout=POLL_S)
@@ -112,14 +112,14 @@ class StateTaking:
         if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:
             logger.info("the checkpoint of step %d is not the swarm's state of now", step)
             return False
-        with self._swarm.frozen_state():
+        with self._swarm.state.lock:
             restore_model(self._model, directory)
-            restore_optimizer(self._model, self._swarm.optimizer, directory)
-            moments = optimizer_tensors(self._swarm.optimizer)
-            if beacon.step == step and drifted(sketch_of(self._swarm.parameters, moments), beacon.sketch):
+            restore_optimizer(self._model, self._swarm.state.optimizer, directory)
+            moments = optimizer_tensors(self._swarm.state.optimizer)
+            if beacon.step == step and drifted(sketch_of(self._swarm.state.parameters, moments), beacon.sketch):
                 logger.warning("the checkpoint of step %d does not hold the keeper's state", step)
                 return False
-            self._swarm.restore(step, beacon.era)
+            self._swarm.state.restore(step, beacon.era)
         self._tell(Notice("info", f"Took the run's state after step {step} from its checkpoint."))
         return True
 

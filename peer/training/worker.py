@@ -254,7 +254,7 @@ class Worker:
                 time.sleep(TRAFFIC_EVERY_S)
 
     def _transferred(self) -> Transferred:
-        awaits_state = self._swarm is not None and self._swarm.is_downloading
+        awaits_state = self._swarm is not None and self._swarm.state.is_downloading
         return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes, awaits_state)
 
     def _tell(self, event: WorkerMessage) -> None:

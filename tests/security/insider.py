@@ -49,7 +49,7 @@ class Insider:
 
     def __init__(self, swarm: Swarm, orders: Orders) -> None:
         self._swarm, self._orders = swarm, orders
-        self._tracker: StepTracker = swarm._optimizer.tracker
+        self._tracker: StepTracker = swarm._tracker
         self._honest_record = self._tracker._record
         self._tracker._record = self._record  # type: ignore[method-assign]
         self._kept: Any = None
@@ -79,7 +79,7 @@ class Insider:
         self._orders.attack = ""
 
     def _swarm_key(self) -> bytes:
-        return self._swarm._optimizer._access.credentials.device_key.private_der
+        return self._swarm._tracker._access.credentials.device_key.private_der
 
 
 Stored = tuple[bytes, bytes, float]  # subkey, signed value, expiration

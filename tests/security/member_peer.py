@@ -98,7 +98,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         place=Placement(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",), bandwidth=plan.bandwidth),
         on_suspicion=lambda suspicion: orders.say("suspicion", **asdict(suspicion)),
     )
-    while plan.role != "keeper" and not swarm.download_state():
+    while plan.role != "keeper" and not swarm.state.download():
         orders.stop.wait(STATE_RETRY_S)
     insider = Insider(swarm, orders)
     backend, part = TorchBackend(config, model), 0
@@ -112,7 +112,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         outcome = swarm.advance(backend.collect)
         if outcome is not None:
             backend.synchronize()
-            with swarm.frozen_state():
+            with swarm.state.lock:
                 orders.say("step", **asdict(outcome), digest=digest_of(model), loss=loss_of(model, config, SEEDS))
         insider.act()
     swarm.leave()

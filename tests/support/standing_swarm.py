@@ -16,6 +16,12 @@ class StandingSwarm:
     optimizer: torch.optim.Optimizer
     era: int = 0
 
-    def frozen_state(self) -> AbstractContextManager[None]:
+    @property
+    def state(self) -> StandingSwarm:
+        """Its state, which is all that it has."""
+        return self
+
+    @property
+    def lock(self) -> AbstractContextManager[None]:
         """Nothing moves here anyway."""
         return nullcontext()

@@ -96,7 +96,7 @@ def spoil(swarm: Swarm, model: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)
-    swarm.restore(swarm.step)  # takes the sketch anew
+    swarm.state.restore(swarm.step)  # takes the sketch anew
 
 
 def moments(optimizer: torch.optim.Optimizer) -> dict[str, float]:
@@ -138,7 +138,7 @@ def take_part(plan: Plan, orders: Orders) -> None:
         say("ready")
         wait_until("the test lets it ask for the state", Path(plan.asks_after).exists)
     asked = 1
-    while not (downloaded := plan.role != "keeper" and swarm.download_state()) and plan.asks_again:
+    while not (downloaded := plan.role != "keeper" and swarm.state.download()) and plan.asks_again:
         asked += 1
         time.sleep(0.5)
     if plan.role == "auxiliary":
@@ -178,7 +178,7 @@ def take_part(plan: Plan, orders: Orders) -> None:
                 spoil(swarm, model)
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
-    say("left", step=swarm.step, moments=moments(swarm.optimizer), turned_away=swarm.turned_away)
+    say("left", step=swarm.step, moments=moments(swarm.state.optimizer), turned_away=swarm.state.turned_away)
     swarm.leave()
 
 

@@ -68,6 +68,11 @@ class Scene:
         self.told = () if status is None else status.addresses
         return self.now >= self.found_at_s and self.step < self.reached
 
+    @property
+    def state(self) -> Any:
+        """The swarm's."""
+        return self
+
     def advance(self) -> StepOutcome | None:
         """Take the survivors' state as soon as they agree; with nobody ahead, average a step."""
         self.done.append("advanced")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from auth.receipts import open_receipt, read_receipt
+from peer.config.run import RunConfig
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
 from tests.support.receipts import key_of
@@ -29,40 +31,47 @@ def test_who_reduced_nothing_signs_nothing() -> None:
     assert Witness(key_of("ada"), "run").receipt(0, 7, {key_of("bob").peer_id: 0.0}) == ""
 
 
-def behind(*answers: list[Any] | Lack) -> Any:
-    """A swarm whose peer is behind, and whose keeper answers so, one time after another."""
-    followed: list[Any] = []
-    left = list(answers)
-    optimizer = SimpleNamespace(
-        interrupted=SimpleNamespace(wait=lambda seconds: False),
-        state_averager=SimpleNamespace(missed_average=lambda: left.pop(0)),
-        keeps_late_samples=False,
-        drop_gradients=lambda: 12,
-        follow=followed.append,
+def swarm_with(**parts: Any) -> Any:
+    """A swarm of these parts that has joined nobody, at step 4."""
+    swarm: Any = Swarm.__new__(Swarm)
+    swarm.state = SimpleNamespace(step=4)
+    swarm._overlapping, swarm._has_late_samples, swarm._silent_looks, swarm._unfollowed = None, False, 0, -1
+    swarm._may_follow, swarm._config, swarm._interrupted = True, RunConfig(), threading.Event()
+    vars(swarm).update(parts)
+    return swarm
+
+
+def behind(*answers: list[Any] | Lack, **changes: Any) -> Any:
+    """A swarm whose peer is a step behind, and whose keeper answers so, one time after another."""
+    left, followed = list(answers), list[Any]()
+    swarm = swarm_with(
+        _averager=SimpleNamespace(missed_average=lambda: left.pop(0)),
+        _gradients=SimpleNamespace(drop_all=lambda: 12, take_back=lambda: None, due_samples=0),
+        _rounds=SimpleNamespace(attempts=0),
+        _tracker=SimpleNamespace(is_undone=False, swarm_step=5, report_local_progress=lambda step, samples: None),
+        state=SimpleNamespace(step=4, follow=followed.append, followed=followed),
+        _interrupted=SimpleNamespace(wait=lambda seconds: False),
     )
-    swarm = SimpleNamespace(
-        _optimizer=optimizer, _unfollowed=-1, _silent_looks=0, _why_lost=lambda: "late", step=4, followed=followed
-    )
-    swarm._caught_up = partial(Swarm._caught_up, swarm)
+    vars(swarm).update(changes)
     return swarm
 
 
 def test_what_a_peer_had_accumulated_is_lost_only_when_it_follows() -> None:
     """It says that it took a step, and why the samples are in none."""
     swarm = behind(Lack.NOT_YET, ["tensor"])
-    assert Swarm._follow(swarm, lambda: None) is None
-    outcome = Swarm._follow(swarm, lambda: None)
+    assert swarm._follow(lambda: None) is None
+    outcome = swarm._follow(lambda: None)
     assert outcome is not None
     assert (outcome.followed_steps, outcome.averaged, outcome.samples) == (1, False, 0)
     assert (outcome.lost_samples, outcome.lost_reason) == (12, "late")
-    assert swarm.followed == [["tensor"]]
+    assert swarm.state.followed == [["tensor"]]
 
 
 def test_late_samples_are_collected_and_kept_where_the_run_allows_it() -> None:
     """They count for the next step."""
-    swarm, collected = behind(["tensor"]), list[str]()
-    swarm._optimizer.keeps_late_samples = True
-    outcome = Swarm._follow(swarm, lambda: collected.append("collected"))
+    config = RunConfig.from_mapping({"averaging": {"delay": True}})
+    swarm, collected = behind(["tensor"], _config=config), list[str]()
+    outcome = swarm._follow(lambda: collected.append("collected"))
     assert outcome is not None
     assert (outcome.lost_samples, outcome.lost_reason, collected) == (0, "", ["collected"])
 
@@ -70,12 +79,12 @@ def test_late_samples_are_collected_and_kept_where_the_run_allows_it() -> None:
 def test_a_peer_follows_no_more_where_the_average_is_gone_or_nobody_answers() -> None:
     """It asks for the state then; a keeper that is a moment behind, or busy, is asked for the average again."""
     swarm = behind(Lack.GONE)
-    assert Swarm._follow(swarm, lambda: None) is None
+    assert swarm._follow(lambda: None) is None
     assert swarm._unfollowed == 4
     swarm = behind(*[Lack.NOT_YET, Lack.BUSY] * 20, *[Lack.SILENT] * MOST_SILENT_LOOKS)
     for _ in range(40 + MOST_SILENT_LOOKS):
         assert swarm._unfollowed == -1
-        assert Swarm._follow(swarm, lambda: None) is None
+        assert swarm._follow(lambda: None) is None
     assert swarm._unfollowed == 4
 
 
@@ -94,5 +103,46 @@ def test_a_peer_is_behind_until_it_has_the_swarms_state(
 ) -> None:
     """Whatever it computed before would be lost; a round of its own that is under way comes first."""
     tracker = SimpleNamespace(swarm_step=swarm_step, has_drifted=has_drifted, is_undone=is_undone)
-    swarm = SimpleNamespace(_overlapping=overlapping, _optimizer=SimpleNamespace(tracker=tracker), step=4)
-    assert Swarm.is_behind.fget(swarm) is is_behind  # type: ignore[attr-defined]
+    assert swarm_with(_overlapping=overlapping, _tracker=tracker).is_behind is is_behind
+
+
+@pytest.mark.parametrize(("samples", "own", "all_rates", "ahead"), [(9, 2.0, 8.0, False), (10, 2.0, 8.0, True)])
+def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float, all_rates: float, ahead: bool) -> None:
+    """With a quarter of the swarm's speed, a peer has its part of the next batch of 40 when it has 10 samples of it."""
+    tracker = SimpleNamespace(
+        performance_ema=SimpleNamespace(samples_per_second=own),
+        view=SimpleNamespace(rate=all_rates),
+        target_batch_size=40,
+    )
+    gradients = SimpleNamespace(local_samples_accumulated=samples)
+    assert swarm_with(_tracker=tracker, _gradients=gradients)._is_ahead is ahead
+
+
+@pytest.mark.parametrize(
+    ("delay", "is_keeper", "step", "may"),
+    [
+        (True, False, 2, True),
+        (True, False, 3, False),
+        (True, False, 4, True),
+        (False, False, 2, False),
+        (True, True, 2, False),
+    ],
+)
+def test_no_sample_passes_a_phases_boundary_beside_a_round(delay: bool, is_keeper: bool, step: int, may: bool) -> None:
+    """A phase begins after step 4: who trains beside the round towards it would bring samples of the one before."""
+    phases = [{"from_step": 4, "target_batch_size": 64}]
+    config = RunConfig.from_mapping({"averaging": {"delay": delay, "target_batch_size": 32}, "phases": phases})
+    state = SimpleNamespace(step=step)
+    assert swarm_with(_config=config, _may_follow=not is_keeper, state=state)._may_overlap is may
+
+
+@pytest.mark.parametrize(("arriving", "since_s", "arrive"), [(1, 0.0, True), (0, 0.0, False), (1, 7200.0, False)])
+def test_others_are_let_in_for_as_long_as_a_group_is_sought(arriving: int, since_s: float, arrive: bool) -> None:
+    """Those who are still to take the step that this peer has taken."""
+    averaging = {"matchmaking_time_s": 3600.0, "averaging_timeout_s": 7200.0}
+    swarm = swarm_with(
+        _config=RunConfig.from_mapping({"averaging": averaging}),
+        _tracker=SimpleNamespace(view=SimpleNamespace(arriving=arriving)),
+        state=SimpleNamespace(step=4, changed_at=time.monotonic() - since_s),
+    )
+    assert swarm._others_arrive is arrive

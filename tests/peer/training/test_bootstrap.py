@@ -27,16 +27,12 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.began = self.clock.now
-        self.optimizer = SimpleNamespace(state_dict=dict)
+        self.state = SimpleNamespace(optimizer=SimpleNamespace(state_dict=dict), download=lambda: False)
 
     @property
     def sees_keeper(self) -> bool:
         """The swarm's."""
         return self.keeper_seen_s[0] <= self.clock.now - self.began < self.keeper_seen_s[1]
-
-    def download_state(self) -> bool:
-        """The swarm's: nobody has it."""
-        return False
 
     def is_set(self) -> bool:
         """The stop's."""

@@ -80,7 +80,7 @@ class JoinedLate:
         self._pipe = pipe
         self.looks_for_it_at: tuple[str, ...] = ()
         self.step, self.has_ended, self.sees_keeper = 0, False, False
-        self.optimizer: Any = self
+        self.state: Any = self
 
     is_downloading = False
 

@@ -1,0 +1,108 @@
+"""One peer's tracker and averagers, made from the run's settings.
+
+hivemind's averagers by themselves, not its optimizer: that begins a step at an estimated time, takes the step on local
+gradients when averaging fails, and takes any peer's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.p2p import PeerID
+
+from auth.swarm.access import SwarmAccess
+from auth.swarm.authorizer import RecordKey
+from peer.averaging.averager import SwarmGradientAverager
+from peer.averaging.matchmaking import Gathering
+from peer.averaging.power_sgd import PowerSGDAverager
+from peer.config.run import RunConfig
+from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.network.traffic import Traffic
+from peer.reduction.compression import compression_of
+from peer.reduction.guard import ReductionGuard
+from peer.reduction.weight_caps import WeightCaps
+from peer.reporting.suspicions import Suspicions
+from peer.swarm.state import SwarmStateAverager
+from peer.swarm.tracker import StepTracker
+
+SLOWEST_REFRESH = 20  # times as slow as the fastest; a keeper that is gone must be missed soon enough all the same
+SHUTDOWN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What the tracker and both averagers of one peer have in common."""
+
+    config: RunConfig
+    access: SwarmAccess
+    role: str
+    dht: hivemind.DHT
+    is_client: bool  # others cannot reach this peer
+    traffic: Traffic
+
+    def tracker(self, keeper_ids: Sequence[PeerID], caps: WeightCaps, suspicions: Suspicions) -> StepTracker:
+        """Make the tracker; it is not started."""
+        averaging = self.config.averaging
+        slowest_s = SLOWEST_REFRESH * averaging.progress_refresh_s
+        return StepTracker(
+            self.dht,
+            access=self.access,
+            key=RecordKey(self.access.credentials.device_key.private_der),
+            role=self.role,
+            keeper_ids=keeper_ids,
+            newcomer_share=self.config.membership.newcomer_share,
+            caps=caps,
+            suspicions=suspicions,
+            prefix=self.config.run.name,
+            target_batch_size=averaging.target_batch_size,
+            client_mode=self.is_client,
+            min_refresh_period=averaging.progress_refresh_s,
+            max_refresh_period=min(slowest_s, averaging.statistics_expiration_s / SLOWEST_REFRESH),
+            metadata_expiration=averaging.statistics_expiration_s,
+        )
+
+    def state_averager(self, model: torch.nn.Module) -> SwarmStateAverager:
+        """Start the averager that holds the state; it only gives and takes states, which are the same on all peers."""
+        return SwarmStateAverager(
+            prefix=f"{self.config.run.name}_state_averager",
+            optimizer=partial(build_optimizer, self.config),
+            params=parameter_groups(model, self.config),
+            scheduler=partial(build_scheduler, self.config),
+            **self._shared,
+        )
+
+    def gradient_averager(
+        self, parameters: Iterable[torch.nn.Parameter], bandwidth: float | None, guard: ReductionGuard
+    ) -> SwarmGradientAverager:
+        """Start the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
+        averaging = self.config.averaging
+        rank = averaging.powersgd_rank
+        kind = partial(PowerSGDAverager, rank=rank) if rank else SwarmGradientAverager
+        return kind(
+            parameters,
+            prefix=f"{self.config.run.name}_grad_averager",
+            bandwidth=bandwidth,
+            compression=compression_of(averaging.compression),
+            gathering=Gathering(averaging.matchmaking_time_s),
+            guard=guard,
+            allreduce_timeout=averaging.averaging_timeout_s,
+            next_chunk_timeout=averaging.averaging_timeout_s / 3,  # a busy peer is not a lost one
+            warn=False,
+            **self._shared,
+        )
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        return {
+            "dht": self.dht,
+            "access": self.access,
+            "traffic": self.traffic,
+            "client_mode": self.is_client,
+            "shutdown_timeout": SHUTDOWN_S,
+            "start": True,
+        }

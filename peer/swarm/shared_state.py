@@ -1,0 +1,213 @@
+"""The state that all peers share, as one peer holds it: how it changes from step to step.
+
+Parameters, the optimizer's moments, era and step change together, unseen by other peers and by the keeper's
+checkpoints. `peer.swarm.state` gives the state to others and downloads theirs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from peer.averaging.averager import SwarmGradientAverager
+from peer.config.run import RunConfig
+from peer.swarm.fingerprint import Sketch, drifted, sketch_of
+from peer.swarm.state import SwarmStateAverager, optimizer_tensors
+from peer.swarm.step_rounds import StepRounds
+from peer.swarm.tracker import StepTracker
+from peer.swarm.view import MEETING_S, STEPS_AHEAD
+
+CONFIRMATION_WAIT_S = 3.0
+LOOK_S = 0.1
+
+
+class SharedState:
+    """Parameters, optimizer, era and step of one peer."""
+
+    def __init__(
+        self,
+        averager: SwarmStateAverager,
+        gradients: SwarmGradientAverager,
+        tracker: StepTracker,
+        rounds: StepRounds,
+        config: RunConfig,
+        *,
+        is_keeper: bool,
+        interrupted: threading.Event,
+    ) -> None:
+        """`interrupted` is set when this peer is to wait for nobody any more."""
+        self._averager, self._gradients, self._tracker, self._rounds = averager, gradients, tracker, rounds
+        self._config, self._is_keeper, self._interrupted = config, is_keeper, interrupted
+        self.changed_at = time.monotonic()
+
+    @property
+    def step(self) -> int:
+        """Global steps completed."""
+        return int(self._averager.local_epoch)
+
+    @property
+    def era(self) -> int:
+        """The number of times that the run had returned to a checkpoint when this state was taken."""
+        return int(self._averager.era)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that computes the steps."""
+        optimizer: torch.optim.Optimizer = self._averager.optimizer
+        return optimizer
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """The trained parameters, in the order in which they are sketched."""
+        return list(self._averager.main_parameters)
+
+    @property
+    def sketch(self) -> Sketch:
+        """A short summary of the state."""
+        return self._tracker.sketch
+
+    @property
+    def lock(self) -> Any:
+        """A lock, held while a global step changes the state."""
+        return self._averager.state_lock
+
+    @property
+    def is_downloading(self) -> bool:
+        """Whether this peer waits for another's state or averages, which may take hours on a slow line."""
+        return self._averager.is_downloading
+
+    @property
+    def turned_away(self) -> int:
+        """The number of requests for this peer's state that came while it gave the state to others."""
+        return self._averager.turned_away
+
+    def take_step(self) -> None:
+        """Apply the averaged gradient in one optimizer step, and begin the next global step.
+
+        The next step begins with the samples that were accumulated while this one was averaged in the background.
+        """
+        with self._changing(), self._gradients.making_room():
+            self._follow_steering()  # the beacon may have come since this step began
+            self._step_on_averages()
+
+    def follow(self, average: Sequence[torch.Tensor]) -> None:
+        """Take the step that this average led to, which this peer missed; its own accumulated samples are kept."""
+        self._gradients.hold()
+        with self._changing():
+            self._follow_steering()
+            with torch.no_grad(), self._gradients.get_tensors() as averaged:
+                for ours, theirs in zip(averaged, average, strict=True):
+                    ours.copy_(theirs)
+            self._step_on_averages()
+            self._gradients.reset_accumulated_grads_()
+
+    def download(self) -> bool:
+        """Take parameters, optimizer and step from a donor; false if none had a state as new as this peer's."""
+        self._rounds.begin_step()
+        if self._is_keeper:
+            self._meet_all()
+        loaded = self._averager.load_state_from_peers(
+            minimum_step=self._least_useful_step,
+            minimum_era=self.era if self._is_keeper else self._tracker.course.era,
+            adopt_era=not self._is_keeper,
+            doubt=self._doubt,
+        )
+        with self._changing():
+            self._gradients.drop_all()
+        return loaded
+
+    def restore(self, step: int, era: int | None = None) -> None:
+        """Declare that parameters and optimizer hold the state after `step` global steps (read from a checkpoint).
+
+        A newer `era`, which the keeper sets, makes all peers that are further return to this state.
+        """
+        with self._changing():
+            self._averager.set_step(step)
+            self._averager.era = self.era if era is None else era
+
+    def _step_on_averages(self) -> None:
+        """Apply the averaged gradients; the keeper holds them ready for peers that fall behind."""
+        with torch.no_grad(), self._gradients.get_tensors() as averages:
+            for parameter, average in zip(self._averager.main_parameters, averages, strict=True):
+                parameter.grad.copy_(average)
+        self._gradients.notify_used_averaged_gradients()
+        self._averager.step(increment_epoch=True, optimizer_step=True)
+        if self._is_keeper:
+            with self._gradients.get_tensors() as averages:
+                self._averager.keep_average(averages)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change the state unseen by other peers and the keeper's checkpoints; then begin what comes after its step."""
+        self._rounds.begin_step()
+        with self._tracker.pause_updates(), self.lock:
+            yield
+            self._enter_phase()
+            self._begin_step()
+
+    def _enter_phase(self) -> None:
+        """Take up the phase in force after the state's step.
+
+        A step at which the optimizer starts has no moments, whether this peer took it, downloaded it or restored it: to
+        reset them again changes nothing.
+        """
+        if self._config.starts_optimizer(self.step):
+            self._averager.optimizer.reset_statistics()
+        self._follow_steering()
+
+    def _follow_steering(self) -> None:
+        """Take up what the operator wants after the state's step; to do so again changes nothing."""
+        change = self._tracker.course.steering.at(self.step)
+        usual = self._config.at_step(self.step).averaging.target_batch_size
+        self._tracker.target_batch_size = change.target_batch_size or usual
+        scheduled = self._averager.scheduler.get_last_lr()
+        for group, learning_rate in zip(self.optimizer.param_groups, scheduled, strict=True):
+            group["lr"] = change.learning_rate_scale * learning_rate
+
+    def _begin_step(self) -> None:
+        """Tell the tracker where the state now stands; its updates must be paused."""
+        sketch = sketch_of(self._averager.main_parameters, optimizer_tensors(self.optimizer))
+        self._tracker.set_sketch(self.step, sketch)
+        self._tracker.begin_step_after(self.step, self.era)
+        self._tracker.carry_over(self._gradients.due_samples)
+        self.changed_at = time.monotonic()
+
+    @property
+    def _least_useful_step(self) -> int:
+        if self._tracker.is_undone:
+            return 0
+        return self.step + (self._tracker.swarm_step > self.step)
+
+    def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
+        """Return the reason not to take a donor's state of this step and sketch; None if it may be taken.
+
+        Peers compare the sketch with the beacon's. The keeper takes only a state that most members confirm.
+        """
+        course = self._tracker.course
+        known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
+        if drifted(sketch, known):
+            course.suspect(donor, "state", step, "gave a state that is not the swarm's")
+            return "is not the swarm's"
+        if step > self._tracker.swarm_step + STEPS_AHEAD and self._is_keeper:
+            course.suspect(donor, "state", step, f"gave a state of step {step}")
+        return None if known or not self._is_keeper else "is not confirmed by most members"
+
+    def _meet_all(self) -> None:
+        """Wait until all peers that look for the keeper have found it, for a few seconds at most."""
+        deadline = time.monotonic() + MEETING_S + CONFIRMATION_WAIT_S
+        while not self._tracker.course.has_met_all(time.monotonic()) and time.monotonic() < deadline:
+            if self._interrupted.wait(LOOK_S):
+                return
+
+    def _await_sketch(self, step: int) -> Sketch:
+        """Wait a little for most members' sketch of the state after `step`; return it, or an empty one."""
+        deadline = time.monotonic() + CONFIRMATION_WAIT_S
+        while not (known := self._tracker.course.sketch_at(step)) and time.monotonic() < deadline:
+            if self._interrupted.wait(LOOK_S):
+                break
+        return known

@@ -1,0 +1,203 @@
+"""The rounds of averaging towards one peer's next global step: whom they wait for, and which of them counts.
+
+A round that fails changes nothing, and is tried again with the same gradients; hivemind's optimizer would take the step
+on the peer's own. Which peers form a group is in `peer.averaging.matchmaking`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from concurrent import futures
+
+from hivemind.averaging.control import StepControl
+from hivemind.utils import get_dht_time
+
+from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
+from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.matchmaking import LEAST_WINDOW_S, keeperless_group_size, required_group_size
+from peer.averaging.rounds import RoundDeadline, forget_frames
+from peer.config.training import Averaging
+from peer.reporting.metrics import RoundCounts
+from peer.swarm.tracker import StepTracker
+
+logger = logging.getLogger(__name__)
+RETRY_S = 0.1
+WAITED_SHARE = 0.25  # of a usual step
+
+
+class StepRounds:
+    """This peer's rounds with everybody at its step, until one brings the whole batch."""
+
+    def __init__(
+        self,
+        gradients: SwarmGradientAverager,
+        tracker: StepTracker,
+        line: LineEstimate,
+        averaging: Averaging,
+        *,
+        leads: bool,
+        interrupted: threading.Event,
+    ) -> None:
+        """`leads`: others can reach this peer; `interrupted` is set when this peer is to wait for nobody any more."""
+        self._gradients, self._tracker, self._line = gradients, tracker, line
+        self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
+        self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
+        self.counts = RoundCounts(time.monotonic)
+        self.attempts = 0  # failed averagings of the current step
+        self._scheduled: StepControl | None = None  # a round that was begun ahead of time
+        self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
+        self._due_since = math.inf  # when this peer began to average, while it does
+
+    def prepare(self) -> None:
+        """Look for a group ahead of time when the batch will soon be full."""
+        self._require_group()
+        is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
+        remaining_s = self._tracker.estimated_next_update_time - get_dht_time()
+        if is_used and remaining_s <= self._gradients.gathering.window_s:
+            self._scheduled = self._gradients.schedule_step(timeout=self._timeout_s)
+
+    def begin_step(self) -> None:
+        """Begin with another step: failures of the one before mean nothing any more, and its group is given up."""
+        self.attempts = 0
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Give up a round that was begun ahead of time."""
+        if self._scheduled is not None and not self._scheduled.done():
+            self._scheduled.cancel()
+        self._scheduled = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the global batch is full, and this peer is not about to leave."""
+        tracker = self._tracker
+        return tracker.ready_to_update_epoch and not self._interrupted.is_set() and not tracker.is_held
+
+    def declare_line(self) -> None:
+        """Tell the next groups how fast the line is by now."""
+        self._gradients.bandwidth = self._line.rate
+
+    def average_when_due(self) -> AveragedGroup | None:
+        """Average, and try again after each failure; None if the batch is no longer full, or this peer is to leave.
+
+        Further samples would help nobody while it is full, so the next attempt comes at once.
+        """
+        self._due_since = time.monotonic()
+        try:
+            while self.is_due:
+                group = self.average()
+                self.counts.end(succeeded=group is not None)
+                if group is not None:
+                    return group
+                self.attempts += 1
+                time.sleep(RETRY_S)
+                if self._tracker.view.averaging <= 1:  # nobody else is at this step: the others may yet come to it
+                    break
+            return None
+        finally:
+            self._due_since = math.inf
+
+    def average(self) -> AveragedGroup | None:
+        """Average gradients with everybody at this step; None if it failed (then nothing has changed)."""
+        tracker, gradients = self._tracker, self._gradients
+        if tracker.view.averaging <= 1:
+            return self._own_average()
+        control, self._scheduled = self._scheduled, None
+        if control is not None and (control.triggered or control.done()):
+            control = None
+        self.counts.begin()
+        began, failed_before = time.monotonic(), gradients.failed_rounds
+        self._due_view = tracker.view
+        self._require_group()
+        try:
+            control = control or gradients.schedule_step(timeout=self._timeout_s)
+            gradients.step(weight=gradients.due_samples, control=control, reset_accumulators=False, wait=False)
+            group = self._await_group(control)
+        except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
+            logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
+            self._give_up(control)
+            forget_frames(error)  # these hold `control`, which holds the error
+            return None
+        finally:
+            tracker.is_reducing(False)
+            tracker.heed(gradients.findings.take())
+        if gradients.failed_rounds == failed_before:
+            self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
+        if group.traffic is not None:
+            self._line.passed(group.traffic)
+            self.declare_line()
+        short = group.samples < tracker.target_batch_size
+        tracker.round_ended(group.weights, short=short)
+        if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up
+            logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)
+            return None
+        return group
+
+    def _own_average(self) -> AveragedGroup | None:
+        """Return this peer's mean gradient, the average where it is alone in the swarm; None where it may not be."""
+        tracker, samples = self._tracker, self._gradients.due_samples
+        if samples < tracker.target_batch_size:  # the others have just moved on, or this is the keeper
+            return None
+        if tracker.keeper_may_be_late:  # on a busy machine; a step without it would leave it behind
+            return None
+        if tracker.view.live > 1:  # others are at another step: this peer alone is not most of them
+            return None
+        self.cancel()
+        self._gradients.load_accumulators_into_averager_()
+        return AveragedGroup(size=1, samples=samples, averaged_bytes=0)
+
+    def _require_group(self) -> None:
+        tracker, gathering = self._tracker, self._gradients.gathering
+        tracker.heed(self._gradients.findings.take())
+        view = tracker.view
+        gathering.position = tracker.era, tracker.step
+        has_waited = time.monotonic() - self._due_since > self._patience_s
+        gathering.required = required_group_size(view.averaging, self.attempts, has_waited)
+        has_keeper = view.keepers > 0 or tracker.keeper_may_be_late
+        gathering.keeperless = keeperless_group_size(view.live, has_keeper)
+        keeper_known = view.keepers > 0 or not tracker.keeper_may_be_late
+        known = view is not self._due_view and view.step == tracker.step and keeper_known
+        gathering.expected = view.averaging + view.arriving if known else 0
+
+    @property
+    def _patience_s(self) -> float:
+        """The seconds that a full batch waits for everybody: a microbatch may take minutes, and must not stop all."""
+        return max(self._timeout_s / 2, self._tracker.course.allowances.usual_s * WAITED_SHARE)
+
+    def _follow_gathering(self, waited_s: float | None) -> None:
+        """Adapt the time for finding the next group to the wait for this one; None: no group was found."""
+        if waited_s is None:
+            self._window.failed()
+        else:
+            self._window.succeeded(waited_s)
+        if self._leads:  # leaders turn away who would wait less long than they, and a client only follows
+            self._gradients.gathering.window_s = self._window.seconds
+
+    def _give_up(self, control: StepControl | None) -> None:
+        if control is not None and not control.began_allreduce:
+            self._follow_gathering(None)
+        if control is not None and not control.done():
+            control.cancel()
+
+    def _await_group(self, control: StepControl) -> AveragedGroup:
+        """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full because a peer has gone.
+
+        It is raised at the deadline, too, and if the round has failed here and not for the others, who have taken the
+        step and will not average again.
+        """
+        tracker = self._tracker
+        deadline = time.monotonic() + self._timeout_s
+        failed_before = self._gradients.failed_rounds
+        while True:
+            try:
+                return control.result(GROUP_POLL_S)
+            except futures.TimeoutError:
+                tracker.is_reducing(control.began_allreduce)
+                wanted = tracker.ready_to_update_epoch and not self._interrupted.is_set()
+                left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
+                if left_behind or time.monotonic() > deadline or not (control.began_allreduce or wanted):
+                    raise
+                self._require_group()

@@ -1,0 +1,66 @@
+"""Which states of others a peer takes; how its own changes is in tests/system."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.config.run import RunConfig
+from peer.swarm.shared_state import SharedState
+from peer.swarm.view import MEETING_S, STEPS_AHEAD
+from tests.support.peer_records import SOUND, Scene, peers, record
+
+
+def state_of(course: Any, interrupted: threading.Event, role: str = "trainer") -> SharedState:
+    """The state of a peer in a swarm at step 50."""
+    tracker: Any = SimpleNamespace(course=course, swarm_step=50)
+    parts: Any = SimpleNamespace()
+    return SharedState(parts, parts, tracker, parts, RunConfig(), is_keeper=role == "keeper", interrupted=interrupted)
+
+
+def test_the_members_word_for_a_state_is_waited_for() -> None:
+    """Their records may reach the keeper a moment after the state that a donor gives it."""
+    scene = Scene(is_keeper=True)
+    records = peers(*[record(step=50).model_copy(update={"sketch": SOUND})] * 2)
+    scene.look(records, 0.0)
+
+    class Interval(threading.Event):
+        """The records come while one waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            scene.look(records, MEETING_S)
+            return False
+
+    assert state_of(scene.course, Interval(), "keeper")._await_sketch(50) == SOUND
+
+
+@pytest.mark.parametrize(
+    ("role", "sketch", "known", "ahead", "doubt"),
+    [
+        ("trainer", SOUND, SOUND, 0, None),
+        ("trainer", SOUND, (), 0, None),
+        ("trainer", (2.0,) * 32, SOUND, 0, "is not the swarm's"),
+        ("keeper", SOUND, SOUND, 0, None),
+        ("keeper", SOUND, (), 0, "is not confirmed by most members"),
+        ("keeper", SOUND, SOUND, STEPS_AHEAD, None),
+        ("keeper", SOUND, SOUND, STEPS_AHEAD + 1, None),
+    ],
+)
+def test_a_donors_state_is_taken_as_far_as_others_confirm_it(
+    role: str, sketch: tuple[float, ...], known: tuple[float, ...], ahead: int, doubt: str | None
+) -> None:
+    """A trainer takes the keeper's word, the keeper what most members report; what is far from it is named."""
+    suspected: list[tuple[object, ...]] = []
+    step = 50 + ahead
+    course = SimpleNamespace(
+        sketch_at=lambda at: known if at == step else (), suspect=lambda *facts: suspected.append(facts)
+    )
+    interrupted = threading.Event()
+    interrupted.set()  # nobody is waited for
+    assert state_of(course, interrupted, role)._doubt("Qm1", step, sketch) == doubt
+    false = "gave a state that is not the swarm's" if doubt == "is not the swarm's" else ""
+    named = false or (f"gave a state of step {step}" if ahead > STEPS_AHEAD else "")
+    assert suspected == ([("Qm1", "state", step, named)] if named else [])

@@ -1,0 +1,267 @@
+"""The rounds towards one step: whom they wait for, when they are given up; real swarms are in tests/system."""
+
+from __future__ import annotations
+
+import threading
+from concurrent import futures
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.averaging.averager import AveragedGroup
+from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVER, Gathering
+from peer.averaging.rounds import LEAST_KNOWN
+from peer.config.run import RunConfig
+from peer.config.steering import Steering
+from peer.swarm import step_rounds
+from peer.swarm.step_rounds import StepRounds
+from peer.swarm.tracker import StepTracker
+from tests.support.clocks import Clock
+
+FULL = AveragedGroup(size=2, samples=64, averaged_bytes=8, weights={"Qm1": 32.0}, traffic="traffic")  # type: ignore[arg-type]
+SHORT = AveragedGroup(size=2, samples=63, averaged_bytes=8, weights={"Qm1": 31.0})
+
+
+class Round:
+    """A round of averaging that ends as it is told: with a group, an error, or never (None)."""
+
+    def __init__(self, ends: AveragedGroup | Exception | None, begins: bool = True) -> None:
+        self.ends, self.began_allreduce = ends, begins
+        self.triggered, self.cancelled, self.looks = False, False, 0
+
+    def result(self, _timeout: float) -> AveragedGroup:
+        self.looks += 1
+        if isinstance(self.ends, AveragedGroup):
+            return self.ends
+        raise self.ends or futures.TimeoutError
+
+    def done(self) -> bool:
+        return False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Scene:
+    """Rounds of a peer at step 4 with three others there and one on its way; `heard` is what the parts were told."""
+
+    def __init__(self, *rounds: Round, leads: bool = True, usual_s: float = 0.0, **view: Any) -> None:
+        self.heard: list[Any] = []
+        self.left = list(rounds)
+        self.steering = Steering()
+        self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, keepers=1)
+        vars(self.view).update(view)
+        self.tracker: Any = SimpleNamespace(
+            view=self.view,
+            step=4,
+            era=2,
+            swarm_step=4,
+            target_batch_size=64,
+            keeper_may_be_late=True,
+            ready_to_update_epoch=True,
+            is_held=False,
+            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s)),
+            heed=lambda findings: self.heard.extend(findings),
+            is_reducing=lambda reduces: None,
+            round_ended=lambda weights, short: self.heard.append((weights, short)),
+        )
+        self.gradients: Any = SimpleNamespace(
+            findings=SimpleNamespace(take=list),
+            gathering=Gathering(60.0),
+            failed_rounds=7,
+            due_samples=64,
+            schedule_step=lambda timeout: self.left.pop(0),
+            step=lambda weight, control, **options: self.heard.append(weight),
+            load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
+        )
+        line: Any = SimpleNamespace(rate=5.0, passed=self.heard.append)
+        self.interrupted = threading.Event()
+        averaging = RunConfig.from_mapping(
+            {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
+        ).averaging
+        self.rounds = StepRounds(
+            self.gradients, self.tracker, line, averaging, leads=leads, interrupted=self.interrupted
+        )
+        self.rounds._due_view = "another view"  # type: ignore[assignment]
+
+    @property
+    def gathering(self) -> Gathering:
+        gathering: Gathering = self.gradients.gathering
+        return gathering
+
+    def required(self) -> tuple[int, int, int]:
+        """Which step a group is sought for, how many it needs, and how many are waited for."""
+        self.rounds._require_group()
+        return self.gathering.position[1], self.gathering.required, self.gathering.expected
+
+
+@pytest.mark.parametrize(("fails_at", "others_step_at"), [(3, 9), (9, 3)])
+def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_step_at: int) -> None:
+    """Neither a failed round alone, which is tried again, nor others that are quicker are a reason to give up."""
+    endless = Round(None)
+    scene = Scene(endless)
+
+    def look(_reduces: bool) -> None:
+        if endless.looks == fails_at:
+            scene.gradients.failed_rounds += 1
+        if endless.looks == others_step_at:
+            scene.tracker.swarm_step = 5
+
+    scene.tracker.is_reducing = look
+    with pytest.raises(futures.TimeoutError):
+        scene.rounds._await_group(endless)  # type: ignore[arg-type]
+    assert endless.looks == 9
+
+
+@pytest.mark.parametrize(("late", "live"), [(True, 1), (False, 2), (False, 1)])
+def test_nobody_goes_on_alone_beside_others(late: bool, live: int) -> None:
+    """A keeper's record that is missing for a moment is no reason for a step alone; nor do others at another step."""
+    scene = Scene(averaging=1, live=live)
+    scene.tracker.keeper_may_be_late = late
+    alone = not late and live == 1
+    assert scene.rounds.average() == (AveragedGroup(size=1, samples=64, averaged_bytes=0) if alone else None)
+    assert scene.heard == (["loaded"] if alone else [])
+    scene.gradients.due_samples = 63
+    assert scene.rounds.average() is None
+
+
+def test_a_failed_averaging_is_tried_again_and_a_group_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group is what the step is taken with; nothing more is averaged, though the batch still looks full."""
+    monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
+    scene = Scene(Round(SHORT), Round(RuntimeError("the line is cut")), Round(FULL), Round(SHORT))
+    assert scene.rounds.average_when_due() is FULL
+    tally = scene.rounds.counts.tally
+    assert (scene.rounds.attempts, tally.failed, tally.succeeded, len(scene.left)) == (2, 2, 1, 1)
+    scene.rounds.begin_step()
+    assert scene.rounds.attempts == 0
+
+
+def test_a_peer_that_finds_itself_alone_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others at another step may come to this one; meanwhile it is not to stand still."""
+    monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
+    scene = Scene(averaging=1)
+    assert scene.rounds.average_when_due() is None
+    assert scene.rounds.attempts == 1
+
+
+@pytest.mark.parametrize(("usual_s", "seconds"), [(0.0, 1800.0), (60.0, 1800.0), (10_000.0, 2500.0)])
+def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose microbatch takes minutes must not stop the rest; where steps are long, a part of one is short."""
+    clock = Clock()
+    monkeypatch.setattr(step_rounds, "time", SimpleNamespace(monotonic=clock))
+    scene = Scene(usual_s=usual_s)
+    scene.rounds._due_since = clock.now
+    clock.now += seconds
+    assert scene.required()[1] == 4
+    clock.now += 1.0
+    assert scene.required()[1] == 3
+
+
+def test_a_group_waits_for_all_who_are_known() -> None:
+    """Those at the step and those on their way; after repeated failure more than half are enough to begin."""
+    scene = Scene()
+    scene.gradients.findings.take = lambda: ["a finding"]
+    assert scene.required() == (4, 4, 5)
+    assert scene.heard == ["a finding"]
+    scene.rounds.attempts = FULL_GROUP_ATTEMPTS
+    assert scene.required() == (4, 3, 5)
+
+
+def test_a_group_without_the_keeper_needs_most_of_all_peers() -> None:
+    """Of those at other steps, too; and while the keeper is there, or may be, no such group averages."""
+    scene = Scene()
+    scene.required()
+    assert scene.gathering.keeperless == NEVER
+    scene.view.keepers = 0
+    scene.required()
+    assert scene.gathering.keeperless == NEVER
+    scene.tracker.keeper_may_be_late = False
+    scene.required()
+    assert scene.gathering.keeperless == 4
+    assert scene.gathering.position == (2, 4)
+
+
+def test_a_group_begins_at_once_only_where_everybody_is_known() -> None:
+    """Not by a view of another step, nor by that in which the batch was full, nor while the keeper is out of view."""
+    assert Scene(step=3).required()[2] == 0
+    scene = Scene()
+    scene.rounds._due_view = scene.tracker.view
+    assert scene.required()[2] == 0
+    scene = Scene(keepers=0)
+    assert scene.required()[2] == 0
+    scene.tracker.keeper_may_be_late = False  # it is gone
+    assert scene.required()[2] == 5
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_the_next_group_is_sought_as_long_as_that_takes_here(leads: bool) -> None:
+    """Twice as long after one that was not found; a client follows leaders, whatever they take."""
+    scene = Scene(leads=leads)
+    windows = []
+    for waited_s in (*[0.5] * LEAST_KNOWN, None):
+        scene.rounds._follow_gathering(waited_s)
+        windows.append(scene.gathering.window_s)
+    known = [LEAST_WINDOW_S, 2 * LEAST_WINDOW_S] if leads else [60.0] * 2
+    assert windows == [*[60.0] * (LEAST_KNOWN - 1), *known]
+
+
+@pytest.mark.parametrize(
+    ("steering", "held"),
+    [(Steering(), False), (Steering(paused=True), True), (Steering(last_step=4), True), (Steering(last_step=5), False)],
+)
+def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held: bool) -> None:
+    """For now, or after the run's last one; nor by a peer that is about to leave, nor before the batch is full."""
+    tracker: Any = SimpleNamespace(course=SimpleNamespace(steering=steering), step=4)
+    assert StepTracker.is_held.fget(tracker) is held  # type: ignore[attr-defined]
+    scene = Scene()
+    scene.tracker.is_held = held
+    assert scene.rounds.is_due is not held
+    scene.tracker.ready_to_update_epoch = False
+    assert not scene.rounds.is_due
+    scene.tracker.ready_to_update_epoch = True
+    scene.interrupted.set()
+    assert not scene.rounds.is_due
+
+
+def test_a_group_that_fills_the_batch_is_what_the_step_is_taken_with() -> None:
+    """What passed and what each brought is remembered for the next."""
+    scene = Scene(Round(FULL))
+    assert scene.rounds.average() is FULL
+    assert scene.heard == [64, "traffic", ({"Qm1": 32.0}, False)]
+    assert scene.gradients.bandwidth == 5.0
+
+
+def test_a_group_that_does_not_fill_the_batch_takes_no_step() -> None:
+    """A peer was lost on the way, or has not what it claimed: the tracker is told that the group was short."""
+    scene = Scene(Round(SHORT))
+    assert scene.rounds.average() is None
+    assert scene.heard == [64, ({"Qm1": 31.0}, True)]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_round_that_fails_is_given_up(begins: bool) -> None:
+    """Only one that had not begun says that a group was sought in vain: then the next is sought for twice as long."""
+    failing = Round(RuntimeError("the line is cut"), begins)
+    scene = Scene(failing)
+    for _ in range(LEAST_KNOWN):
+        scene.rounds._follow_gathering(0.5)
+    assert scene.rounds.average() is None
+    assert failing.cancelled
+    assert scene.gathering.window_s == (LEAST_WINDOW_S if begins else 2 * LEAST_WINDOW_S)
+
+
+def test_a_group_is_sought_ahead_of_time_when_the_batch_will_soon_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, not later than the search takes; a step taken otherwise gives it up."""
+    monkeypatch.setattr(step_rounds, "get_dht_time", lambda: 1000.0)
+    ahead = Round(FULL)
+    scene = Scene(ahead)
+    scene.tracker.estimated_next_update_time = 1061.0
+    scene.rounds.prepare()
+    assert scene.left == [ahead]
+    scene.tracker.estimated_next_update_time = 1060.0
+    scene.rounds.prepare()
+    scene.rounds.prepare()
+    assert scene.left == []
+    scene.rounds.begin_step()
+    assert ahead.cancelled
