@@ -6,10 +6,13 @@ tested, and named in the log. `peer.swarm.swarm` makes the move.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+HELD_SHARE = 0.1  # of a usual step
+HELD_LOOKS = 3
 REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
 MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
 
@@ -18,6 +21,7 @@ class Move(Enum):
     """A peer's next move."""
 
     ACCUMULATE = "accumulate"
+    HOLD = "wait for the others' last samples"
     AVERAGE = "average"
     AVERAGE_BESIDE = "average while training goes on"
     FOLLOW = "follow"  # take the average of the first step that was missed
@@ -38,12 +42,20 @@ class Situation:
     is_leaving: bool = False
     is_held: bool = False  # the operator wants no further step, for now or for good
     is_full: bool = False  # the global batch of the step after `step`
+    remaining_s: float = math.inf  # until it is, if all go on as they reported
+    microbatch_s: float = 0.0  # that this peer's next microbatch takes
+    may_hold: bool = False  # this peer has not waited long for that
     may_overlap: bool = False  # this peer may train on while that batch is averaged
     others_arrive: bool = False  # peers are about to take the step that this one has taken
 
 
 def decide(now: Situation) -> tuple[Move, str]:
-    """Return this peer's next move, and the reason."""
+    """Return this peer's next move, and the reason: the swarm's state comes before its batch."""
+    return _towards_the_state(now) or _towards_the_batch(now)
+
+
+def _towards_the_state(now: Situation) -> tuple[Move, str] | None:
+    """Return the move of a peer whose state is not the swarm's; None if it is."""
     state = Move.DOWNLOAD if now.may_download else Move.WAIT
     if now.is_undone:
         return state, "the run has returned to a checkpoint"
@@ -53,17 +65,34 @@ def decide(now: Situation) -> tuple[Move, str]:
         return state, f"the averages up to step {now.swarm_step} are to be had no more"
     if now.has_drifted:
         return state, "the keeper has another state after this step"
+    return None
+
+
+def _towards_the_batch(now: Situation) -> tuple[Move, str]:
     if now.is_leaving:
         return Move.ACCUMULATE, "this peer is about to leave"
     if now.is_held:
         return Move.ACCUMULATE, "the operator wants no further step"
     if not now.is_full:
+        if now.may_hold and now.remaining_s < now.microbatch_s / 2:
+            return Move.HOLD, "the batch will be full before half of another microbatch is computed"
         return Move.ACCUMULATE, "the batch is not full"
     if not now.may_overlap:
         return Move.AVERAGE, "the batch is full"
     if now.others_arrive:
         return Move.ACCUMULATE, "others are about to arrive at this step"
     return Move.AVERAGE_BESIDE, "the batch is full"
+
+
+def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: float) -> float:
+    """Return how long to wait for the last samples of a batch, where a step usually lasts `usual_s`.
+
+    Reports and looks take a few times `look_s`. If samples are missing then, the fastest peer computes on first, and
+    each other once those that are faster (`faster_rate` samples per second) have had the time for all of them: so one
+    peer fills the batch, and not all.
+    """
+    others_s = missing / faster_rate if faster_rate > 0 else 0.0
+    return min(HELD_SHARE * usual_s, HELD_LOOKS * look_s + others_s)
 
 
 class DownloadPause:

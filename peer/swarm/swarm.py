@@ -35,7 +35,7 @@ from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.swarm.assembly import SHUTDOWN_S, Assembly
-from peer.swarm.decision import DownloadPause, Move, Situation, decide
+from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import drifted
 from peer.swarm.history import Lack
@@ -45,6 +45,7 @@ from peer.swarm.step_rounds import StepRounds
 
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that those who wait do not all come at once
+HELD_POLL_S = 0.05
 MOST_SILENT_LOOKS = 5  # of no donor, before the state is asked for instead
 ANYWHERE = Placement()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
@@ -121,6 +122,8 @@ class Swarm:
         self._witness = Witness(credentials.device_key, assembly.access.run)
         self._background = futures.ThreadPoolExecutor(1, "averaging")  # its thread starts with the first round there
         self._overlapping: Round | None = None
+        self._last_samples = 0  # of this peer's newest microbatch
+        self._held_after = -1  # the step after which this peer waited for the others' last samples in vain
         self._has_late_samples = False  # among those that are accumulated: one step late, and no more
         self._silent_looks = 0  # for the average of a missed step, in succession
         self._unfollowed = -1  # the step after which the average cannot be had
@@ -228,6 +231,7 @@ class Swarm:
 
     def add(self, samples: int) -> None:
         """Count a microbatch whose gradient (summed over samples) was added to `.grad`, and tell the swarm."""
+        self._last_samples = samples
         self._gradients.accumulate_grads_(samples)
         if self._gradients.holds:  # these are for the step after the one that is being averaged
             self._tracker.performance_ema.update(task_size=samples)
@@ -247,6 +251,8 @@ class Swarm:
         """
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
+        if decide(self._situation())[0] is Move.HOLD:
+            self._hold()
         move, reason = decide(self._situation())
         if move is Move.WAIT:
             self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
@@ -264,6 +270,21 @@ class Swarm:
             return None
         return self._step(*self._average())
 
+    def _hold(self) -> None:
+        """Wait as long as that is the move; in vain, if it lasts too long: then not again towards this step."""
+        tracker, began = self._tracker, time.monotonic()
+        longest_s = longest_hold_s(
+            tracker.course.allowances.usual_s,
+            self._config.averaging.progress_refresh_s,
+            tracker.missing_samples,
+            tracker.view.faster_rate(tracker.own_id),
+        )
+        tracker.look_now()
+        with tracker.performance_ema.pause():
+            while decide(self._situation())[0] is Move.HOLD:
+                if self._interrupted.wait(HELD_POLL_S) or time.monotonic() - began >= longest_s:
+                    self._held_after = self.step
+
     def _situation(self) -> Situation:
         """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""
         tracker = self._tracker
@@ -278,6 +299,9 @@ class Swarm:
             is_leaving=self._interrupted.is_set(),
             is_held=tracker.is_held,
             is_full=tracker.ready_to_update_epoch,
+            remaining_s=tracker.remaining_s,
+            microbatch_s=self._last_samples / rate if (rate := tracker.performance_ema.samples_per_second) > 0 else 0.0,
+            may_hold=self._held_after != self.step,
             may_overlap=self._may_overlap,
             others_arrive=self._others_arrive,
         )

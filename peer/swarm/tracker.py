@@ -37,6 +37,7 @@ from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 logger = logging.getLogger(__name__)
 LOOKS_AHEAD = 4  # looks, at least, before a batch is full that fills as fast as peers say
+NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, 0, ())
 UNKNOWN_S = 1.0  # between two looks before anybody's rate is known
 
 
@@ -64,9 +65,10 @@ class StepTracker(ProgressTracker):
         **kwargs: Any,
     ) -> None:
         self.local_progress: LocalTrainingProgress
+        self.own_id = dht.peer_id.to_base58()
         self.era = 0  # how often the run had returned to a checkpoint when this peer's state was taken
         self.course = SwarmCourse(
-            own_id=dht.peer_id.to_base58(),
+            own_id=self.own_id,
             is_keeper=role == "keeper",
             silent_after_s=metadata_expiration / 2,  # the keeper publishes twice as often, and oftener
             first_step_s=metadata_expiration,
@@ -88,7 +90,7 @@ class StepTracker(ProgressTracker):
         self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # when, for which step, how many samples
         self._reducing_since: float | None = None
         self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
-        self.view = SwarmView(0, 0, 0, 0, 0.0, 0, ())
+        self.view = NOTHING_SEEN
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
         self._owner = RSASignatureValidator(key).local_public_key
@@ -186,9 +188,9 @@ class StepTracker(ProgressTracker):
         began_at = self._reducing_since
         self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
         if not reduces and began_at is not None:
-            self._look_now()
+            self.look_now()
 
-    def _look_now(self) -> None:
+    def look_now(self) -> None:
         """Have the next look at once, whenever it was to be."""
         self.global_progress.next_fetch_time = get_dht_time()
         self.global_state_updated.set()
@@ -256,7 +258,7 @@ class StepTracker(ProgressTracker):
             published_at, stage, samples = self._published
             progress = self.local_progress
             is_news = stage != self._stage or progress.samples_accumulated < samples
-            left_s = published_at + interval_s(self._remaining_s, 0.0, self.max_refresh_period) - time.monotonic()
+            left_s = published_at + interval_s(self.remaining_s, 0.0, self.max_refresh_period) - time.monotonic()
             if is_news or left_s <= 0 or self.shutdown_triggered.is_set():
                 return
             self.should_report_progress.wait(left_s)
@@ -267,10 +269,18 @@ class StepTracker(ProgressTracker):
         return self.local_progress.epoch, self.era, self._training, self._steering, self._sketch
 
     @property
-    def _remaining_s(self) -> float:
-        """The seconds until the batch is full at the peers' rates; infinite if they are not known."""
-        remaining, rate = max(0, self.target_batch_size - self.global_progress.samples_accumulated), self.view.rate
-        return remaining / rate if rate > 0 else float("inf")
+    def missing_samples(self) -> int:
+        """The samples that the batch lacks, as far as has been reported."""
+        return max(0, self.target_batch_size - int(self.global_progress.samples_accumulated))
+
+    @property
+    def remaining_s(self) -> float:
+        """The seconds until the batch is full if all go on as they reported; infinite if their rates are not known."""
+        rate = sum(pace.rate for pace in self.view.paces)
+        if rate <= 0 or self.view.step != self.step:
+            return float("inf")
+        brought = self.view.expected_samples(self.own_id, get_dht_time(), self.max_refresh_period)
+        return max(0.0, self.missing_samples - brought) / rate
 
     def _publish_quietly(self) -> None:
         try:
@@ -325,12 +335,11 @@ class StepTracker(ProgressTracker):
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
         """Return the records with this peer's own as it is now, not as it was last published."""
-        own_id = self.dht.peer_id.to_base58()
-        others = [peer for peer in peers if peer.peer_id != own_id]
+        others = [peer for peer in peers if peer.peer_id != self.own_id]
         if not self._training:
             return others
         token, record = self._own_token, self._record(get_dht_time())
-        return [*others, KnownPeer(own_id, token.member, token.device_id, self._role, record)]
+        return [*others, KnownPeer(self.own_id, token.member, token.device_id, self._role, record)]
 
     def _check(self, jwt: str) -> AccessToken | None:
         return checked_token(self._access.credentials, jwt, self._access.clock())

@@ -30,6 +30,15 @@ MEETING_S = GREETING_PERIOD_S + 1.0
 
 
 @dataclass(frozen=True)
+class Pace:
+    """A trainer's speed towards the next step, as far as believed."""
+
+    peer_id: str
+    rate: float  # samples per second
+    time: float  # of its record, on the DHT's clock
+
+
+@dataclass(frozen=True)
 class SwarmView:
     """The swarm as one peer sees it in the records of a moment."""
 
@@ -43,6 +52,18 @@ class SwarmView:
     live: int = 0  # peers that take part, whatever their step, keeper and auxiliary peers included
     arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
     census: Census = ()
+    paces: tuple[Pace, ...] = ()  # of the trainers at `step`
+
+    def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
+        """Return the samples that the others have brought since their records, each for `longest_s` at most."""
+        return sum(
+            pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
+        )
+
+    def faster_rate(self, own_id: str) -> float:
+        """Return the rate of those trainers at this step together that are faster than this one."""
+        own = max(((pace.rate, pace.peer_id) for pace in self.paces if pace.peer_id == own_id), default=(0.0, own_id))
+        return sum(pace.rate for pace in self.paces if (pace.rate, pace.peer_id) > own)
 
 
 def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, allowances: Allowances) -> SwarmView:
@@ -61,6 +82,7 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
         live=len(active),
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
+        paces=tuple(Pace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.swarm.decision import MOST_PAUSE_S, REFUSED_PAUSE_S, DownloadPause, Move, Situation, decide
+from peer.swarm.decision import MOST_PAUSE_S, REFUSED_PAUSE_S, DownloadPause, Move, Situation, decide, longest_hold_s
 from tests.support.clocks import Clock
 
 READY = Situation(step=4, swarm_step=4, is_full=True)
@@ -18,6 +18,10 @@ BEHIND = replace(READY, swarm_step=6)
     [
         (READY, Move.AVERAGE),
         (replace(READY, is_full=False), Move.ACCUMULATE),
+        (replace(READY, is_full=False, remaining_s=0.9, microbatch_s=2.0, may_hold=True), Move.HOLD),
+        (replace(READY, is_full=False, remaining_s=1.0, microbatch_s=2.0, may_hold=True), Move.ACCUMULATE),
+        (replace(READY, is_full=False, remaining_s=0.9, microbatch_s=2.0), Move.ACCUMULATE),
+        (replace(READY, remaining_s=0.0, microbatch_s=2.0, may_hold=True), Move.AVERAGE),
         (replace(READY, is_held=True), Move.ACCUMULATE),
         (replace(READY, is_leaving=True), Move.ACCUMULATE),
         (replace(READY, may_overlap=True), Move.AVERAGE_BESIDE),
@@ -78,3 +82,14 @@ def test_a_donor_without_a_place_is_asked_again_soon() -> None:
         assert not pause.is_over
         clock.now += REFUSED_PAUSE_S
         assert pause.is_over
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "missing", "faster_rate", "seconds"),
+    [(100.0, 4, 0.0, 1.5), (100.0, 4, 2.0, 3.5), (100.0, 40, 2.0, 10.0), (2.0, 4, 2.0, 0.2), (0.0, 4, 2.0, 0.0)],
+)
+def test_the_last_samples_are_waited_for_in_the_order_of_speed(
+    usual_s: float, missing: int, faster_rate: float, seconds: float
+) -> None:
+    """The fastest peer waits only for reports, the others for it; nobody for more than a tenth of a usual step."""
+    assert longest_hold_s(usual_s, 0.5, missing, faster_rate) == pytest.approx(seconds)

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hivemind.utils.performance_ema import PerformanceEMA
 
 from auth.receipts import open_receipt, read_receipt
 from peer.config.run import RunConfig
+from peer.swarm.decision import DownloadPause
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
 from tests.support.receipts import key_of
@@ -146,3 +148,40 @@ def test_others_are_let_in_for_as_long_as_a_group_is_sought(arriving: int, since
         state=SimpleNamespace(step=4, changed_at=time.monotonic() - since_s),
     )
     assert swarm._others_arrive is arrive
+
+
+@pytest.mark.parametrize(("usual_s", "in_vain"), [(36_000.0, False), (0.5, True)])
+def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_vain: bool) -> None:
+    """Until the batch is full; where it stays short, this peer computes on, and waits no more towards the step."""
+    looks: list[None] = []
+    tracker = SimpleNamespace(
+        view=SimpleNamespace(faster_rate=lambda own_id: 1.0, arriving=0),
+        own_id="Qm1",
+        course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), sketch_at=lambda step: ()),
+        performance_ema=PerformanceEMA(),
+        look_now=lambda: None,
+        sketch=(),
+        swarm_step=4,
+        is_undone=False,
+        has_drifted=False,
+        is_held=False,
+        missing_samples=10_000,
+        remaining_s=0.0,
+        ready_to_update_epoch=False,
+    )
+    tracker.performance_ema.update(8, interval=1.0)
+
+    class Interrupted(threading.Event):
+        """Time passes by looks."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            looks.append(None)
+            tracker.ready_to_update_epoch = len(looks) == 5
+            return super().wait(timeout)
+
+    swarm = swarm_with(_tracker=tracker, _interrupted=Interrupted(), _last_samples=8, _held_after=-1)
+    swarm._pause = DownloadPause(time.monotonic)
+    assert swarm._situation().may_hold
+    swarm._hold()
+    assert tracker.ready_to_update_epoch is not in_vain
+    assert swarm._situation().may_hold is not in_vain

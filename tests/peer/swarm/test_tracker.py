@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from peer.swarm.tracker import UNKNOWN_S, StepTracker, interval_s
+from peer.swarm import tracker as swarm_tracker
+from peer.swarm.tracker import NOTHING_SEEN, UNKNOWN_S, StepTracker, interval_s
+from peer.swarm.view import Pace
 
 
 @pytest.mark.parametrize(("era", "known"), [(1, (23, 40)), (2, (5, 0))])
@@ -42,7 +45,7 @@ def reporter(samples: int = 8, published: int = 4, stage: object = "stage", age_
         max_refresh_period=3600.0,
         _published=(time.monotonic() - age_s, "stage", published),
         _stage=stage,
-        _remaining_s=10_000.0,
+        remaining_s=10_000.0,
     )
 
 
@@ -73,3 +76,19 @@ def test_mere_samples_are_reported_as_rarely_as_others_look() -> None:
     leaving = reporter()
     leaving.shutdown_triggered.set()
     assert reports_at_once(leaving)
+
+
+@pytest.mark.parametrize(
+    ("now", "missing", "seconds"), [(1000.0, 30, 10.0), (1002.0, 30, 26 / 3), (1020.0, 30, 22 / 3), (1002.0, 3, 0.0)]
+)
+def test_others_are_expected_to_go_on_as_they_reported(
+    now: float, missing: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a few seconds without a report, not for good; this peer's own samples are known."""
+    monkeypatch.setattr(swarm_tracker, "get_dht_time", lambda: now)
+    paces = (Pace("Qm1", 1.0, 990.0), Pace("Qm2", 2.0, 1000.0))
+    view = replace(NOTHING_SEEN, step=4, paces=paces)
+    tracker = SimpleNamespace(view=view, step=4, own_id="Qm1", missing_samples=missing, max_refresh_period=4.0)
+    assert StepTracker.remaining_s.fget(tracker) == pytest.approx(seconds)  # type: ignore[attr-defined]
+    tracker.view = replace(view, step=5)
+    assert StepTracker.remaining_s.fget(tracker) == float("inf")  # type: ignore[attr-defined]

@@ -394,3 +394,12 @@ def test_caps_leave_what_the_view_counts() -> None:
     caps, newcomers = scene.course.weight_caps()
     assert caps == {"trainer-0": 400.0, "trainer-1": 2.0 * TARGET}
     assert newcomers == 2.0 * TARGET
+
+
+def test_the_faster_peers_fill_what_is_missing_first() -> None:
+    """Of those at this step; of two that are equally fast one goes first."""
+    rates = [1.0, 3.0, 3.0, 8.0]
+    known = peers(*[record(step=4).model_copy(update={"rate": rate}) for rate in rates])
+    others = peers(record(step=3).model_copy(update={"rate": 50.0}))
+    view = view_swarm([*known, *others], 4, None, Allowances(target=100_000, usual_s=1.0))
+    assert sorted(view.faster_rate(peer.peer_id) for peer in known) == [0.0, 8.0, 11.0, 14.0]
