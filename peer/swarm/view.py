@@ -30,7 +30,7 @@ MEETING_S = GREETING_PERIOD_S + 1.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrainerPace:
     """A trainer's speed towards the next step, as far as believed."""
 
     peer_id: str
@@ -52,7 +52,7 @@ class SwarmView:
     live: int = 0  # peers that take part, whatever their step, keeper and auxiliary peers included
     arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
     census: Census = ()
-    paces: tuple[Pace, ...] = ()  # of the trainers at `step`
+    paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
         """Return the samples that the others have brought since their records, each for `longest_s` at most."""
@@ -82,7 +82,7 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
         live=len(active),
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
-        paces=tuple(Pace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
+        paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from peer.swarm import tracker as swarm_tracker
 from peer.swarm.tracker import NOTHING_SEEN, UNKNOWN_S, StepTracker, interval_s
-from peer.swarm.view import Pace
+from peer.swarm.view import TrainerPace
 
 
 @pytest.mark.parametrize(("era", "known"), [(1, (23, 40)), (2, (5, 0))])
@@ -86,7 +86,7 @@ def test_others_are_expected_to_go_on_as_they_reported(
 ) -> None:
     """For a few seconds without a report, not for good; this peer's own samples are known."""
     monkeypatch.setattr(swarm_tracker, "get_dht_time", lambda: now)
-    paces = (Pace("Qm1", 1.0, 990.0), Pace("Qm2", 2.0, 1000.0))
+    paces = (TrainerPace("Qm1", 1.0, 990.0), TrainerPace("Qm2", 2.0, 1000.0))
     view = replace(NOTHING_SEEN, step=4, paces=paces)
     tracker = SimpleNamespace(view=view, step=4, own_id="Qm1", missing_samples=missing, max_refresh_period=4.0)
     assert StepTracker.remaining_s.fget(tracker) == pytest.approx(seconds)  # type: ignore[attr-defined]
