@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 HELD_SHARE = 0.1  # of a usual step
+PARTED_SHARE = 0.25  # of a usual step, too
 HELD_LOOKS = 3
 REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
 MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
@@ -82,6 +83,18 @@ def _towards_the_batch(now: Situation) -> tuple[Move, str]:
     if now.others_arrive:
         return Move.ACCUMULATE, "others are about to arrive at this step"
     return Move.AVERAGE_BESIDE, "the batch is full"
+
+
+def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
+    """Return how many samples of a microbatch to compute before the swarm is looked at: all, or a half, a quarter ...
+
+    So many as take at most a quarter of a usual step at this peer's `rate`, in samples per second. A slow device whose
+    microbatch lasts longer than a step would always be late.
+    """
+    samples = microbatch
+    while samples > 1 and samples > PARTED_SHARE * usual_s * rate > 0:
+        samples = -(-samples // 2)
+    return samples
 
 
 def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: float) -> float:

@@ -35,7 +35,7 @@ from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.swarm.assembly import SHUTDOWN_S, Assembly
-from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s
+from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import drifted
 from peer.swarm.history import Lack
@@ -237,6 +237,11 @@ class Swarm:
             self._tracker.performance_ema.update(task_size=samples)
         else:
             self._report()
+
+    def samples_at_once(self, microbatch: int) -> int:
+        """Return how many samples of the next microbatch to compute before `advance` is called."""
+        rate = self._tracker.performance_ema.samples_per_second if self._last_samples else 0.0
+        return samples_at_once(microbatch, rate, self._tracker.course.allowances.usual_s)
 
     def begin_training(self) -> None:
         """Tell the others to wait for this peer when they average."""

@@ -184,7 +184,7 @@ class Worker:
             size = plan.microbatch_size or fitting(now)
             self._compile(started, now, swarm.step, size, vocabulary, special)
             enter = partial(self._enter_phase, config, fitting, backend.stage)
-            with PhasedBatches(config, lambda: swarm.step, enter) as batches:
+            with PhasedBatches(config, lambda: swarm.step, enter, swarm.samples_at_once) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description, size))
                 held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
                 train(backend, held, swarm, self._tell, partial(self._is_over, swarm), time.monotonic)

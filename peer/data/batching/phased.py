@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from peer.config.run import RunConfig
-from peer.data.batching.batches import Batch, BatchStream
+from peer.data.batching.batches import Batch, BatchStream, parts_of
 
 
 class PhasedBatches:
@@ -19,7 +19,16 @@ class PhasedBatches:
     the data when it is closed, and the next one goes on there.
     """
 
-    def __init__(self, config: RunConfig, step: Callable[[], int], enter: Callable[[int], BatchStream]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        step: Callable[[], int],
+        enter: Callable[[int], BatchStream],
+        at_once: Callable[[int], int] = lambda samples: samples,
+    ) -> None:
+        """`at_once` tells how many of a microbatch's samples to hand out as one; the others follow."""
+        self._at_once = at_once
+        self._parts: Iterator[Batch] = iter(())
         self._config = config
         self._step = step
         self._enter = enter
@@ -35,7 +44,12 @@ class PhasedBatches:
             self._waited_s = self.wait_s
             self._stream.close()
             self._open_at(step)
-        return next(self._stream)
+        part = next(self._parts, None)
+        if part is None:
+            batch = next(self._stream)
+            self._parts = parts_of(batch, self._at_once(batch.samples))
+            part = next(self._parts)
+        return part
 
     @property
     def wait_s(self) -> float:
@@ -44,7 +58,7 @@ class PhasedBatches:
 
     def _open_at(self, step: int) -> None:
         self._phases_begun = len(self._config.at_step(step).phases)
-        self._stream = self._enter(step)
+        self._stream, self._parts = self._enter(step), iter(())
 
     def close(self) -> None:
         self._stream.close()

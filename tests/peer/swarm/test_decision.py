@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from peer.swarm.decision import MOST_PAUSE_S, REFUSED_PAUSE_S, DownloadPause, Move, Situation, decide, longest_hold_s
+from peer.swarm.decision import (
+    MOST_PAUSE_S,
+    REFUSED_PAUSE_S,
+    DownloadPause,
+    Move,
+    Situation,
+    decide,
+    longest_hold_s,
+    samples_at_once,
+)
 from tests.support.clocks import Clock
 
 READY = Situation(step=4, swarm_step=4, is_full=True)
@@ -93,3 +102,20 @@ def test_the_last_samples_are_waited_for_in_the_order_of_speed(
 ) -> None:
     """The fastest peer waits only for reports, the others for it; nobody for more than a tenth of a usual step."""
     assert longest_hold_s(usual_s, 0.5, missing, faster_rate) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("rate", "usual_s", "samples"),
+    [
+        (0.5, 100.0, 10),
+        (0.9, 100.0, 20),
+        (0.1, 100.0, 2),
+        (0.01, 100.0, 1),
+        (10.0, 100.0, 20),
+        (0.0, 100.0, 20),
+        (0.1, 0.0, 20),
+    ],
+)
+def test_a_microbatch_takes_at_most_a_quarter_of_a_step(rate: float, usual_s: float, samples: int) -> None:
+    """Halved until it does, down to one sample; whole where the device's speed or the step's length is unknown."""
+    assert samples_at_once(20, rate, usual_s) == samples

@@ -103,3 +103,19 @@ def test_the_place_in_the_data_survives_the_change(folder: Path, tmp_path: Path)
         step[0] = 3
         next(batches)
         assert saved_place(tmp_path) == before != at_first
+
+
+def test_a_microbatch_is_handed_out_in_parts(folder: Path, tmp_path: Path) -> None:
+    """As large as the consumer wants them when it takes up the microbatch; what is left at a phase's end is dropped."""
+    config, step, wanted = run_on(folder), [0], [3]
+    enter = partial(open_phase, config, folder, tmp_path, list[int]())
+    with PhasedBatches(config, lambda: step[0], enter, lambda samples: min(samples, wanted[0])) as batches:
+        parts = [next(batches) for _ in range(3)]
+        assert [part.samples for part in parts] == [3, 3, 2]
+        assert all(int(part.label_positions.max()) < part.input_ids.numel() for part in parts)
+        wanted[0] = 8
+        assert next(batches).samples == 8
+        wanted[0] = 4
+        next(batches)
+        step[0] = 3
+        assert tuple(next(batches).input_ids.shape) == (2, 32)
