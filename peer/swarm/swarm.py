@@ -82,6 +82,15 @@ class SwarmProgress:
     apart: bool = False  # no keeper has been seen for as long as records hold
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What decides whether a peer is in time; 0 where it is not known."""
+
+    step_s: float = 0.0  # that a step of the swarm usually takes
+    sample_s: float = 0.0  # that this device takes for one sample
+    round_s: float = 0.0  # that this line takes at least for a round's gradients
+
+
 class Swarm:
     """The swarm as the trainer and the keeper see it; made by `join`, left by `leave`."""
 
@@ -242,6 +251,15 @@ class Swarm:
         """Return how many samples of the next microbatch to compute before `advance` is called."""
         rate = self._tracker.performance_ema.samples_per_second if self._last_samples else 0.0
         return samples_at_once(microbatch, rate, self._tracker.course.allowances.usual_s)
+
+    def conditions(self, gradient_bytes: int) -> Conditions:
+        """Return what decides whether this peer's samples are in time."""
+        rate, line_rate = self._tracker.performance_ema.samples_per_second, self._line.rate
+        return Conditions(
+            step_s=self._tracker.course.allowances.usual_s,
+            sample_s=1 / rate if self._last_samples else 0.0,
+            round_s=gradient_bytes / line_rate if line_rate else 0.0,
+        )
 
     def begin_training(self) -> None:
         """Tell the others to wait for this peer when they average."""

@@ -54,6 +54,7 @@ def train(
     send: Callable[[Progress | StepReport | Lost], None],
     should_stop: Callable[[], bool],
     clock: Callable[[], float],
+    on_outcome: Callable[[StepOutcome], None] = lambda _: None,
 ) -> None:
     """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost.
 
@@ -67,6 +68,7 @@ def train(
         nonlocal next_progress_at
         if outcome is not None:
             backend.synchronize()
+            on_outcome(outcome)
             report = tally.settle(outcome, clock(), batches.wait_s)
             if report is not None:
                 send(report)

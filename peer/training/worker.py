@@ -69,6 +69,7 @@ from peer.runtime.processes import (
     write_output_to,
 )
 from peer.swarm.swarm import Swarm
+from peer.training.advice import Adviser
 from peer.training.assistant import assist
 from peer.training.bootstrap import StateTaking
 from peer.training.trainer import HeldBatches, train
@@ -187,7 +188,9 @@ class Worker:
             with PhasedBatches(config, lambda: swarm.step, enter, swarm.samples_at_once) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description, size))
                 held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
-                train(backend, held, swarm, self._tell, partial(self._is_over, swarm), time.monotonic)
+                adviser = Adviser(partial(swarm.conditions, gradient_bytes(config, model)), self._tell, time.monotonic)
+                is_over = partial(self._is_over, swarm)
+                train(backend, held, swarm, self._tell, is_over, time.monotonic, adviser.settled)
 
         return take_part
 
@@ -235,14 +238,11 @@ class Worker:
 
     def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
         """Raise `ConfigError` if the others would wait in vain for a peer as slow as its volunteer allows."""
-        averaging = config.averaging
-        shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-        size_bytes = VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank)
         for option, rate in (
             ("--max-upload-rate", self._plan.upload_rate),
             ("--max-download-rate", self._plan.download_rate),
         ):
-            require_rate(option, rate, round(size_bytes), averaging.averaging_timeout_s)
+            require_rate(option, rate, gradient_bytes(config, model), config.averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
         """Tell the agent of traffic and of a doubtful line, every two seconds, in a thread of its own."""
@@ -287,3 +287,10 @@ def _write_output_to(path: Path) -> None:
     use_hivemind_log_handler("nowhere")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     logging.getLogger("hivemind").setLevel(logging.WARNING)
+
+
+def gradient_bytes(config: RunConfig, model: PreTrainedModel) -> int:
+    """Return how large a gradient of this model is when it is averaged."""
+    averaging = config.averaging
+    shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
+    return round(VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank))

@@ -1,0 +1,71 @@
+"""What a volunteer is told whose samples are lost again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peer.reporting.messages import LostCause, Notice
+from peer.swarm.swarm import Conditions, StepOutcome
+from peer.training.advice import LEAST_KNOWN, SILENT_S, Adviser, advice
+from tests.support.clocks import Clock
+
+LATE = LostCause.LATE.value
+
+
+def outcome(samples: int = 0, lost: int = 0, reason: str = LATE) -> StepOutcome:
+    """A step with so many samples of this peer, or one that it missed with so many."""
+    return StepOutcome(4, samples, samples > 0, 2, 64, 1.0, lost_samples=lost, lost_reason=reason if lost else "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "conditions", "says"),
+    [
+        (LATE, Conditions(step_s=30.0, sample_s=45.0), ["every 30 s", "takes this device 45 s", "assist"]),
+        (LATE, Conditions(step_s=30.0, sample_s=1.0, round_s=34.0), ["every 30 s", "this line 34 s", "cable"]),
+        (LATE, Conditions(step_s=30.0, sample_s=1.0, round_s=2.0), ["every 30 s", "averaging.delay"]),
+        (LostCause.AVERAGING.value, Conditions(), ["rounds of averaging fail", "manyhands doctor"]),
+        (LostCause.OUT_OF_SYNC.value, Conditions(), ["computes wrongly"]),
+    ],
+)
+def test_the_advice_names_what_takes_too_long(cause: str, conditions: Conditions, says: list[str]) -> None:
+    """With seconds to compare, and what the volunteer or the operator may do."""
+    text = advice(cause, conditions)
+    assert text is not None
+    assert all(part in text for part in says)
+
+
+@pytest.mark.parametrize("cause", [LostCause.UNDONE, LostCause.LEFT, LostCause.LATE])
+def test_nothing_is_said_of_what_passes_or_is_unknown(cause: LostCause) -> None:
+    """A return to a checkpoint, the end, or steps of unknown length."""
+    assert advice(cause.value, Conditions()) is None
+
+
+def test_a_volunteer_is_told_when_most_samples_are_lost_and_not_again_at_once() -> None:
+    """Not after a single bad step, nor where most of the samples count; each cause once an hour."""
+    told: list[Any] = []
+    clock = Clock()
+    adviser = Adviser(lambda: Conditions(step_s=30.0), told.append, clock)
+    for each in (outcome(samples=8), outcome(), *[outcome(lost=8)] * (LEAST_KNOWN - 2)):
+        adviser.settled(each)
+    assert told == []
+    adviser.settled(outcome(lost=8))
+    assert [(notice.level, "75%" in notice.text) for notice in told] == [("warning", True)]
+    adviser.settled(outcome(lost=8))
+    adviser.settled(outcome(lost=8, reason=LostCause.AVERAGING.value))
+    assert len(told) == 2
+    clock.now += SILENT_S
+    adviser.settled(outcome(lost=8))
+    assert len(told) == 3
+    assert all(isinstance(notice, Notice) for notice in told)
+
+
+def test_a_volunteer_whose_samples_count_is_told_nothing() -> None:
+    """Though one step in three is missed."""
+    told: list[Notice] = []
+    adviser = Adviser(lambda: Conditions(step_s=30.0), told.append, Clock())
+    for _ in range(4):
+        for each in (outcome(samples=8), outcome(samples=8), outcome(lost=8)):
+            adviser.settled(each)
+    assert told == []
