@@ -1,44 +1,36 @@
 """A report of an evaluator: signed, so that it may come from any machine over any way.
 
-One line of canonical JSON that names its purpose and version, the run, the checkpoint and the result; the evaluator's
-Ed25519 key signs these bytes as they are. There is no secret that travels.
+A report is a statement (`auth.statements`) that names the run, the checkpoint and the result, under the evaluator's own
+Ed25519 key. There is no secret that travels.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ConfigDict, Field
 
 from auth.errors import RequestError, StorageError
 from auth.files import write_private
+from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
 MAX_BODY_CHARS = 56 * 1024  # of 64 KiB that a request may carry
 
 
-class EvaluationReport(BaseModel):
+class EvaluationReport(Statement):
     """An evaluator's result of one task on one checkpoint."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+    noun: ClassVar[str] = "report"
     report: Literal["manyhands-evaluation-v1"] = "manyhands-evaluation-v1"
     run: Annotated[str, Field(min_length=1, max_length=40)]
     step: Annotated[int, Field(ge=0, le=2**31 - 1)]
     manifest_sha256: Digest
     evaluated_at: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # Unix seconds
     result: TaskResult
-
-    @property
-    def body(self) -> str:
-        """The canonical form: keys in order, no spaces, ASCII only."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class SignedReport(BaseModel):
@@ -52,18 +44,7 @@ class SignedReport(BaseModel):
 
     def opened(self) -> EvaluationReport:
         """The report, if the holder of `key` signed it in its canonical form; raises `RequestError`."""
-        try:
-            signature = base64.b64decode(self.signature, validate=True)
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key)).verify(signature, self.body.encode())
-        except (InvalidSignature, ValueError) as error:
-            raise RequestError("The report was not signed with the key that it names.") from error
-        try:
-            report = EvaluationReport.model_validate(json.loads(self.body))
-        except (ValidationError, ValueError, RecursionError) as error:
-            raise RequestError("The report is not of the form that this version knows.") from error
-        if report.body != self.body:
-            raise RequestError("The report is not in its canonical form.")
-        return report
+        return EvaluationReport.opened(self.body, is_signed_by(self.key, self.signature))
 
 
 @dataclass(frozen=True)
@@ -96,5 +77,4 @@ class EvaluatorKey:
             raise RequestError(
                 f"A report may have {MAX_BODY_CHARS} characters, not {len(body)}: probe fewer templates."
             )
-        signature = base64.b64encode(self.private_key.sign(body.encode())).decode()
-        return SignedReport(body=body, key=self.public_hex, signature=signature)
+        return SignedReport(body=body, key=self.public_hex, signature=sign_body(self.private_key, body))

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from auth.receipts import ReceiptBody, receipt_body
+from auth.receipts import ReceiptBody
 from coordinator.ledger.receipts import samples_by_number
 from coordinator.members.names import display_names
 from coordinator.store.engine import Database
@@ -110,7 +110,7 @@ def _devices(session: Session, shown: Mapping[str, str], steps: Iterable[Mapping
 def _published(run: str, step: Mapping[str, Any], peer_ids: Mapping[int, str]) -> dict[str, Any]:
     def body(receipt: Mapping[str, Any]) -> str:
         samples = {peer_ids[number]: brought for number, brought in receipt["samples"].items()}
-        return receipt_body(ReceiptBody(run, receipt["era"], step["step"], samples))
+        return ReceiptBody(run=run, era=receipt["era"], step=step["step"], samples=samples).body
 
     return {
         "step": step["step"],

@@ -529,4 +529,6 @@ class Witness:
         The device's own samples are in it, too. That is no evidence, but makes the receipt the same as the others'.
         """
         samples = whole_samples(weights)
-        return str(sign_receipt(self.key, ReceiptBody(self.run, era, step, samples))) if samples else ""
+        if not samples:
+            return ""
+        return str(sign_receipt(self.key, ReceiptBody(run=self.run, era=era, step=step, samples=samples)))

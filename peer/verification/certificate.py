@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,11 +41,11 @@ def check_certificate(text: str, authority: str, as_json: bool) -> None:
     """Say what the certificate says; raises `UnverifiedError` if it is forged, or another run's (`authority`: hex)."""
     signed = read_certificate(text)
     certificate = open_certificate(signed)
-    key = signed.authority_key.hex()
+    key = signed.authority_key
     if authority and key != authority:
         raise UnverifiedError(f"The certificate is signed by {key}, which is not the authority's key {authority}.")
     if as_json:
-        say_json({"verified": bool(authority), "authority_key": key, **asdict(certificate)})
+        say_json({"verified": bool(authority), "authority_key": key, **certificate.model_dump(exclude={"certificate"})})
         return
     say_table(("what", "as certified"), _rows(certificate))
     if authority:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from dataclasses import replace
 
 import pytest
 
-from auth.certificates import certificate_body, open_certificate, read_certificate, sign_certificate, write_certificate
+from auth.certificates import open_certificate, read_certificate, sign_certificate, write_certificate
 from auth.errors import RequestError, UnverifiedError
 from auth.keys import AuthorityKey
+from auth.statements import sign_body
 from tests.support.certificates import CERTIFICATE
 
 
@@ -25,13 +26,14 @@ def test_a_changed_certificate_proves_nothing() -> None:
     """Neither more samples, nor another name, nor another's key."""
     signed = sign_certificate(AuthorityKey.generate(), CERTIFICATE)
     for changed in (
-        replace(signed, body=certificate_body(replace(CERTIFICATE, samples=10**9))),
-        replace(signed, body=signed.body.replace("sahajbert", "another")),
-        replace(signed, authority_key=AuthorityKey.generate().public_bytes),
-        replace(signed, signature=bytes(64)),
+        {"body": CERTIFICATE.model_copy(update={"samples": 10**9}).body},
+        {"body": signed.body.replace("sahajbert", "another")},
+        {"authority_key": AuthorityKey.generate().public_bytes.hex()},
+        {"signature": base64.b64encode(bytes(64)).decode()},
+        {"signature": "!"},
     ):
         with pytest.raises(UnverifiedError, match="changed"):
-            open_certificate(changed)
+            open_certificate(signed.model_copy(update=changed))
 
 
 def test_another_spelling_is_no_certificate() -> None:
@@ -39,7 +41,7 @@ def test_another_spelling_is_no_certificate() -> None:
     authority = AuthorityKey.generate()
     signed = sign_certificate(authority, CERTIFICATE)
     spelled = json.dumps(json.loads(signed.body), indent=1)
-    forged = replace(signed, body=spelled, signature=authority.private_key.sign(spelled.encode()))
+    forged = signed.model_copy(update={"body": spelled, "signature": sign_body(authority.private_key, spelled)})
     with pytest.raises(UnverifiedError, match="canonical"):
         open_certificate(forged)
 
@@ -50,7 +52,9 @@ def test_what_the_authority_signs_elsewhere_is_no_certificate() -> None:
     other = '{"receipt":"manyhands-receipt-v1"}'
     signed = sign_certificate(authority, CERTIFICATE)
     with pytest.raises(UnverifiedError):
-        open_certificate(replace(signed, body=other, signature=authority.private_key.sign(other.encode())))
+        open_certificate(
+            signed.model_copy(update={"body": other, "signature": sign_body(authority.private_key, other)})
+        )
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"body":"","signature":"!","authority_key":""}', "x" * 70_000])

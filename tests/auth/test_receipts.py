@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
 from auth.errors import RequestError
 from auth.keys import challenge_bytes
 from auth.receipts import (
-    LABEL,
     MAX_COUNT,
     MAX_RECEIPT_CHARS,
     MAX_SENDERS,
@@ -20,7 +18,6 @@ from auth.receipts import (
     SignedReceipt,
     open_receipt,
     read_receipt,
-    receipt_body,
     sign_receipt,
     whole_samples,
 )
@@ -28,19 +25,20 @@ from peer.protocol import MAX_PEER_MESSAGE_BYTES
 from tests.support.receipts import key_of
 
 ADA, BOB = key_of("ada"), key_of("bob")
-RECEIPT = ReceiptBody("sahaj-বাংলা", 2, 7, {ADA.peer_id: 12, BOB.peer_id: 20})
+RECEIPT = ReceiptBody(run="sahaj-বাংলা", era=2, step=7, samples={ADA.peer_id: 12, BOB.peer_id: 20})
 
 
 def test_a_receipt_comes_back_as_it_was_signed() -> None:
     """Through its text and with the signer's public key alone."""
     signed = read_receipt(str(sign_receipt(ADA, RECEIPT)))
     assert open_receipt(signed, ADA.public_key) == RECEIPT
-    assert json.loads(signed.body)["receipt"] == LABEL
+    assert json.loads(signed.body)["receipt"] == "manyhands-receipt-v1"
 
 
 def test_the_order_of_the_senders_changes_nothing() -> None:
     """Equal receipts have equal bytes."""
-    assert receipt_body(RECEIPT) == receipt_body(replace(RECEIPT, samples=dict(reversed(RECEIPT.samples.items()))))
+    reordered = RECEIPT.model_copy(update={"samples": dict(reversed(RECEIPT.samples.items()))})
+    assert RECEIPT.body == reordered.body
 
 
 @pytest.mark.parametrize(
@@ -49,7 +47,7 @@ def test_the_order_of_the_senders_changes_nothing() -> None:
 def test_a_changed_receipt_is_refused(changed: dict[str, object]) -> None:
     """Not a digit of it can be changed, nor can it be signed by another."""
     signed = sign_receipt(ADA, RECEIPT)
-    forged = SignedReceipt(receipt_body(replace(RECEIPT, **changed)), signed.signature)
+    forged = SignedReceipt(RECEIPT.model_copy(update=changed).body, signed.signature)
     for claimed, key in ((forged, ADA), (signed, BOB)):
         with pytest.raises(RequestError, match="not signed with the key"):
             open_receipt(claimed, key.public_key)
@@ -58,16 +56,16 @@ def test_a_changed_receipt_is_refused(changed: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        receipt_body(RECEIPT).replace(",", ", "),
-        receipt_body(RECEIPT).replace('"era":2', '"era":2,"era":2'),
-        receipt_body(RECEIPT).replace(LABEL, "manyhands-receipt-v2"),
-        receipt_body(RECEIPT).replace('"step":7', '"step":7.0'),
-        receipt_body(RECEIPT).replace('"step":7', '"step":0'),
-        receipt_body(RECEIPT).replace(":12", ":0"),
-        receipt_body(RECEIPT).replace(":12", f":{MAX_COUNT + 1}"),
-        receipt_body(RECEIPT).replace(":12", ":" + "9" * 5000),
-        receipt_body(RECEIPT).replace(BOB.peer_id, "../" + BOB.peer_id),
-        receipt_body(RECEIPT).replace("}}", "}").replace('"samples"', '"more"'),
+        RECEIPT.body.replace(",", ", "),
+        RECEIPT.body.replace('"era":2', '"era":2,"era":2'),
+        RECEIPT.body.replace("receipt-v1", "receipt-v2"),
+        RECEIPT.body.replace('"step":7', '"step":7.0'),
+        RECEIPT.body.replace('"step":7', '"step":0'),
+        RECEIPT.body.replace(":12", ":0"),
+        RECEIPT.body.replace(":12", f":{MAX_COUNT + 1}"),
+        RECEIPT.body.replace(":12", ":" + "9" * 5000),
+        RECEIPT.body.replace(BOB.peer_id, "../" + BOB.peer_id),
+        RECEIPT.body.replace("}}", "}").replace('"samples"', '"more"'),
         "[" * 20_000,
         "বাংলা",
         "",
@@ -89,7 +87,7 @@ def test_what_is_no_receipt_is_refused(text: str) -> None:
 def test_no_other_signature_passes_for_one() -> None:
     """A challenge that a device answers never begins like a receipt."""
     assert not challenge_bytes("session", "{", b"{" * 32, ADA.public_key).startswith(b"{")
-    assert receipt_body(RECEIPT).startswith("{")
+    assert RECEIPT.body.startswith("{")
 
 
 def test_weights_become_whole_samples() -> None:
@@ -105,6 +103,7 @@ def test_the_largest_group_fits_a_message() -> None:
     samples = whole_samples(weights | {identity: 1e9})
     assert len(samples) == MAX_SENDERS
     assert max(samples.values()) == 10**9
-    text = str(sign_receipt(ADA, ReceiptBody("r" * 64, MAX_COUNT, MAX_COUNT, dict.fromkeys(samples, MAX_COUNT))))
+    largest = ReceiptBody(run="r" * 64, era=MAX_COUNT, step=MAX_COUNT, samples=dict.fromkeys(samples, MAX_COUNT))
+    text = str(sign_receipt(ADA, largest))
     assert len(text) <= MAX_RECEIPT_CHARS < MAX_PEER_MESSAGE_BYTES
     assert len(base64.b64decode(text.partition("\n")[2])) == 256

@@ -66,7 +66,9 @@ class Run:
 
     def _received(self, step: int, samples: dict[str, int]) -> ReceiptBody:
         peer_ids = {name: getattr(self, name).credentials.device_key.peer_id for name in samples}
-        return ReceiptBody("test", 0, step, {peer_ids[name]: brought for name, brought in samples.items()})
+        return ReceiptBody(
+            run="test", era=0, step=step, samples={peer_ids[name]: brought for name, brought in samples.items()}
+        )
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def key_of(name: str) -> DeviceKey:
 def receipt_by(name: str, step: int, samples: Mapping[str, int], *, era: int = 0, run: str = "manyhands") -> str:
     """What this device received from those (device -> samples), as it travels."""
     received = {key_of(sender).peer_id: brought for sender, brought in samples.items()}
-    return str(sign_receipt(key_of(name), ReceiptBody(run, era, step, received)))
+    return str(sign_receipt(key_of(name), ReceiptBody(run=run, era=era, step=step, samples=received)))
 
 
 def keeper_confirms(database: Database, membership: Membership, ledger: Ledger, run: str, step: int) -> None:
@@ -34,4 +34,6 @@ def keeper_confirms(database: Database, membership: Membership, ledger: Ledger, 
     query = select(Device.peer_id, Report.samples).join(Device).where(Report.step == step, Report.samples > 0)
     with database() as session:
         received: dict[str, int] = dict(session.execute(query).all())
-    ledger.take_receipt(device_id, step, str(sign_receipt(key_of("keeper"), ReceiptBody(run, 0, step, received))))
+    ledger.take_receipt(
+        device_id, step, str(sign_receipt(key_of("keeper"), ReceiptBody(run=run, era=0, step=step, samples=received)))
+    )

@@ -102,7 +102,7 @@ def test_a_certificate_says_what_counts(database: Database) -> None:
     authority = AuthorityKey.generate()
     signed = certify(database, authority, "test", 1, NOW)
     certificate = open_certificate(signed)
-    assert signed.authority_key == authority.public_bytes
+    assert signed.authority_key == authority.public_bytes.hex()
     assert (certificate.run, certificate.member, certificate.number) == ("test", "Ada", 1)
     assert (certificate.samples, certificate.steps, certificate.active_days) == (113, 3, 2)
     assert (certificate.first_day, certificate.last_day) == ("2024-10-03", "2024-10-04")

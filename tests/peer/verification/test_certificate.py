@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from auth.certificates import certificate_body, sign_certificate, write_certificate
+from auth.certificates import sign_certificate, write_certificate
 from auth.errors import ConfigError, RequestError, UnreachableError, UnverifiedError
 from auth.keys import AuthorityKey
 from peer.cli.verify import app
@@ -51,7 +50,7 @@ def test_another_key_or_a_changed_text_fails(file: Path) -> None:
     other = AuthorityKey.generate().public_bytes.hex()
     assert isinstance(CliRunner().invoke(app, [str(file), "--authority", other]).exception, UnverifiedError)
     signed = sign_certificate(AUTHORITY, CERTIFICATE)
-    forged = replace(signed, body=certificate_body(replace(CERTIFICATE, samples=10**9)))
+    forged = signed.model_copy(update={"body": CERTIFICATE.model_copy(update={"samples": 10**9}).body})
     file.write_text(write_certificate(forged))
     assert isinstance(CliRunner().invoke(app, [str(file)]).exception, UnverifiedError)
     file.write_text('{"authority_key": 1}')

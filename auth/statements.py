@@ -1,0 +1,66 @@
+"""Statements under a signature: canonical JSON, signed as the bytes that it is, and the one way to read it again.
+
+A statement is one line of JSON that names its purpose and version. It begins with a brace, as nothing else does that
+the same keys sign (challenges begin with a length, DHT records with a MessagePack array, tokens with base64): so
+neither can pass for the other. One content has one spelling; any other is refused, whoever signed it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict
+
+from auth.errors import RequestError
+
+_AnyStatement = TypeVar("_AnyStatement", bound="Statement")
+
+
+class Statement(BaseModel):
+    """The content that a key signs; each kind adds its fields, of which one names purpose and version."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    noun: ClassVar[str]  # for messages
+
+    @property
+    def body(self) -> str:
+        """The canonical form: keys in order, no spaces, ASCII only; no two statements have the same."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def opened(cls: type[_AnyStatement], body: str, is_signed: Callable[[bytes], bool]) -> _AnyStatement:
+        """The statement, if these bytes are signed and in their canonical form; raises `RequestError`."""
+        if not (body.isascii() and is_signed(body.encode())):
+            raise RequestError(f"The {cls.noun} was changed, or was not signed with the key that belongs to it.")
+        try:
+            statement = cls.model_validate_json(body)
+            canonical = statement.body
+        except ValueError as error:  # also of numbers that JSON does not have
+            raise RequestError(f"The {cls.noun} is not of the form that this version knows.") from error
+        if canonical != body:
+            raise RequestError(f"The {cls.noun} is not in its canonical form.")
+        return statement
+
+
+def sign_body(key: Ed25519PrivateKey, body: str) -> str:
+    """The Ed25519 signature over a statement's body, in base64."""
+    return base64.b64encode(key.sign(body.encode())).decode()
+
+
+def is_signed_by(key: str, signature: str) -> Callable[[bytes], bool]:
+    """A check of bytes against a signature in base64 by an Ed25519 key in hexadecimal."""
+
+    def is_signed(content: bytes) -> bool:
+        try:
+            public_key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+            public_key.verify(base64.b64decode(signature, validate=True), content)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    return is_signed
