@@ -11,14 +11,18 @@ change.
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
-import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from joserfc import jws
+from joserfc.errors import JoseError, UnsupportedAlgorithmError
+from joserfc.jwk import OKPKey
+from joserfc.registry import HeaderParameter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from auth.errors import ExpiredTokenError, TokenError
@@ -37,6 +41,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=1024)]
 _Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
 _HexKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 CACHED_TOKENS = 4096
+CACHED_KEYS = 16
 KEY_BYTES = 32
 _BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
@@ -117,9 +122,8 @@ def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
 
 def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
     """Check a token's signature and contents but not its times; raises `TokenError`."""
-    _require_size(text, MAX_TOKEN_CHARS)
-    signer = _signer(text, authority_public, run)
-    claims = _verify(text, signer, run, TOKEN_TYPE, _TokenClaims)
+    signed = _read(text, MAX_TOKEN_CHARS)
+    claims = _verify(signed, _signer(text, authority_public, run), run, TOKEN_TYPE, _TokenClaims)
     return AccessToken(
         member=claims.member,
         device_id=claims.sub,
@@ -155,9 +159,8 @@ def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> s
 
 def verify_revocations(text: str, authority_public: bytes, run: str) -> RevocationList:
     """Check a revocation list, which never expires; raises `TokenError`."""
-    _require_size(text, MAX_REVOCATIONS_CHARS)
-    signer = _signer(text, authority_public, run)
-    claims = _verify(text, signer, run, REVOCATIONS_TYPE, _RevocationClaims)
+    signed = _read(text, MAX_REVOCATIONS_CHARS)
+    claims = _verify(signed, _signer(text, authority_public, run), run, REVOCATIONS_TYPE, _RevocationClaims)
     return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
 
 
@@ -175,28 +178,58 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 def verify_handover(text: str, run: str) -> Handover:
     """Check a handover by the old key that it names itself; whether to believe that one is the caller's matter."""
-    _require_size(text, MAX_HANDOVER_CHARS)
+    signed = _read(text, MAX_HANDOVER_CHARS)
     try:
-        claimed = jwt.decode(text, options={"verify_signature": False})
-        old_key = bytes.fromhex(_HandoverClaims.model_validate(claimed).old_key)
-    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        old_key = bytes.fromhex(_HandoverClaims.model_validate_json(signed.payload).old_key)
+    except ValidationError as error:
         raise TokenError("The handover of the authority's key cannot be read.") from error
-    claims = _verify(text, old_key, run, HANDOVER_TYPE, _HandoverClaims)
+    claims = _verify(signed, old_key, run, HANDOVER_TYPE, _HandoverClaims)
     return Handover(claims.aud, claims.iat, old_key, bytes.fromhex(claims.new_key), claims.until)
 
 
 def handover_in(text: str, run: str) -> Handover | None:
     """The handover that a token or a list carries, checked by the key that it names itself; None if there is none."""
     try:
-        carried = jwt.get_unverified_header(text).get("handover") if len(text) <= MAX_REVOCATIONS_CHARS else None
-        return verify_handover(carried, run) if isinstance(carried, str) else None
-    except (TokenError, jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        handover = _read(text, MAX_REVOCATIONS_CHARS).headers().get("handover")
+        return verify_handover(handover, run) if isinstance(handover, str) else None
+    except TokenError:
         return None
+
+
+class _EdDSA(jws.JWSRegistry):
+    """EdDSA alone, by the name that RFC 8037 gave it; the readers bound the size."""
+
+    max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
+
+    def get_alg(self, name: str) -> Any:
+        """Return the algorithm, without joserfc's warning that RFC 9864 calls it Ed25519: peers know this name."""
+        if name != _ALGORITHM:
+            raise UnsupportedAlgorithmError(f"{name!r:.20} is not {_ALGORITHM}")
+        return self.algorithms[name]
+
+
+# Later versions may write more into the header, but nothing that must be understood.
+_REGISTRY = _EdDSA({"crit": HeaderParameter("Critical", "none")}, strict_check_header=False)
 
 
 def _sign(authority: AuthorityKey, claims: dict[str, Any], kind: str) -> str:
     carried = {"handover": authority.handover} if authority.handover else {}
-    return jwt.encode(claims, authority.private_key, algorithm=_ALGORITHM, headers={"typ": kind} | carried)
+    header = {"alg": _ALGORITHM, **carried, "typ": kind}
+    content = json.dumps(claims, separators=(",", ":"))
+    return jws.serialize_compact(header, content, OKPKey.import_key(authority.private_key), registry=_REGISTRY)
+
+
+def _read(text: str, max_chars: int) -> jws.CompactSignature:
+    """Take a text apart; nothing in it is verified yet. Raises `TokenError`."""
+    if len(text) > max_chars:
+        raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
+    try:
+        signed = jws.extract_compact(text.encode(), registry=_REGISTRY)
+    except (JoseError, ValueError, TypeError, RecursionError) as error:  # the last: deeply nested JSON
+        raise TokenError(f"The token cannot be read: {error}.") from error
+    if not isinstance(signed.headers(), dict):
+        raise TokenError("The token cannot be read: its header is no object.")
+    return signed
 
 
 def _signer(text: str, authority_public: bytes, run: str) -> bytes:
@@ -205,34 +238,29 @@ def _signer(text: str, authority_public: bytes, run: str) -> bytes:
     return authority_public if handover is None or handover.old_key != authority_public else handover.new_key
 
 
-def _verify(text: str, authority_public: bytes, run: str, kind: str, schema: type[_AnyClaims]) -> _AnyClaims:
-    """Signature, kind, run and schema; size and times are the caller's to check, the times against its own clock."""
+@lru_cache(maxsize=CACHED_KEYS)
+def _public_key(raw: bytes) -> OKPKey:
+    return OKPKey.import_key(Ed25519PublicKey.from_public_bytes(raw))
+
+
+def _verify(
+    signed: jws.CompactSignature, public_key: bytes, run: str, kind: str, schema: type[_AnyClaims]
+) -> _AnyClaims:
+    """Signature, kind, run and schema; the times are the caller's to check, against its own clock."""
     try:
-        decoded = jwt.decode_complete(
-            text,
-            Ed25519PublicKey.from_public_bytes(authority_public),
-            algorithms=[_ALGORITHM],
-            audience=run,
-            options={"strict_aud": True, "verify_exp": False, "verify_iat": False, "verify_nbf": False},
-        )
-        claims = schema.model_validate(decoded["payload"])
+        if not jws.validate_compact(signed, _public_key(public_key), registry=_REGISTRY):
+            raise TokenError(f"The token is not signed by the authority of the run {run!r}.")
+        claims = schema.model_validate_json(signed.payload)
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise TokenError(f"The token's claim {field!r} is missing or malformed.") from error
-    except jwt.InvalidAudienceError as error:
-        raise TokenError(f"The token is not for the run {run!r}.") from error
-    except jwt.InvalidSignatureError as error:
-        raise TokenError(f"The token is not signed by the authority of the run {run!r}.") from error
-    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:  # the last: deeply nested JSON
+    except (JoseError, ValueError, TypeError) as error:
         raise TokenError(f"The token cannot be read: {error}.") from error
-    if decoded["header"].get("typ") != kind:
-        raise TokenError(f"The token is of the kind {decoded['header'].get('typ')!r:.60}, not {kind!r}.")
+    if claims.aud != run:
+        raise TokenError(f"The token is not for the run {run!r}.")
+    if signed.headers().get("typ") != kind:
+        raise TokenError(f"The token is of the kind {signed.headers().get('typ')!r:.60}, not {kind!r}.")
     return claims
-
-
-def _require_size(text: str, max_chars: int) -> None:
-    if len(text) > max_chars:
-        raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
 
 
 def _utc(time: float) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-import json
+import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, strategies as st
 
 from auth.errors import ExpiredTokenError, TokenError
@@ -31,6 +32,7 @@ from auth.tokens import (
     verify_handover,
     verify_revocations,
 )
+from tests.support.tokens import claims_of, encoded, token_of
 
 AUTHORITY = AuthorityKey.generate()
 NOW = 1_800_000_000.5
@@ -55,14 +57,27 @@ def verify(text: str, now: float = NOW, run: str = "demo") -> AccessToken:
 
 def forged(change: Callable[[dict[str, Any]], object], headers: dict[str, Any] | None = None) -> str:
     """A token with changed claims that the right authority signed."""
-    claims = jwt.decode(issue_token(AUTHORITY, TOKEN), options={"verify_signature": False})
+    claims = claims_of(issue_token(AUTHORITY, TOKEN))
     change(claims)
-    return jwt.encode(claims, AUTHORITY.private_key, algorithm="EdDSA", headers={"typ": TOKEN_TYPE} | (headers or {}))
+    return token_of({"alg": "EdDSA", "typ": TOKEN_TYPE} | (headers or {}), claims, AUTHORITY)
 
 
 def test_valid_token_says_what_was_issued() -> None:
     """Verification gives back exactly what the authority signed."""
     assert verify(issue_token(AUTHORITY, TOKEN)) == TOKEN
+
+
+def test_what_is_issued_is_the_same_in_every_version() -> None:
+    """To the byte, with names beyond ASCII and a handover in the header: old and new peers read each other's."""
+    old, new = (AuthorityKey(Ed25519PrivateKey.from_private_bytes(letter * 32)) for letter in (b"a", b"b"))
+    handover = issue_handover(old, Handover("demo", NOW, old.public_bytes, new.public_bytes, NOW + 60))
+    new = replace(new, handover=handover)
+    issued = [handover, issue_token(new, replace(TOKEN, member="বাংলা")), issue_revocations(new, REVOCATIONS)]
+    assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in issued] == [
+        "2015268a6f00d32f",
+        "a3aed2ee19654c88",
+        "dac06d637d3dfe7c",
+    ]
 
 
 def test_a_handover_says_what_was_issued() -> None:
@@ -139,10 +154,56 @@ def test_no_text_breaks_the_verifier(text: str) -> None:
 )
 def test_no_header_breaks_the_verifier(header: dict[str, Any]) -> None:
     """Whatever a stranger writes into the unsigned header, the answer is a TokenError."""
-    encoded = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
     _, payload, signature = issue_token(AUTHORITY, TOKEN).split(".")
     with pytest.raises(TokenError):
-        verify(f"{encoded}.{payload}.{signature}")
+        verify(f"{encoded(header)}.{payload}.{signature}")
+
+
+@given(header=st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
+def test_a_header_that_is_no_object_is_refused(header: object) -> None:
+    """Even under the authority's signature."""
+    with pytest.raises(TokenError):
+        verify(token_of(header, claims_of(issue_token(AUTHORITY, TOKEN)), AUTHORITY))
+
+
+@pytest.mark.parametrize(
+    "header", ["alg", ["alg"], "alg typ", {}, {"alg": None}, {"alg": ["EdDSA"]}, {"alg": "Ed25519"}]
+)
+def test_a_header_without_the_algorithm_is_refused(header: object) -> None:
+    """Also one that only looks as if it named EdDSA."""
+    with pytest.raises(TokenError, match="cannot be read"):
+        verify(token_of(header, claims_of(issue_token(AUTHORITY, TOKEN)), AUTHORITY))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"crit": ["b64"], "b64": False},
+        {"crit": ["exp"], "exp": 1},
+        {"crit": ["new"], "new": 1},
+        {"crit": ["new"]},
+        {"crit": []},
+        {"crit": None},
+        {"crit": "typ"},
+        {"b64": False},
+    ],
+)
+def test_what_must_be_understood_is_refused(header: dict[str, object]) -> None:
+    """An extension that a later version calls critical is no matter for a version that does not know it."""
+    with pytest.raises(TokenError, match="cannot be read"):
+        verify(forged(lambda claims: None, headers=header))
+
+
+def test_what_need_not_be_understood_is_ignored() -> None:
+    """Later versions may write more."""
+    assert verify(forged(lambda claims: claims.update(more=[1]), headers={"more": {"a": 1}})) == TOKEN
+
+
+@pytest.mark.parametrize("change", [lambda text: text + "=", lambda text: text + "!", lambda text: text[:-1] + "-"])
+def test_a_token_has_one_spelling(change: Callable[[str], str]) -> None:
+    """Base64 that means the same bytes does not pass for the token."""
+    with pytest.raises(TokenError):
+        verify(change(issue_token(AUTHORITY, TOKEN)))
 
 
 def test_token_is_not_valid_long_before_its_issue() -> None:
@@ -181,9 +242,10 @@ def test_token_of_another_authority_is_refused() -> None:
 
 
 def unsigned(algorithm: str) -> str:
-    claims = jwt.decode(issue_token(AUTHORITY, TOKEN), options={"verify_signature": False})
-    key = AUTHORITY.public_bytes if algorithm == "HS256" else None
-    return jwt.encode(claims, key, algorithm=algorithm, headers={"typ": TOKEN_TYPE})
+    def sign(content: bytes) -> bytes:
+        return hmac.digest(AUTHORITY.public_bytes, content, "sha256") if algorithm == "HS256" else b""
+
+    return token_of({"alg": algorithm, "typ": TOKEN_TYPE}, claims_of(issue_token(AUTHORITY, TOKEN)), sign)
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256"])
@@ -196,8 +258,9 @@ def test_other_algorithms_are_refused(algorithm: str) -> None:
 @pytest.mark.parametrize("kind", [None, "JWT", "manyhands-revocations+jwt"])
 def test_token_of_another_kind_is_refused(kind: str | None) -> None:
     """Something else that the authority signed is no access token."""
+    header = {"alg": "EdDSA"} | ({"typ": kind} if kind else {})
     with pytest.raises(TokenError, match="kind"):
-        verify(forged(lambda claims: None, headers={"typ": kind}))
+        verify(token_of(header, claims_of(issue_token(AUTHORITY, TOKEN)), AUTHORITY))
 
 
 def test_revocation_list_says_what_was_issued() -> None:
