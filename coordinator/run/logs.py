@@ -176,12 +176,16 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error, with repeated lines left out and Alembic's notes on tables only from warnings on."""
+    """Log to standard error, with repeated lines left out; of some libraries only warnings.
+
+    Alembic would name each table, and httpx2 each address that it asks: a webhook's is a secret.
+    """
     handler = logging.StreamHandler()
     handler.addFilter(Repetitions())
     handler.setFormatter(JsonLines(process, style) if style.format is LogFormat.JSON else TextLines(style))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for library in ("alembic", "httpx2"):
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def log_the_unforeseen() -> None:

@@ -305,12 +305,14 @@ def test_pauses_are_bounded() -> None:
     assert outcome_of(Reply(Result.UNKNOWN), MAX_ATTEMPTS, repeatable=True) is DeliveryOutcome.GIVEN_UP
 
 
-def test_the_process_tells_and_stops_when_told(tmp_path: Path, chat: ChatServer) -> None:
-    """As the supervisor runs it, of a step that was taken a minute ago."""
+def test_the_process_tells_and_stops_when_told(
+    tmp_path: Path, chat: ChatServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the supervisor runs it, of a step that was taken a minute ago; its log does not repeat the secret address."""
     with fake_run(tmp_path, lambda: time.time() - 60) as run:
         run.add_member("ada")
         run.add_step(1, 9.0)
-        set_webhooks(run, chat, "matrix")
+        set_webhooks(run, chat, "discord")
         process = PartProcess(HERALD, run.directory.path)
         process.start()
         try:
@@ -320,3 +322,4 @@ def test_the_process_tells_and_stops_when_told(tmp_path: Path, chat: ChatServer)
         finally:
             assert process.end() == 0
         assert len(chat.asked) == 1
+    assert "s3cret" not in "".join(capfd.readouterr())
