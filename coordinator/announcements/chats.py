@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -19,10 +19,10 @@ import httpx2
 
 from coordinator.run.webhook_settings import DiscordWebhook, MatrixWebhook, SlackWebhook, Webhook
 from coordinator.statistics.milestones import Milestone, MilestoneKind
+from peer.network.http import asking, beginning
 
 TIMEOUT_S = 10.0  # to connect, or for a step of the answer
 MAX_ANSWER_BYTES = 64 * 1024
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,11 @@ class Reply:
 def send(request: ChatRequest) -> Reply:
     """Ask once; no reason repeats an address, which may be a secret."""
     try:
-        with (
-            httpx2.Client(timeout=TIMEOUT_S, follow_redirects=False, headers=HEADERS) as client,
-            client.stream(
-                request.method, request.url, json=dict(request.content), headers=dict(request.headers)
-            ) as response,
-        ):
-            return judge(response.status_code, response.headers.get("retry-after"), _beginning(response))
+        with asking(
+            request.method, request.url, timeout_s=TIMEOUT_S, json=dict(request.content), headers=dict(request.headers)
+        ) as answer:
+            content = beginning(answer, MAX_ANSWER_BYTES)
+            return judge(answer.status_code, answer.headers.get("retry-after"), content)
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol) as error:
         return Reply(Result.LATER, f"it cannot be reached ({type(error).__name__})")
     except httpx2.InvalidURL:
@@ -130,16 +128,3 @@ def _wait_s(retry_after: str | None, content: bytes) -> float | None:
         if math.isfinite(seconds) and seconds >= 0:
             return seconds
     return None
-
-
-def _beginning(response: httpx2.Response) -> bytes:
-    return _joined(response.iter_raw(), MAX_ANSWER_BYTES)
-
-
-def _joined(pieces: Iterable[bytes], most: int) -> bytes:
-    found = b""
-    for piece in pieces:
-        found += piece
-        if len(found) >= most:
-            break
-    return found[:most]

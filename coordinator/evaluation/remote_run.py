@@ -10,12 +10,10 @@ import hashlib
 import json
 import logging
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,12 +26,14 @@ from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey, Signe
 from coordinator.evaluation.tasks.results import Digest
 from peer.config.evaluation import Task
 from peer.network.downloads import incoming_file, is_served_name
+from peer.network.http import asking, beginning, download, fetch, reaching
+
+if TYPE_CHECKING:
+    from httpx2 import Response
 
 logger = logging.getLogger(__name__)
-TIMEOUT_S = 60.0
 EVALUATING = ".evaluating"
-CHUNK_BYTES = 1 << 20
-MAX_ANSWER_BYTES = 64 * 2**20
+MAX_DETAIL_BYTES = 1 << 20
 
 
 class _Read(BaseModel):
@@ -117,7 +117,7 @@ class RemoteRun:
             for name, entry in manifest.files.items():
                 if is_served_name(name) and name not in LEFT_OUT:
                     with incoming_file(folder, name, bytes.fromhex(entry.sha256), entry.size_bytes) as file:
-                        for chunk in _chunks(f"{base}/{name}", entry.size_bytes):
+                        for chunk in download(f"{base}/{name}", entry.size_bytes):
                             file.write(chunk)
             yield folder
         finally:
@@ -153,7 +153,7 @@ class RemoteRun:
         return found
 
     def _manifest(self, base: str, waiting: PendingEvaluation) -> Manifest:
-        raw = b"".join(_chunks(f"{base}/{MANIFEST}", MAX_MANIFEST_BYTES))
+        raw = fetch(f"{base}/{MANIFEST}", MAX_MANIFEST_BYTES)
         if hashlib.sha256(raw).hexdigest() != waiting.manifest_sha256:
             raise StorageError(f"The manifest of step {waiting.step} is not the one that was announced.")
         try:
@@ -164,49 +164,29 @@ class RemoteRun:
     def _ask(self, what: str, form: type[Any]) -> Any:
         url = f"{self._address}/api/v1/{what}"
         try:
-            return form.model_validate_json(b"".join(_chunks(url, MAX_ANSWER_BYTES)))
+            return form.model_validate_json(fetch(url))
         except (ValidationError, ValueError) as error:
             raise UnreachableError(f"{url} does not answer as a dashboard of this version.") from error
 
     def _post(self, body: bytes) -> None:
-        headers = {"Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self._address}/api/v1/evaluations", body, headers)  # noqa: S310  # the CLI has checked the scheme
-        try:
-            with urllib.request.urlopen(asked, timeout=TIMEOUT_S):  # noqa: S310
+        url, headers = f"{self._address}/api/v1/evaluations", {"content-type": "application/json"}
+        with reaching(self._address), asking("POST", url, content=body, headers=headers) as answer:
+            if answer.is_success:
                 return
-        except urllib.error.HTTPError as error:
-            said = _detail(error)
-            if error.code == 403:
-                raise NotAllowedError(said) from error
-            if error.code in {400, 401, 404, 409, 413, 422}:
-                raise RequestError(said) from error
-            raise UnreachableError(said) from error
-        except OSError as error:
-            raise UnreachableError(f"{self._address} does not answer ({error}).") from error
+            status, said = answer.status_code, _detail(answer)
+        if status == 403:
+            raise NotAllowedError(said)
+        if status in {400, 401, 404, 409, 413, 422}:
+            raise RequestError(said)
+        raise UnreachableError(said)
 
 
 def _subject(report: EvaluationReport) -> tuple[str, str, str]:
     return report.manifest_sha256, report.result.task, report.result.task_sha256
 
 
-def _chunks(url: str, limit: int) -> Iterator[bytes]:
-    """Download from a web address in chunks. Raises `UnreachableError`, also for more than `limit` bytes."""
-    read = 0
+def _detail(answer: Response) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  # the CLI has checked the scheme
-            while chunk := answer.read(CHUNK_BYTES):
-                read += len(chunk)
-                if read > limit:
-                    raise UnreachableError(f"{url} answers more than the {limit} bytes that were announced or allowed.")
-                yield chunk
-    except urllib.error.HTTPError as error:
-        raise UnreachableError(f"{url} answers {error.code}: is it a dashboard of this version?") from error
-    except OSError as error:
-        raise UnreachableError(f"{url} does not answer ({error}).") from error
-
-
-def _detail(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.loads(error.read(CHUNK_BYTES))["detail"])[:500]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"the coordinator answers {error.code}"
+        return str(json.loads(beginning(answer, MAX_DETAIL_BYTES))["detail"])[:500]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"the coordinator answers {answer.status_code}"

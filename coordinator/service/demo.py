@@ -11,8 +11,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +29,10 @@ from coordinator.service.demo_report import StepFollower, summarize
 from coordinator.service.supervisor import dashboard_url
 from peer.config.phases import phase_at
 from peer.config.run import RunConfig
+from peer.network.http import asking, reaching
 from peer.runtime.processes import die_with_parent, end_group
 
+ANSWER_S = 2.0
 END_POLL_S = 0.05
 TAIL_BYTES = 4096
 HOST = "127.0.0.1"  # nobody else's business
@@ -141,9 +141,9 @@ def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[C
 def answers(url: str) -> bool:
     """Whether a web server of ours is up."""
     try:
-        with urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310  # our own http address
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
+        with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
+            return answer.status_code == 200
+    except UnreachableError:
         return False
 
 

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from auth.certificates import MAX_CERTIFICATE_CHARS, Certificate, open_certificate, read_certificate
 from auth.errors import ConfigError, UnverifiedError
+from peer.network.http import fetch
 from peer.runtime.console import say, say_json, say_table
-from peer.verification.published import Get, PublishedAuthority, fetch, parse
+from peer.verification.published import Get, PublishedAuthority, parse
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 

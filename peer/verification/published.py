@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -11,14 +9,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from auth.errors import ConfigError, RequestError, StorageError, UnreachableError
+from auth.errors import ConfigError, RequestError, StorageError
 from auth.receipts import MAX_COUNT, MAX_RECEIPT_CHARS
+from peer.network.http import fetch
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Samples = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _Name = Annotated[str, Field(max_length=256)]
-TIMEOUT_S = 60.0
-MAX_ANSWER_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 4 * 2**30
 MAX_PAGES = 100_000
 FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # for an overview that is newer than the last page
@@ -151,20 +148,6 @@ def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> Publi
         wait(FRESH_PAUSE_S)
         seen.append(_overview(base, get))
     return seen[-1]
-
-
-def fetch(url: str) -> bytes:
-    """GET over HTTP or HTTPS; raises `UnreachableError`."""
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  the caller has checked the scheme
-            content: bytes = answer.read(MAX_ANSWER_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        raise UnreachableError(f"{url} answers {error.code}: is it a dashboard of this version?") from error
-    except (OSError, ValueError) as error:
-        raise UnreachableError(f"{url} does not answer ({error}).") from error
-    if len(content) > MAX_ANSWER_BYTES:
-        raise UnreachableError(f"{url} answers more than {MAX_ANSWER_BYTES // 2**20} MiB.")
-    return content
 
 
 def _overview(base: str, get: Get) -> PublishedOverview:

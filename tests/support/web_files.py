@@ -17,6 +17,8 @@ class WebFiles:
         self.files: dict[str, bytes] = {}
         self.failures: Counter[str] = Counter()  # so many answers of a file are an error 503
         self.cut: Counter[str] = Counter()  # so many answers of a file end in the middle
+        self.redirects: dict[str, str] = {}  # to which address
+        self.encodings: dict[str, str] = {}  # that the head names
         self.without_ranges: set[str] = set()
         self.stalled: set[str] = set()  # of these only the head comes
         self.bytes_sent: Counter[str] = Counter()
@@ -54,8 +56,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(body=True)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(body=True)
+
     def _answer(self, body: bool) -> None:
         name = self.path.lstrip("/")
+        if name in self.web.redirects:
+            self.send_response(301)
+            self.send_header("Location", self.web.redirects[name])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if name not in self.web.files:
             self.send_error(404)
             return
@@ -75,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {found[1]}-{int(found[1]) + len(part) - 1}/{len(content)}")
         else:
             self.send_response(200)
+        if name in self.web.encodings:
+            self.send_header("Content-Encoding", self.web.encodings[name])
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()
         if body:

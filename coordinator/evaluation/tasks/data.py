@@ -10,14 +10,13 @@ import gzip
 import hashlib
 import io
 import re
-import urllib.request
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from auth.errors import ConfigError, UnreachableError
+from auth.errors import ConfigError
 from auth.files import make_private_directory, write_private
 from coordinator.evaluation.tasks.examples import (
     classified,
@@ -31,8 +30,8 @@ from coordinator.evaluation.tasks.examples import (
     tagged,
 )
 from peer.config.evaluation import HUB, Columns, Examples, Task, is_web
+from peer.network.http import fetch
 
-TIMEOUT_S = 60.0
 MAX_FILE_BYTES = 512 * 2**20
 TEXT_COLUMN = "text"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -173,11 +172,7 @@ def _fetched(examples: Examples, cache: Path) -> bytes:
     kept = cache / examples.sha256
     if kept.is_file():
         return _read(kept)
-    try:
-        with urllib.request.urlopen(examples.path, timeout=TIMEOUT_S) as answer:  # noqa: S310  # http or https
-            raw: bytes = answer.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UnreachableError(f"{examples.path} cannot be fetched ({error}).") from error
+    raw = fetch(examples.path, MAX_FILE_BYTES)
     if hashlib.sha256(raw).hexdigest() == examples.sha256:
         make_private_directory(cache)
         write_private(kept, raw)

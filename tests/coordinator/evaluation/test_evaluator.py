@@ -18,6 +18,7 @@ from coordinator.evaluation.evaluations import allow_evaluator, evaluations
 from coordinator.evaluation.evaluator import Evaluator, Known, next_waiting
 from coordinator.evaluation.local_run import LocalRun
 from coordinator.evaluation.remote_run import RemoteRun
+from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.data import DataFolders, judged_examples, read_text
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
@@ -28,6 +29,7 @@ from peer.config.evaluation import Examples, Task
 from tests.support.evaluated_runs import FILL, NER, made_up, make_evaluated_run
 from tests.support.served_page import FakeRun, PageServer
 from tests.support.sound_checkpoints import add_sound_checkpoint, record
+from tests.support.web_files import serve_files
 
 pytestmark = pytest.mark.usefixtures("forked")
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,6 +127,18 @@ def test_from_elsewhere_it_fetches_reports_and_keeps_what_is_not_taken(services:
         page.close()
     with pytest.raises(UnreachableError):
         evaluator.run(once=True)
+
+
+def test_a_report_that_is_led_elsewhere_is_kept(tmp_path: Path) -> None:
+    """A redirect of a report would become a question for a page, whose answer says nothing of the report."""
+    with serve_files() as web:
+        web.redirects["api/v1/evaluations"] = web.url("page")
+        web.files["page"] = b"{}"
+        source = RemoteRun(web.address, tmp_path)
+        result = made_up(NER, 0.5)
+        report = EvaluationReport(run="small", step=5, manifest_sha256=NEW, evaluated_at=7.0, result=result)
+        source.report(report)
+    assert len(list((tmp_path / "outbox").iterdir())) == 1
 
 
 def test_what_the_manifest_does_not_prove_is_not_evaluated(services: RunServices, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from auth.errors import ConfigError, ManyhandsError, RequestError, StorageError,
 from coordinator.members.names import set_display_name
 from coordinator.web.app import WebState, create_app
 from peer.cli.verify import app
-from peer.verification.published import Published, download, fetch, read_published
+from peer.network.http import fetch
+from peer.verification.published import Published, download, read_published
 from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share, verify
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, fake_run
