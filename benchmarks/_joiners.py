@@ -6,6 +6,7 @@ Their keys are made beforehand, as a device has its own before it joins. Used by
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import time
 from dataclasses import dataclass
@@ -17,8 +18,6 @@ from coordinator.context.open_run import OpenRun
 from peer.control.checkpoints import CheckpointOffer, download_checkpoint, read_offer
 from peer.control.client import ControlClient
 from peer.network.traffic import Throttle
-
-FIRST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,16 @@ class Joiner:
         """Become a member, fetch the newest checkpoint, and delete it; raises `RuntimeError` where none is offered."""
         came_at, broken_off = time.time(), 0
 
-        async def wait(failed: int) -> None:
+        async def rest(seconds: float) -> None:
             nonlocal broken_off
             broken_off += 1
-            await asyncio.sleep(FIRST_WAIT_S * 2.0**failed)
+            await asyncio.sleep(seconds)
 
         offer = await self._offer(most_bytes)
         offered_at, hosts = time.time(), {link.host for link in self.link.each()}
-        await download_checkpoint(offer, self.folder, link_hosts=hosts, throttle=Throttle(), wait=wait)
+        await download_checkpoint(
+            offer, self.folder, link_hosts=hosts, throttle=Throttle(), rng=random.Random(), rest=rest
+        )
         done_at = time.time()
         await asyncio.to_thread(shutil.rmtree, self.folder)
         return Visit(came_at, offered_at, done_at, offer.size_bytes, broken_off)

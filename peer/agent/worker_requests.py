@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 MeasureLine = Callable[[], Awaitable[float | None]]  # bytes per second, slower direction; None: could not be measured
 CHECKPOINT_FOLDER = "checkpoint"  # in the data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-RETRY_FIRST_S = 1.0
 REST_S = 300.0  # after a failure: until then the swarm alone is asked
 
 
@@ -73,7 +72,7 @@ class CheckpointWatch:
             if offer is not None:
                 self._require_room(offer)
                 await download_checkpoint(
-                    offer, self._folder, link_hosts=self._link_hosts, throttle=self._throttle, wait=self._wait
+                    offer, self._folder, link_hosts=self._link_hosts, throttle=self._throttle, rng=self._rng
                 )
                 answer = CheckpointFetched(offer.step, str(self._folder))
         except VersionError as error:  # a coordinator that offers none
@@ -90,9 +89,6 @@ class CheckpointWatch:
         if room is not None and offer.size_bytes > room:
             needed, left = offer.size_bytes / 1e6, max(0, room) / 1e6
             raise StorageError(f"`--max-disk` leaves {left:.0f} MB, the run's checkpoint has {needed:.0f} MB.")
-
-    async def _wait(self, failed: int) -> None:
-        await asyncio.sleep(self._rng.uniform(0.5, 1.5) * RETRY_FIRST_S * 2.0**failed)
 
     def _warn(self, text: str) -> None:
         if text != self._told:

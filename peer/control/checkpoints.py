@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import random
 import shutil
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from auth.errors import RequestError, StorageError, UnreachableError
 from auth.files import sha256_of
@@ -31,10 +33,11 @@ from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
 ATTEMPTS = 4
+FIRST_PAUSE_S = 2.0  # about, and twice as long each time
 CHUNK_BYTES = 1 << 18
 SPARE_BYTES = 64 * 2**20  # left free on the disk
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
-Wait = Callable[[int], Awaitable[None]]  # before the next attempt, given how many have failed
+Rest = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -89,44 +92,59 @@ def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> Checkpoin
 
 
 async def download_checkpoint(
-    offer: CheckpointOffer, into: Path, *, link_hosts: Collection[str], throttle: Throttle, wait: Wait
+    offer: CheckpointOffer,
+    into: Path,
+    *,
+    link_hosts: Collection[str],
+    throttle: Throttle,
+    rng: random.Random,
+    rest: Rest = asyncio.sleep,
 ) -> None:
-    """Bring the offer's files into the directory `into`, where a part of them may be already.
+    """Bring the offer's files into the directory `into`, where a part of them may be already; `rest` between attempts.
 
     Raises `StorageError` if the disk is full or a file arrived damaged, and `UnreachableError` if the download fails;
     the part that has arrived by then is kept for the next time.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts
+    growing = wait_exponential(multiplier=FIRST_PAUSE_S)
+    retrying = AsyncRetrying(
+        retry=retry_if_exception(_may_pass),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=lambda call: rng.uniform(0.5, 1.5) * growing(call),
+        sleep=rest,
+        reraise=True,
+    )
     async with aiohttp.ClientSession(timeout=TIMEOUT) if own else await public_client(timeout=TIMEOUT) as http:
         for file in offer.files:
-            await _fetch(http, f"{offer.address}/{file.name}", file, into / file.name, throttle, wait)
+            await _fetch(http, f"{offer.address}/{file.name}", file, into / file.name, throttle, retrying)
 
 
 async def _fetch(
-    http: aiohttp.ClientSession, url: str, file: OfferedFile, target: Path, throttle: Throttle, wait: Wait
+    http: aiohttp.ClientSession,
+    url: str,
+    file: OfferedFile,
+    target: Path,
+    throttle: Throttle,
+    retrying: AsyncRetrying,
 ) -> None:
     if await asyncio.to_thread(has_digest, target, file.sha256):
         return
     part = part_of(target, file)
-    for failed in range(1, ATTEMPTS + 1):
-        try:
-            await _fetch_rest(http, url, file, part, throttle)
-            break
-        except (
-            aiohttp.ClientConnectorError,
-            aiohttp.ConnectionTimeoutError,
-        ) as error:  # nobody is there: no use to wait
-            raise UnreachableError(f"The checkpoint at {url} cannot be reached ({error}).") from error
-        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            if failed == ATTEMPTS:
-                raise UnreachableError(
-                    f"The checkpoint at {url} cannot be downloaded ({error or 'no answer'})."
-                ) from error
-            await wait(failed)
-        except OSError as error:
-            raise StorageError(f"Cannot write {part}: {error.strerror}.") from error
+    try:
+        await retrying(_fetch_rest, http, url, file, part, throttle)
+    except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+        failed = "downloaded" if _may_pass(error) else "reached"
+        raise UnreachableError(f"The checkpoint at {url} cannot be {failed} ({error or 'no answer'}).") from error
+    except OSError as error:
+        raise StorageError(f"Cannot write {part}: {error.strerror}.") from error
     await asyncio.to_thread(_put_in_place, file, part, target)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether another attempt may succeed; where nobody is there, it is no use to wait."""
+    nobody_there = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+    return isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)) and not nobody_there
 
 
 async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, part: Path, throttle: Throttle) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from auth.errors import RequestError, StorageError, UnreachableError
 from coordinator.run.ports import free_ports
 from peer.control.checkpoints import (
+    FIRST_PAUSE_S,
     SPARE_BYTES,
     CheckpointOffer,
     OfferedFile,
@@ -88,24 +90,30 @@ def offer_of(web: WebFiles, content: dict[str, bytes] = CONTENT) -> CheckpointOf
     return CheckpointOffer(web.url("7"), 7, tuple(files))
 
 
-async def fetch(offer: CheckpointOffer, into: Path, link_host: str = LOCAL) -> None:
-    """Download without a pause between attempts."""
+async def fetch(offer: CheckpointOffer, into: Path, link_host: str = LOCAL) -> list[float]:
+    """Download without a pause between attempts; return the pauses that there would have been."""
+    pauses: list[float] = []
 
-    async def at_once(failed: int) -> None:
-        assert failed
+    async def at_once(seconds: float) -> None:
+        pauses.append(seconds)
 
-    await download_checkpoint(offer, into, link_hosts={link_host}, throttle=Throttle(), wait=at_once)
+    await download_checkpoint(
+        offer, into, link_hosts={link_host}, throttle=Throttle(), rng=random.Random(0), rest=at_once
+    )
+    return pauses
 
 
 async def test_a_download_goes_on_where_the_line_was_lost(web: WebFiles, tmp_path: Path) -> None:
-    """Two cuts and an error cost no byte twice; what was there of another checkpoint is removed."""
+    """Two cuts and an error cost longer and longer pauses but no byte twice; another checkpoint's parts are removed."""
     into = tmp_path / "checkpoint"
     into.mkdir()
     (into / "model.safetensors").write_bytes(b"an older one")
     (into / ".0123.part").write_bytes(b"a part of another")
     name = "7/model.safetensors"
     web.cut[name], web.failures[name] = 2, 1
-    await fetch(offer_of(web), into)
+    pauses = await fetch(offer_of(web), into)
+    assert all(0.5 <= pause / FIRST_PAUSE_S / 2**number <= 1.5 for number, pause in enumerate(pauses))
+    assert len(pauses) == 3
     assert {path.name: path.read_bytes() for path in into.iterdir()} == CONTENT
     assert web.bytes_sent[name] == len(CONTENT["model.safetensors"])
     await fetch(offer_of(web), into)  # what is there is not fetched again
@@ -156,11 +164,13 @@ async def test_a_port_that_nobody_listens_on_is_given_up_at_once(tmp_path: Path)
     web = WebFiles()
     web.address = f"http://{LOCAL}:{port}"
 
-    async def never(failed: int) -> None:
-        raise AssertionError(failed)
+    async def never(seconds: float) -> None:
+        raise AssertionError(seconds)
 
     with pytest.raises(UnreachableError, match="cannot be reached"):
-        await download_checkpoint(offer_of(web), tmp_path, link_hosts={LOCAL}, throttle=Throttle(), wait=never)
+        await download_checkpoint(
+            offer_of(web), tmp_path, link_hosts={LOCAL}, throttle=Throttle(), rng=random.Random(0), rest=never
+        )
 
 
 async def test_the_volunteers_own_network_is_not_asked(web: WebFiles, tmp_path: Path) -> None:
