@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 from auth.errors import ConfigError, NotInvitedError
 from auth.keys import DeviceKey
@@ -13,8 +11,6 @@ from peer.control.client import ControlClient
 from peer.control.login import LoginPrompt, LoginProvider
 from peer.protocol import control_pb2
 from peer.runtime.version import software_version
-
-Result = TypeVar("Result")
 
 
 async def admit(
@@ -44,15 +40,3 @@ def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
     if len(names) > 1:
         raise ConfigError(f"This run has several logins: choose one with --login, of {', '.join(names)}.")
     return names[0]
-
-
-async def unless(event: asyncio.Event, action: Coroutine[Any, Any, Result]) -> Result | None:
-    """Run an action, and return or raise what it does; None if the event is set first, which cancels the action."""
-    acting, waiting = asyncio.ensure_future(action), asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({acting, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in acting, waiting:
-            task.cancel()
-        await asyncio.gather(acting, waiting, return_exceptions=True)
-    return None if acting.cancelled() else acting.result()

@@ -1,7 +1,9 @@
 """The agent: a volunteer's side of the control plane, and the keeper of the worker that trains.
 
-It joins, fetches what the run needs, keeps a worker running (`peer.agent.workers`), sends its reports, renews the token
-and shows what happens.
+It joins the run, fetches what the run needs, and then hears events of four origins in one queue: the watch over this
+machine (`peer.limits.monitor`), the session with the coordinator (`peer.control.session`), the workers
+(`peer.agent.workers`) and the answers to their requests (`peer.agent.worker_requests`). Each event has one handler, all
+run here, one after another in the order in which things happened: `Agent.handlers` says who hears what.
 """
 
 from __future__ import annotations
@@ -12,39 +14,55 @@ import random
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from functools import partial
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, UnreachableError
-from peer.agent.admission import admit, unless
+from peer.agent.admission import admit
 from peer.agent.device_choice import choose_device
-from peer.agent.keeper_search import KeeperSearch
 from peer.agent.options import AgentOptions
 from peer.agent.patience import patiently
 from peer.agent.presence import OwnPresence, answering_relays, offered_relays
-from peer.agent.terminal import Connected, Display, DisplayEvent, PanelState, Standing
+from peer.agent.terminal import Display, DisplayEvent, PanelState
 from peer.agent.worker_process import WorkerMain, default_worker_main
-from peer.agent.worker_requests import CHECKPOINT_FOLDER, CheckpointWatch, LineWatch
-from peer.agent.workers import StopRequest, Workers
+from peer.agent.worker_requests import CHECKPOINT_FOLDER, CheckpointWatch, KeeperSearch, LineWatch
+from peer.agent.workers import StopRequest, WorkerEnded, Workers, WorkersEvent, WorkerStarted
 from peer.config.run import RunConfig
 from peer.config.trust import check_reach
 from peer.control.client import ControlClient
+from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Welcomed
 from peer.control.login import LoginPrompt, show_as_text
 from peer.control.reachability import find_place, measured_bandwidth
-from peer.control.session import Session, SessionHandlers
-from peer.control.session_stream import unless_stopped
-from peer.limits.events import Leaving, Paused, Resumed
-from peer.limits.monitor import POLL_S, Machine, Watch, local_time
+from peer.control.session import Session, SessionSides
+from peer.control.session_stream import unless
+from peer.limits.events import GuestEvent, Leaving, Paused, Resumed
+from peer.limits.monitor import POLL_S, Machine, local_time, watch
 from peer.limits.policy import Action, Decision, Readings, unknown_to_polite
 from peer.limits.usage import DATA_FOLDER, UsageMeter, disk_use, used_of
 from peer.network.endpoints import best_ways
 from peer.network.placement import Placement, describe
 from peer.protocol import control_pb2
-from peer.reporting.messages import Lost, Notice, StepReport, WorkerEvent, WorkerPlan
+from peer.reporting.messages import (
+    CheckpointFetched,
+    CheckpointWanted,
+    Failed,
+    KeeperAt,
+    KeeperSought,
+    LineInDoubt,
+    LineMeasured,
+    Lost,
+    Notice,
+    Progress,
+    Ready,
+    StepReport,
+    Transferred,
+    WorkerPlan,
+)
 from peer.reporting.outbox import Outbox
-from peer.reporting.suspicions import WaitingSuspicions
+from peer.reporting.suspicions import Suspicion, WaitingSuspicions
 from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
@@ -54,6 +72,16 @@ WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
     "as soon as the keeper is there."
 )
+
+
+@dataclass(frozen=True)
+class StayOver:
+    """The last event of a stay: every task that tells events has ended."""
+
+
+MachineEvent = Readings | Decision | GuestEvent
+AnswerEvent = KeeperAt | LineMeasured | CheckpointFetched
+AgentEvent = MachineEvent | SessionEvent | WorkersEvent | AnswerEvent | StayOver
 
 
 async def unexplained(error: SwarmError) -> ManyhandsError:
@@ -76,75 +104,112 @@ class Agent:
         explain: Callable[[SwarmError], Coroutine[Any, Any, ManyhandsError]] = unexplained,
     ) -> None:
         self._options, self._open_display, self._clock = options, open_display, clock
-        self._account = UsageMeter(options.limits)
-        read_machine = read_machine or Machine(options.limits, options.cloud, options.state_dir, time.monotonic).read
-        self._watch = Watch(
-            options.limits,
-            lambda: self._account.on(read_machine()),
-            lambda: local_time(clock()),
-            self._on_reading,
-            self._on_decision,
-            poll_s,
+        self._read_machine = (
+            read_machine or Machine(options.limits, options.cloud, options.state_dir, time.monotonic).read
         )
-        self._show_login = show_login
-        self._credentials = Credentials(options.state_dir)
-        self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
-        self._stop = StopRequest()
+        self._poll_s, self._show_login = poll_s, show_login
         self._rng = random.Random()
-        self._told_unknown = False
-        self._newer = ""  # what was told of the coordinator's version, if it is newer
+        self._stop = StopRequest()
+        self._events: asyncio.Queue[AgentEvent] = asyncio.Queue()
+        self._tell = self._events.put_nowait
+        # What lasts from one worker and one session to the next.
+        self._credentials = Credentials(options.state_dir)
+        self._account = UsageMeter(options.limits)
+        self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
+        self._suspicions = WaitingSuspicions()
+        self._presence = OwnPresence(options.role)
+        # Who acts for the workers.
+        self._client: ControlClient  # from the moment when the run is entered
+        self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
+        self._line = LineWatch(self._measure_line, self._tell)
+        self._checkpoints = self._make_checkpoint_watch()
+        self._workers = Workers(worker_main, self._stop, self._events, explain, clock, self._rng)
+        # What the handlers remember.
+        self._decision: Decision | None = None  # none before the first look at the machine
         self._readings = Readings()  # the last ones
         self._used_due_s = 0.0
-        self._presence = OwnPresence(options.role)
-        self._suspicions = WaitingSuspicions()
-        self._workers = Workers(
-            worker_main,
-            self._stop,
-            self._watch,
-            self._account,
-            self._presence,
-            self._on_event,
-            self._suspicions.put,
-            self._on_lost,
-            explain,
-            clock,
-            self._rng,
-        )
+        self._told_unknown = False
+        self._newer = ""  # what was told of the coordinator's version, if it is newer
+        self._is_cut_off = False
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
         self._device, self._fault = "", ""  # the one to train on, once chosen, and what is wrong with a better one
-        self._is_shut_out = False
+
+    @property
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        """The handler of each event; those without one are only shown."""
+        return {
+            # The watch over this machine: what it reads, and what the limits make of that.
+            Readings: self._on_readings,
+            Decision: self._on_decision,
+            # The coordinator, over the session.
+            Welcomed: self._on_welcomed,
+            Connected: self._on_connected,
+            KeeperTold: lambda told: self._keeper.hear(told.addresses),
+            CutOff: self._on_cut_off,
+            # The worker that runs: its life, its work,
+            WorkerStarted: lambda started: self._account.worker_started(started.pid),
+            WorkerEnded: self._on_worker_ended,
+            Ready: self._on_progress,
+            Progress: self._on_progress,
+            StepReport: self._on_report,
+            Lost: self._on_lost,
+            Suspicion: self._suspicions.put,
+            Transferred: self._account.take,
+            Failed: self._on_failed,
+            # its requests, and their answers.
+            KeeperSought: lambda _: self._keeper.seek(),
+            KeeperAt: self._workers.tell,
+            LineInDoubt: lambda _: self._line.measure(),
+            LineMeasured: self._workers.tell,
+            CheckpointWanted: self._checkpoints.fetch,
+            CheckpointFetched: self._workers.tell,
+        }
+
+    async def _handle_events(self) -> None:
+        """Handle what is told until the stay is over."""
+        handlers = self.handlers
+        while not isinstance(event := await self._events.get(), StayOver):
+            handlers.get(type(event), self._show)(event)
+            self._events.task_done()
 
     def stop(self, reason: str) -> None:
         """Leave in order; the second time, leave at once."""
         if self._stop.asked.is_set():
             os._exit(130)  # the worker's group dies with this process
-        self._stop.ask(reason)
-        self._show(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
+        self._leave(reason)
+        self._tell(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
     async def run(self) -> None:
         """Take part until stopped; raises `ManyhandsError` for what a person must mend."""
+        handling = asyncio.create_task(self._handle_events())
+        handling.add_done_callback(lambda _: self._leave())  # a full disk, say: nothing can be handled any more
         try:
-            entered = await unless(self._stop.asked, self._enter_patiently())
-            if entered is None:  # told to stop while the person was to log in, or the coordinator was waited for
-                return
-            client, reply = entered
-            try:
-                self._begin_display(reply.member)
-                if self._fault:
-                    self._show(Notice("warning", f"Training on {self._device}: {self._fault}."))
-                await self._take_part(client, reply)
-            finally:
-                await client.close()
+            await self._stay(handling)
         finally:
             if self._watching is not None:
                 self._watching.cancel()
                 await asyncio.gather(self._watching, return_exceptions=True)
+            self._tell(StayOver())
+            await asyncio.gather(handling, return_exceptions=True)
             if self._display is not None:
                 self._display.close()
             self._outbox.close()
+        handling.result()
 
-    async def _enter_patiently(self) -> tuple[ControlClient, control_pb2.JoinReply]:
+    async def _stay(self, handling: asyncio.Task[None]) -> None:
+        reply = await unless(self._stop.asked, self._enter_patiently())
+        if reply is None:  # told to stop while the person was to log in, or the coordinator was waited for
+            return
+        try:
+            self._begin_display(reply.member)
+            if self._fault:
+                self._tell(Notice("warning", f"Training on {self._device}: {self._fault}."))
+            await self._take_part(reply, handling)
+        finally:
+            await self._client.close()
+
+    async def _enter_patiently(self) -> control_pb2.JoinReply:
         """Enter the run; a device that has joined it before waits for a coordinator that does not answer."""
         run = self._options.link.run
 
@@ -154,12 +219,12 @@ class Agent:
         def tell(notice: Notice) -> None:
             self._begin_display(self._credentials.member_of(run) or "", connected=False)
             self._begin_watching()  # limits hold here, too
-            self._show(notice)
+            self._tell(notice)
 
         return await patiently(self._enter, may_pass, tell, self._rng)
 
-    async def _enter(self) -> tuple[ControlClient, control_pb2.JoinReply]:
-        """Connect, join, and fetch what the run needs; the client is the caller's to close."""
+    async def _enter(self) -> control_pb2.JoinReply:
+        """Connect, join, and fetch what the run needs."""
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
@@ -174,33 +239,67 @@ class Agent:
         except BaseException:  # cancelled too: nobody else knows the client yet
             await client.close()
             raise
-        return client, reply
+        self._client = client
+        return reply
 
-    @property
-    def _tokenizer_dir(self) -> Path:
-        return self._options.state_dir / "tokenizer"
+    async def _take_part(self, reply: control_pb2.JoinReply, handling: asyncio.Task[None]) -> None:
+        """Run training and session side by side; when either ends, the other ends in order."""
+        self._keeper.hear(reply.initial_peers)
+        session_stop = asyncio.Event()
+        talking = asyncio.create_task(self._make_session().run(session_stop))
+        training = asyncio.create_task(self._train(reply))
+        watching = self._begin_watching()
+        try:
+            await asyncio.wait({talking, training, watching, handling}, return_when=asyncio.FIRST_COMPLETED)
+            if not training.done():  # the device is cut off, say: there is nothing more to train for
+                self._leave()
+                await asyncio.wait({training, handling}, return_when=asyncio.FIRST_COMPLETED)
+            session_stop.set()
+            await asyncio.wait({talking}, timeout=FAREWELL_S)
+        finally:
+            self._keeper.stop()
+            for task in talking, training, watching:
+                task.cancel()
+            results = await asyncio.gather(talking, training, watching, return_exceptions=True)
+            self._tell(used_of(self._account.on(self._readings), at_end=True))
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
 
-    async def _plan(
-        self, client: ControlClient, reply: control_pb2.JoinReply, keeper: KeeperSearch
-    ) -> WorkerPlan | None:
+    def _make_session(self) -> Session:
+        return Session(
+            self._client,
+            SessionSides(self._outbox, self._suspicions, lambda: self._presence.now, self._credentials, self._tell),
+            clock=self._clock,
+            rng=self._rng,
+            hardware=f"{self._device}, {os.cpu_count()} cores",
+            software=software_version(),
+        )
+
+    async def _train(self, reply: control_pb2.JoinReply) -> None:
+        plan = await self._plan(reply)
+        if plan is not None:
+            await self._workers.run(plan)
+
+    async def _plan(self, reply: control_pb2.JoinReply) -> WorkerPlan | None:
         """Plan for a worker, once the keeper can be reached; None if told to stop before."""
         options = self._options
-        if not keeper.known.is_set():
-            self._show(Notice("info", WAITING_FOR_KEEPER))
-            if not await unless_stopped(self._stop.asked, keeper.known.wait()):
+        if not self._keeper.known.is_set():
+            self._tell(Notice("info", WAITING_FOR_KEEPER))
+            if not await unless(self._stop.asked, self._keeper.known.wait()):
                 return None
-        place = await unless(self._stop.asked, find_place(client, options.listen, options.client_mode))
+        place = await unless(self._stop.asked, find_place(self._client, options.listen, options.client_mode))
         if place is None:
             return None
         place = place.within(*options.limits.rates)
-        self._show(Notice("info", describe(place)))
+        self._tell(Notice("info", describe(place)))
         self._presence.relays = offered_relays(place, options.limits, self._credentials.device_key.peer_id)
         return WorkerPlan(
             run_config_json=reply.run_config_json,
             credentials_dir=str(options.state_dir),
             tokenizer_dir=str(self._tokenizer_dir),
             data_dir=str(options.state_dir / DATA_FOLDER),
-            initial_peers=await best_ways(keeper.addresses),
+            initial_peers=await best_ways(self._keeper.addresses),
             relays=await answering_relays(reply.relays) if place.reach == "relayed" else (),
             device_number=reply.device_number,
             device=self._device,
@@ -215,66 +314,54 @@ class Agent:
             place=place,
         )
 
-    async def _take_part(self, client: ControlClient, reply: control_pb2.JoinReply) -> None:
-        """Run training and session side by side; when either ends, the other ends in order."""
-        session = Session(
-            client,
-            self._credentials,
-            clock=self._clock,
-            rng=self._rng,
-            hardware=f"{self._device}, {os.cpu_count()} cores",
-            software=software_version(),
-        )
-        keeper = KeeperSearch(client.swarm_addresses, self._workers.keeper_at)
-        keeper.hear(reply.initial_peers)
-        session_stop = asyncio.Event()
-        talking = asyncio.create_task(
-            session.run(self._outbox, lambda: self._presence.now, self._handlers(keeper), session_stop)
-        )
-        training = asyncio.create_task(self._train(client, reply, keeper))
-        watching = self._begin_watching()
-        try:
-            await asyncio.wait({talking, training, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():  # revoked, say: there is nothing more to train for
-                self._stop.asked.set()
-                await asyncio.wait({training})
-            session_stop.set()
-            await asyncio.wait({talking}, timeout=FAREWELL_S)
-        finally:
-            keeper.stop()
-            for task in talking, training, watching:
-                task.cancel()
-            results = await asyncio.gather(talking, training, watching, return_exceptions=True)
-            self._show(used_of(self._account.on(self._readings), at_end=True))
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+    @property
+    def _tokenizer_dir(self) -> Path:
+        return self._options.state_dir / "tokenizer"
 
-    async def _train(self, client: ControlClient, reply: control_pb2.JoinReply, keeper: KeeperSearch) -> None:
-        plan = await self._plan(client, reply, keeper)
-        if plan is not None:
-            line = LineWatch(partial(self._measure_line, client), self._show)
-            await self._workers.run(plan, line, self._checkpoints(client), keeper)
-
-    def _checkpoints(self, client: ControlClient) -> CheckpointWatch:
+    def _make_checkpoint_watch(self) -> CheckpointWatch:
         """Make the source of the workers' checkpoints, within the volunteer's limit for the disk."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
-            lambda: client.newest_checkpoint(self._credentials.token_jwt),
+            lambda: self._client.newest_checkpoint(self._credentials.token_jwt),
             options.state_dir / DATA_FOLDER / CHECKPOINT_FOLDER,
             link_hosts={link.host for link in options.link.each()},
             throttle=self._account.fetching,
             room_bytes=lambda: None if most is None else most - disk_use(options.state_dir),
-            show=self._show,
+            tell=self._tell,
             rng=self._rng,
         )
 
-    async def _measure_line(self, client: ControlClient) -> float | None:
+    async def _measure_line(self) -> float | None:
         """Measure the line as at joining, cut to the volunteer's limits; in bytes per second."""
-        limits, measured = self._options.limits, await measured_bandwidth(client)
+        limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
-    def _on_reading(self, readings: Readings) -> None:
+    def _begin_display(self, member: str, connected: bool = True) -> None:
+        state = PanelState(run=self._options.link.run, member=member, connected=connected)
+        self._display = self._display or self._open_display(state)
+
+    def _begin_watching(self) -> asyncio.Task[None]:
+        def read() -> Readings:
+            return self._account.on(self._read_machine())
+
+        def now() -> datetime:
+            return local_time(self._clock())
+
+        if self._watching is None:
+            self._watching = asyncio.create_task(watch(self._options.limits, read, now, self._tell, self._poll_s))
+        return self._watching
+
+    def _leave(self, reason: str = "") -> None:
+        """Have everything end in order; it holds at once."""
+        self._presence.stopping()
+        self._stop.ask(reason)
+
+    @property
+    def _is_to_train(self) -> bool:
+        goes = self._decision is not None and self._decision.action is Action.GO
+        return goes and not self._stop.asked.is_set()
+
+    def _on_readings(self, readings: Readings) -> None:
         beat(self._options.state_dir)
         self._readings = readings
         if readings.elapsed_s >= self._used_due_s:
@@ -286,70 +373,65 @@ class Agent:
             self._show(Notice("info", f"`--polite`: this system does not tell {', nor '.join(unknown)}."))
 
     def _on_decision(self, decision: Decision) -> None:
-        """Show the limits' decision; pausing and leaving in order are the workers' part."""
-        if decision.action is Action.LEAVE:
-            self._show(Leaving(decision.reason))
-            self._stop.ask(decision.reason)
-        elif decision.action is Action.SHRINK:
-            self._show(Notice("warning", f"Starting again with half the microbatch: {decision.reason}."))
-        elif decision.action is Action.PAUSE:
-            self._presence.paused()
-            self._show(Paused(decision.reason))
-        else:
-            self._presence.starting()
-            self._show(Resumed())
+        before, self._decision = self._decision, decision
+        self._workers.decided(decision)
+        match decision.action:
+            case Action.LEAVE:
+                self._leave(decision.reason)
+                self._show(Leaving(decision.reason))
+            case Action.SHRINK:
+                self._show(Notice("warning", f"Starting again with half the microbatch: {decision.reason}."))
+            case Action.PAUSE:
+                self._presence.paused()
+                self._show(Paused(decision.reason))
+            case Action.GO if before is not None:
+                self._presence.starting()
+                self._show(Resumed())
 
-    def _on_event(self, event: WorkerEvent) -> None:
-        if isinstance(event, StepReport):
-            self._outbox.put(event, event.era, self._clock())
-        self._show(event)
-
-    def _on_lost(self, lost: Lost) -> None:
-        """Tell the coordinator; of a device that it cut off it has counted that itself."""
-        if not self._is_shut_out:
-            self._outbox.put_lost(lost, self._clock())
-
-    def _on_revoked(self, reason: str) -> None:
-        self._is_shut_out = True
-        self._show(Notice("error", reason))
-
-    def _show(self, event: DisplayEvent) -> None:
-        if self._display is not None:
-            self._display.show(event)
-
-    def _begin_display(self, member: str, connected: bool = True) -> None:
-        state = PanelState(run=self._options.link.run, member=member, connected=connected)
-        self._display = self._display or self._open_display(state)
-
-    def _begin_watching(self) -> asyncio.Task[None]:
-        self._watching = self._watching or asyncio.create_task(self._watch.run())
-        return self._watching
-
-    def _on_connected(self, up: bool) -> None:
-        if up or not self._stop.asked.is_set():  # the goodbye closes the line, too
-            self._show(Connected(up))
-
-    def _on_version(self, version: str, address: str) -> None:
+    def _on_welcomed(self, by: Welcomed) -> None:
         """Tell of a newer version once, and how to install it; it is never installed from here."""
-        notice = update_notice(version, software_version(), address)
+        notice = update_notice(by.version, software_version(), by.address)
         if notice is not None and notice != self._newer:
             self._newer = notice
             self._show(Notice("warning", notice))
 
-    def _handlers(self, keeper: KeeperSearch) -> SessionHandlers:
-        return SessionHandlers(
-            on_token=self._credentials.store_token,
-            on_revocations=self._credentials.store_revocations,
-            on_notice=self._show,
-            on_standing=lambda told: self._show(
-                Standing(told.own_samples, told.rank, told.members, told.samples_per_second, told.time_left_s)
-            ),
-            on_revoked=self._on_revoked,
-            on_connected=self._on_connected,
-            on_version=self._on_version,
-            on_swarm=keeper.hear,
-            take_suspicions=self._suspicions.take,
-        )
+    def _on_connected(self, connected: Connected) -> None:
+        if connected.up or not self._stop.asked.is_set():  # the goodbye closes the line, too
+            self._show(connected)
+
+    def _on_cut_off(self, event: CutOff) -> None:
+        self._is_cut_off = True
+        self._show(Notice("error", event.reason))
+
+    def _on_worker_ended(self, _: WorkerEnded) -> None:
+        """Close its account; nobody waits for the answers to its requests any more."""
+        self._account.worker_ended()
+        self._line.stop()
+        self._checkpoints.stop()
+        if self._is_to_train:
+            self._presence.starting()
+
+    def _on_progress(self, event: Ready | Progress) -> None:
+        if self._is_to_train:
+            self._presence.hear(event)
+        self._show(event)
+
+    def _on_report(self, report: StepReport) -> None:
+        self._outbox.put(report, report.era, self._clock())
+        self._show(report)
+
+    def _on_lost(self, lost: Lost) -> None:
+        """Have the coordinator told; of a device that it cut off it has counted that itself."""
+        if not self._is_cut_off:
+            self._outbox.put_lost(lost, self._clock())
+
+    def _on_failed(self, failed: Failed) -> None:
+        if failed.code != SwarmError.code:  # that is told together with the pause that follows
+            self._show(failed)
+
+    def _show(self, event: DisplayEvent) -> None:
+        if self._display is not None:
+            self._display.show(event)
 
 
 async def run_agent(agent: Agent) -> None:

@@ -15,16 +15,15 @@ from html import escape
 from typing import TextIO
 
 from peer.agent.terminal import (
-    Connected,
     DisplayEvent,
     PanelState,
-    Standing,
     batch_line,
     describe,
     megabytes,
     reduce_state,
     run_pace,
 )
+from peer.control.events import Connected, Standing
 from peer.reporting.messages import Progress, StepReport
 
 MAX_POINTS = 240

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peer.config.phases import PhaseFacts
+from peer.control.events import Connected, Standing
 from peer.limits.events import GuestEvent
 from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped, WorkerEvent
 
@@ -29,24 +30,6 @@ CONNECTED = {
     True: "The coordinator answers again.",
     False: "The coordinator does not answer; training goes on, reports are kept.",
 }
-
-
-@dataclass(frozen=True)
-class Connected:
-    """The line to the coordinator is up, or lost."""
-
-    up: bool
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The coordinator's counts for this member."""
-
-    own_samples: int
-    rank: int
-    members: int
-    samples_per_second: float = 0.0  # of the whole run, as everybody is shown it; 0: not known
-    time_left_s: float = 0.0  # until the run's last step, at that speed
 
 
 DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent

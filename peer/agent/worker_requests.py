@@ -1,7 +1,8 @@
-"""The agent's answers to a worker's requests: the newest checkpoint, downloaded, and a new measurement of the line.
+"""The agent's answers to a worker's requests: the newest checkpoint, the line measured again, the keeper's addresses.
 
-The worker has no connection to the coordinator, and the agent has no model. A failure costs only the detour: the worker
-then takes the state from the swarm.
+The worker has no connection to the coordinator, and the agent has no model. Each answer is looked for beside everything
+else, and is an event for the agent, which tells its worker. A checkpoint that cannot be had costs only the detour: the
+worker then takes the state from the swarm.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from auth.errors import ManyhandsError, StorageError, VersionError
-from peer.agent.worker_process import WorkerProcess
 from peer.control.checkpoints import CheckpointOffer, download_checkpoint, read_offer
+from peer.network.endpoints import are_keepers, best_ways
 from peer.network.placement import describe_rate
 from peer.network.traffic import Throttle
 from peer.protocol import control_pb2
-from peer.reporting.messages import CheckpointFetched, CheckpointWanted, LineMeasured, Notice, WorkerPlan
+from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperAt, LineMeasured, Notice
 
 logger = logging.getLogger(__name__)
 MeasureLine = Callable[[], Awaitable[float | None]]  # bytes per second, slower direction; None: could not be measured
@@ -29,7 +30,7 @@ REST_S = 300.0  # after a failure: until then the swarm alone is asked
 
 
 class CheckpointWatch:
-    """Downloads the newest checkpoint when a worker wants it, and tells it the folder; one for each stay."""
+    """Downloads the newest checkpoint when a worker wants it, and tells the folder; one for each stay."""
 
     def __init__(
         self,
@@ -39,31 +40,27 @@ class CheckpointWatch:
         link_hosts: Collection[str],
         throttle: Throttle,
         room_bytes: Callable[[], int | None],
-        show: Callable[[Notice], None],
+        tell: Callable[[CheckpointFetched | Notice], None],
         rng: random.Random,
     ) -> None:
         self._ask, self._folder, self._link_hosts, self._room_bytes = ask, folder, link_hosts, room_bytes
-        self._throttle, self._show, self._rng = throttle, show, rng
-        self._told = ""  # the last warning: the same one is shown once
+        self._throttle, self._tell, self._rng = throttle, tell, rng
+        self._warned = ""  # the last warning: the same one is told once
         self._resting_until_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
-    def fetch_for(self, worker: WorkerProcess, wanted: CheckpointWanted) -> None:
-        """Fetch it beside everything else; a worker that asks again meanwhile gets the same answer."""
-        if not self.is_fetching:
-            self._fetching = asyncio.create_task(self._answer(worker, wanted))
-
-    @property
-    def is_fetching(self) -> bool:
-        """Whether a worker waits for the answer."""
-        return self._fetching is not None and not self._fetching.done()
+    def fetch(self, wanted: CheckpointWanted) -> None:
+        """Fetch it; a worker that asks again meanwhile gets the same answer."""
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.create_task(self._answer(wanted))
 
     def stop(self) -> None:
-        """Nobody waits for the answer any more; what has arrived is kept."""
+        """Nobody waits for the answer any more, so none is told; what has arrived is kept."""
         if self._fetching is not None:
             self._fetching.cancel()
+            self._fetching = None
 
-    async def _answer(self, worker: WorkerProcess, wanted: CheckpointWanted) -> None:
+    async def _answer(self, wanted: CheckpointWanted) -> None:
         answer = CheckpointFetched(0, "")
         try:
             if asyncio.get_running_loop().time() < self._resting_until_s:
@@ -81,7 +78,8 @@ class CheckpointWatch:
             self._resting_until_s = asyncio.get_running_loop().time() + REST_S
             self._warn(f"{error} The run's state comes from the swarm instead.")
         finally:
-            worker.tell(answer)
+            if self._fetching is asyncio.current_task():
+                self._tell(answer)
 
     def _require_room(self, offer: CheckpointOffer) -> None:
         """Raise `StorageError` where the volunteer does not allow so much of the disk."""
@@ -91,40 +89,80 @@ class CheckpointWatch:
             raise StorageError(f"`--max-disk` leaves {left:.0f} MB, the run's checkpoint has {needed:.0f} MB.")
 
     def _warn(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
-            self._show(Notice("warning", text))
+        if text != self._warned:
+            self._warned = text
+            self._tell(Notice("warning", text))
 
 
 class LineWatch:
-    """Measures the line again when a worker asks, and tells that one and those after it; one for each stay.
+    """Measures the line again when a worker asks; one for each stay.
 
     How often a worker asks is its own decision (`peer.averaging.bandwidth`).
     """
 
-    def __init__(self, measure: MeasureLine, show: Callable[[Notice], None]) -> None:
-        self._measure, self._show = measure, show
-        self._rate: float | None = None  # as measured last; None: not since joining
+    def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
+        self._measure, self._tell = measure, tell
         self._measuring: asyncio.Task[None] | None = None
 
-    def within(self, plan: WorkerPlan) -> WorkerPlan:
-        """The plan for a worker that starts now."""
-        return plan if self._rate is None else replace(plan, place=replace(plan.place, bandwidth=self._rate))
-
-    def measure_for(self, worker: WorkerProcess) -> None:
-        """Measure beside everything else; a worker that asks again meanwhile gets the same answer."""
+    def measure(self) -> None:
+        """Measure; a worker that asks again meanwhile gets the same answer."""
         if self._measuring is None or self._measuring.done():
-            self._measuring = asyncio.create_task(self._tell(worker))
+            self._measuring = asyncio.create_task(self._answer())
 
-    async def _tell(self, worker: WorkerProcess) -> None:
+    async def _answer(self) -> None:
         rate = await self._measure()
-        if rate is None:  # it is asked again, later
-            return
-        self._rate = rate
-        worker.tell(LineMeasured(rate))
-        self._show(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
+        if rate is not None:  # else it is asked again, later
+            self._tell(LineMeasured(rate))
+            self._tell(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
 
     def stop(self) -> None:
         """Nobody waits for the answer any more."""
         if self._measuring is not None:
             self._measuring.cancel()
+
+
+class KeeperSearch:
+    """Looks for the addresses at which the keeper answers, of those that the coordinator knows; one for each stay.
+
+    The coordinator tells them when they change, and is asked for them when a worker misses the keeper.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
+        self._ask, self._tell = ask, tell
+        self.known = asyncio.Event()  # the keeper has been there
+        self.addresses: tuple[str, ...] = ()  # as they were told last
+        self._trying: asyncio.Task[None] | None = None
+
+    def hear(self, addresses: Sequence[str]) -> None:
+        """Take in the keeper's addresses, and try them if they are news."""
+        if self._take(addresses):
+            self._begin(self._try())
+
+    def seek(self) -> None:
+        """Ask for the keeper's addresses again, and try them: a worker does not find the keeper."""
+        self._begin(self._ask_again())
+
+    def stop(self) -> None:
+        """Stop looking for the keeper."""
+        if self._trying is not None:
+            self._trying.cancel()
+
+    def _take(self, addresses: Sequence[str]) -> bool:
+        """Keep addresses if they can be a keeper's; return whether they are news."""
+        if not addresses or tuple(addresses) == self.addresses or not are_keepers(addresses):
+            return False
+        self.addresses = tuple(addresses)
+        self.known.set()
+        return True
+
+    def _begin(self, trying: Coroutine[None, None, None]) -> None:
+        self.stop()
+        self._trying = asyncio.ensure_future(trying)
+
+    async def _ask_again(self) -> None:
+        with suppress(ManyhandsError):  # the session tells them when the coordinator is back
+            self._take(await self._ask())
+        await self._try()
+
+    async def _try(self) -> None:
+        self._tell(KeeperAt(await best_ways(self.addresses)))

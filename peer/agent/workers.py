@@ -1,4 +1,8 @@
-"""One stay's workers: one is kept running after another, until told to stop or until starting again is of no use."""
+"""One stay's workers: one is kept running after another, until told to stop or until starting again is of no use.
+
+The life of the workers is one story, `Workers.run`. What happens in it is told as events to the agent's queue, whose
+handlers tell the workers what they are to know.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,24 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, SwarmError, WorkerError
-from peer.agent.admission import unless
-from peer.agent.keeper_search import KeeperSearch
 from peer.agent.patience import patiently
-from peer.agent.presence import OwnPresence
 from peer.agent.worker_process import Watchdog, WorkerMain, WorkerProcess
-from peer.agent.worker_requests import CheckpointWatch, LineWatch
 from peer.config.run import RunConfig
-from peer.control.session_stream import pause, unless_stopped
-from peer.limits.monitor import Watch
-from peer.limits.policy import Action
-from peer.limits.usage import UsageMeter, kills_for_memory
+from peer.control.session_stream import pause, unless
+from peer.limits.policy import Action, Decision
+from peer.limits.usage import kills_for_memory
 from peer.reporting.messages import (
+    CheckpointFetched,
     CheckpointWanted,
     Failed,
     KeeperAt,
     KeeperSought,
-    LineInDoubt,
+    LineMeasured,
     Lost,
     LostCause,
     Notice,
@@ -38,12 +38,9 @@ from peer.reporting.messages import (
     Ready,
     StepReport,
     Stopped,
-    Transferred,
-    WorkerEvent,
     WorkerMessage,
     WorkerPlan,
 )
-from peer.reporting.suspicions import Suspicion
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
 WATCHDOG_S = 900.0  # a worker that gives no sign of life for so long hangs
@@ -54,6 +51,21 @@ RESTART_DELAY_S = 2.0
 EXPLAINED_AT = 3  # tries in a row that do not reach the swarm
 
 
+@dataclass(frozen=True)
+class WorkerStarted:
+    """A worker's process runs; its messages follow."""
+
+    pid: int  # of the process and of its group
+
+
+@dataclass(frozen=True)
+class WorkerEnded:
+    """A worker's process is gone; everything that it said was told before."""
+
+
+WorkersEvent = WorkerMessage | WorkerStarted | WorkerEnded
+
+
 class StopRequest:
     """A request to end the stay, with its reason."""
 
@@ -62,49 +74,62 @@ class StopRequest:
         self.reason = ""
 
     def ask(self, reason: str) -> None:
-        """Ask for the stay's end; the last reason holds."""
-        self.reason = reason
+        """Ask for the stay's end; the last reason that was given holds."""
+        self.reason = reason or self.reason
         self.asked.set()
 
 
 class Workers:
-    """One stay's workers, one at a time; what they say goes to `on_event`."""
+    """One stay's workers, one at a time. `run` tells `events`; `decided` and `tell` are for the handlers of events.
+
+    A worker starts only when everything that the one before it said was handled: an answer reaches the one that asked.
+    """
 
     def __init__(
         self,
         main: WorkerMain,
         stop: StopRequest,
-        watch: Watch,
-        account: UsageMeter,
-        presence: OwnPresence,
-        on_event: Callable[[WorkerEvent], None],
-        on_suspicion: Callable[[Suspicion], None],
-        on_lost: Callable[[Lost], None],
+        events: asyncio.Queue[Any],
         explain: Callable[[SwarmError], Coroutine[Any, Any, ManyhandsError]],
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
-        self._explain, self._rng = explain, rng
-        self._on_suspicion, self._on_lost = on_suspicion, on_lost
-        self._main, self._stop, self._watch, self._account = main, stop, watch, account
-        self._presence, self._on_event, self._clock = presence, on_event, clock
+        self._main, self._stop, self._events = main, stop, events
+        self._explain, self._clock, self._rng = explain, clock, rng
+        self._decision = Decision(Action.GO)
+        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # neither, before the first decision
         self._halted_by = Action.GO
         self._found: int | None = None  # samples that a worker computed at once, as far as they have said
         self._worker: WorkerProcess | None = None  # that runs
+        self._awaits_checkpoint = False  # the worker waits for the agent's download
         self._keeper_at = KeeperAt(())  # as it was told last
         self._keeper_moved = asyncio.Event()
+        self._rate: float | None = None  # of the line, as it was told last; None: not since joining
         self._missed = 0  # how often in a row the swarm could not be joined
         self._ready_at = math.inf  # when the worker was that ran last; never, if it was not
 
-    def keeper_at(self, addresses: tuple[str, ...]) -> None:
-        """Tell the worker that runs, and those after it, where the keeper is now."""
-        if addresses != self._keeper_at.addresses:
-            self._keeper_moved.set()
-        self._keeper_at = KeeperAt(addresses)
-        if self._worker is not None:
-            self._worker.tell(self._keeper_at)
+    def decided(self, decision: Decision) -> None:
+        """Let workers run, or have the one that runs leave the swarm."""
+        self._decision = decision
+        goes = decision.action is Action.GO
+        (self._may_go if goes else self._must_halt).set()
+        (self._must_halt if goes else self._may_go).clear()
 
-    async def run(self, plan: WorkerPlan, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch) -> None:
+    def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched) -> None:
+        """Tell the worker that runs; where the keeper is and what the line has, those after it hear, too."""
+        match message:
+            case KeeperAt():
+                if message != self._keeper_at:
+                    self._keeper_moved.set()
+                self._keeper_at = message
+            case LineMeasured():
+                self._rate = message.rate
+            case CheckpointFetched():
+                self._awaits_checkpoint = False
+        if self._worker is not None:
+            self._worker.tell(message)
+
+    async def run(self, plan: WorkerPlan) -> None:
         """Run workers one after another until told to stop; raises what the last one failed with.
 
         That the swarm cannot be joined is no such failure: the keeper is waited for.
@@ -114,8 +139,9 @@ class Workers:
             self._keeper_at = KeeperAt(plan.initial_peers)
         while True:
             self._missed = 0
-            stay = partial(self._next_worker, plan, line, checkpoints, keeper)
-            halted, failure = await patiently(stay, _is_of_swarm, self._on_event, self._rng, self._rest)
+            halted, failure = await patiently(
+                partial(self._next_worker, plan), _is_of_swarm, self._tell, self._rng, self._rest
+            )
             if self._stop.asked.is_set() or (failure is None and not halted):
                 return
             smaller = halved(plan, self._found)
@@ -125,40 +151,43 @@ class Workers:
                 continue
             if failure.short_of_memory and smaller is not None:
                 plan = replace(plan, microbatch_size=smaller)
-                self._on_event(Notice("warning", f"{failure.text} Starting again with microbatches of {smaller}."))
+                self._tell(Notice("warning", f"{failure.text} Starting again with microbatches of {smaller}."))
                 continue
             if failure.code == SwarmError.code:
-                self._on_event(Notice("warning", f"{failure.text} Starting again."))
+                self._tell(Notice("warning", f"{failure.text} Starting again."))
                 await pause(self._stop.asked, RESTART_DELAY_S)
                 continue
             failures.append(self._clock())
             if failure.code == ConfigError.code or not restart_allowed(failures, self._clock()):
                 raise _error_of(failure)
-            self._on_event(Notice("warning", f"{failure.text} Starting again."))
+            self._tell(Notice("warning", f"{failure.text} Starting again."))
             await pause(self._stop.asked, RESTART_DELAY_S * len(failures))
 
-    async def _next_worker(
-        self, plan: WorkerPlan, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch
-    ) -> tuple[bool, Failed | None]:
+    def _tell(self, event: WorkersEvent) -> None:
+        self._events.put_nowait(event)
+
+    async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
         """One worker, once limits allow it: whether it was halted, and its failure; raises `SwarmError`."""
-        if self._stop.asked.is_set() or not await unless_stopped(self._stop.asked, self._watch.may_go()):
+        if self._stop.asked.is_set() or not await unless(self._stop.asked, self._may_go.wait()):
             return False, None
-        plan = replace(plan, initial_peers=self._keeper_at.addresses)
-        worker = self._worker = WorkerProcess(line.within(plan), self._main)
+        worker = self._worker = WorkerProcess(self.as_of_now(plan), self._main)
         self._ready_at = math.inf
-        failure = await self._run_one(worker, line, checkpoints, keeper)
+        failure = await self._run_one(worker)
         if worker.asked_to_stop:
             return True, None
         if failure is None or self._stop.asked.is_set():
             return False, None
-        if self._watch.decision.action is Action.GO:
-            self._presence.starting()
         if failure.code == SwarmError.code:
-            keeper.seek()
+            self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
                 return False, failure  # it was in the swarm for long: what follows is no part of a row of tries
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
+
+    def as_of_now(self, plan: WorkerPlan) -> WorkerPlan:
+        """Return the plan with what was told since it was made."""
+        place = plan.place if self._rate is None else replace(plan.place, bandwidth=self._rate)
+        return replace(plan, initial_peers=self._keeper_at.addresses, place=place)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
         """Return the error to tell; its reason is looked for once in a row of tries, for that takes a while."""
@@ -170,32 +199,30 @@ class Workers:
     async def _rest(self, seconds: float) -> None:
         """Wait for so many seconds, or until the stay is to end or the keeper is reached elsewhere than before."""
         self._keeper_moved.clear()
-        await unless_stopped(self._stop.asked, pause(self._keeper_moved, seconds))
+        await unless(self._stop.asked, pause(self._keeper_moved, seconds))
 
-    async def _run_one(
-        self, worker: WorkerProcess, line: LineWatch, checkpoints: CheckpointWatch, keeper: KeeperSearch
-    ) -> Failed | None:
+    async def _run_one(self, worker: WorkerProcess) -> Failed | None:
         """Run one worker from start to end; return its failure, None if it ended in order."""
         kills = kills_for_memory()
         worker.start()
-        self._account.worker_started(worker.pid)
+        self._tell(WorkerStarted(worker.pid))
         stopping = asyncio.create_task(self._stop_when_told(worker))
         underway = Underway()
         try:
-            last = await self._listen(worker, line, checkpoints, keeper, underway)
+            last = await self._listen(worker, underway)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(worker.ended(), END_GRACE_S)
         except asyncio.TimeoutError:
-            return Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
+            last = Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
         finally:
             stopping.cancel()
-            line.stop()
-            checkpoints.stop()
             worker.end()
-            self._account.worker_ended()
+            self._worker, self._awaits_checkpoint = None, False
             if (lost := underway.lost(worker.asked_to_stop)) is not None:
-                self._on_lost(lost)
-        if isinstance(last, Stopped | Failed):
+                self._tell(lost)
+            self._tell(WorkerEnded())
+        await self._events.join()
+        if last is not None:
             return last if isinstance(last, Failed) else None
         if worker.exit_code == -signal.SIGKILL and (kills is None or kills_for_memory() != kills):
             text = "The system killed the training process because memory had run out."
@@ -204,53 +231,27 @@ class Workers:
         ending = signal.strsignal(-code) if code is not None and code < 0 else f"exit code {code}"
         return Failed("worker", WorkerError.exit_code, f"The training process died ({ending}).")
 
-    async def _listen(
-        self,
-        worker: WorkerProcess,
-        line: LineWatch,
-        checkpoints: CheckpointWatch,
-        keeper: KeeperSearch,
-        underway: Underway,
-    ) -> WorkerEvent | None:
-        """Pass on what it says until it ends, and return its last word; raises `TimeoutError` if it hangs."""
-        last: WorkerEvent | None = None
+    async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
+        """Tell what it says until it ends, and return how it said that it ended; raises `TimeoutError` if it hangs."""
+        last: Stopped | Failed | None = None
         watchdog = Watchdog(WATCHDOG_S, time.monotonic)
-        while (event := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
-            watchdog.hear(event, checkpoints.is_fetching)
-            underway.hear(event)
-            match event:
-                case Transferred():
-                    self._account.take(event)
-                case Suspicion():
-                    self._on_suspicion(event)
-                case Lost():
-                    self._on_lost(event)
-                case LineInDoubt():
-                    line.measure_for(worker)
+        while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
+            watchdog.hear(message, self._awaits_checkpoint)
+            underway.hear(message)
+            match message:
+                case Ready():
+                    self._found, self._ready_at = message.microbatch_size, self._clock()
                 case CheckpointWanted():
-                    checkpoints.fetch_for(worker, event)
-                case KeeperSought():
-                    keeper.seek()
-                case Failed(code=SwarmError.code):
-                    last = event  # told together with the pause that follows
-                case _:
-                    if isinstance(event, Ready):
-                        self._found, self._ready_at = event.microbatch_size, self._clock()
-                    last = event
-                    self._hear(event)
+                    self._awaits_checkpoint = True
+                case Stopped() | Failed():
+                    last = message
+            self._tell(message)
         return last
 
-    def _hear(self, event: WorkerEvent) -> None:
-        if not self._stop.asked.is_set() and self._watch.decision.action is Action.GO:
-            self._presence.hear(event)
-        self._on_event(event)
-
     async def _stop_when_told(self, worker: WorkerProcess) -> None:
-        await unless_stopped(self._stop.asked, self._watch.must_halt())
-        if self._stop.asked.is_set():
-            self._presence.stopping()
-        self._halted_by = self._watch.decision.action
-        worker.ask_to_stop(self._stop.reason or self._watch.decision.reason)
+        await unless(self._stop.asked, self._must_halt.wait())
+        self._halted_by = self._decision.action
+        worker.ask_to_stop(self._stop.reason or self._decision.reason)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
         worker.end()

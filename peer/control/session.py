@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Coroutine
 
-from auth.credentials import Credentials
 from auth.errors import ExpiredTokenError, RevokedError, UnreachableError
 from peer.control.client import ControlClient
+from peer.control.events import Connected, CutOff
 from peer.control.session_stream import (
     Greeting,
-    PresenceSource,
-    SessionHandlers,
+    SessionSides,
     SessionStream,
     SessionTiming,
     pause,
-    unless_stopped,
+    unless,
 )
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS
-from peer.reporting.outbox import Outbox
 
-__all__ = ["Session", "SessionHandlers", "SessionTiming", "failed_rounds", "renewal_due_at", "retry_delay_s"]
+__all__ = ["Session", "SessionSides", "SessionTiming", "failed_rounds", "renewal_due_at", "retry_delay_s"]
 
 logger = logging.getLogger(__name__)
 RENEW_AT = 2 / 3  # of a token's lifetime
@@ -56,7 +55,7 @@ class Session:
     def __init__(
         self,
         client: ControlClient,
-        credentials: Credentials,
+        sides: SessionSides,
         *,
         clock: Callable[[], float],
         rng: random.Random,
@@ -64,30 +63,24 @@ class Session:
         software: str = "",
         timing: SessionTiming | None = None,
     ) -> None:
-        self._client, self._credentials, self._clock, self._rng = client, credentials, clock, rng
+        self._client, self._sides, self._clock, self._rng = client, sides, clock, rng
+        self._credentials = sides.credentials
         self._hardware, self._software = hardware[:MAX_HARDWARE_CHARS], software[:MAX_VERSION_CHARS]
         self._timing = timing or SessionTiming()
 
-    async def run(
-        self, outbox: Outbox, presence_source: PresenceSource, handlers: SessionHandlers, stop: asyncio.Event
-    ) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         """Stay connected until `stop` is set; then the last reports and a goodbye are sent, if the line holds."""
         try:
-            await _first_to_end(
-                self._stay_connected(outbox, presence_source, handlers, stop),
-                self._keep_token_fresh(handlers),
-            )
+            await _first_to_end(self._stay_connected(stop), self._keep_token_fresh())
         except RevokedError as error:
-            handlers.on_revoked(str(error))
+            self._sides.tell(CutOff(str(error)))
             raise
 
-    async def _stay_connected(
-        self, outbox: Outbox, presence: PresenceSource, handlers: SessionHandlers, stop: asyncio.Event
-    ) -> None:
+    async def _stay_connected(self, stop: asyncio.Event) -> None:
         failures, timing = 0, self._timing
         while not stop.is_set():
             try:
-                await self._stay(outbox, presence, handlers, stop)
+                await self._stay(stop)
                 failures = 0
             except UnreachableError as error:
                 failures += 1
@@ -96,24 +89,22 @@ class Session:
             rounds = failed_rounds(failures, self._client.addresses)
             await pause(stop, retry_delay_s(rounds, timing.retry_first_s, timing.retry_most_s, self._rng))
 
-    async def _stay(
-        self, outbox: Outbox, presence: PresenceSource, handlers: SessionHandlers, stop: asyncio.Event
-    ) -> None:
+    async def _stay(self, stop: asyncio.Event) -> None:
         """One stay: raises `UnreachableError` if it was never welcomed, and returns when it is over."""
         call = self._client.open_session()
-        stream = SessionStream(call, outbox, presence, handlers, self._timing)
+        stream = SessionStream(call, self._sides, self._timing)
         try:
-            if not await unless_stopped(stop, stream.greet(self._greeting())):
+            if await unless(stop, stream.greet(self._greeting())) is None:
                 return
-            handlers.on_connected(True)
+            self._sides.tell(Connected(True))
             try:
                 await stream.converse(stop)
             except UnreachableError as error:
                 logger.info("The session was lost: %s", error)
             finally:
-                handlers.on_connected(False)
+                self._sides.tell(Connected(False))
         except ExpiredTokenError:
-            await self._renew(handlers)  # the next stay begins with the new token
+            await self._renew()  # the next stay begins with the new token
         finally:
             call.cancel()
 
@@ -121,11 +112,11 @@ class Session:
         credentials = self._credentials
         return Greeting(credentials.run, credentials.device_key, credentials.token_jwt, self._hardware, self._software)
 
-    async def _keep_token_fresh(self, handlers: SessionHandlers) -> None:
+    async def _keep_token_fresh(self) -> None:
         while True:
             if self._clock() >= self._renewal_due_at():
                 try:
-                    await self._renew(handlers)
+                    await self._renew()
                 except UnreachableError as error:
                     logger.info("The access token could not be renewed yet: %s", error)
             await asyncio.sleep(self._timing.renew_check_s)
@@ -135,10 +126,12 @@ class Session:
             token = self._credentials.access_token(self._clock())
         except ExpiredTokenError:
             return 0.0
+        except RevokedError:  # the list names this device; the coordinator says why, over the session
+            return math.inf
         return renewal_due_at(token.issued_at, token.expires_at)
 
-    async def _renew(self, handlers: SessionHandlers) -> None:
-        handlers.on_token(await self._client.renew(self._credentials.device_key))
+    async def _renew(self) -> None:
+        self._credentials.store_token(await self._client.renew(self._credentials.device_key))
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
+from auth.credentials import Credentials
 from auth.errors import ManyhandsError, QuarantinedError, RequestError, RevokedError, UnreachableError
 from auth.keys import DeviceKey, challenge_bytes
+from peer.control.events import KeeperTold, SessionEvent, Standing, Welcomed
 from peer.protocol import control_pb2
 from peer.protocol.errors import error_from_rpc, told
 from peer.reporting.messages import Lost, Notice
 from peer.reporting.outbox import Outbox, Pending
-from peer.reporting.suspicions import Suspicion
+from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
 
 MOST_PRESENCE_S = 60.0  # whatever the coordinator asks for: a peer is not silent for longer
 PresenceSource = Callable[[], control_pb2.Presence | None]
+Result = TypeVar("Result")
 
 
 def paced(told_s: float, own_s: float) -> float:
@@ -48,19 +51,14 @@ class SessionTiming:
 
 
 @dataclass(frozen=True)
-class SessionHandlers:
-    """The agent's handlers for messages from the coordinator; called on the event loop, so they must not block."""
+class SessionSides:
+    """The agent's side of a session: what is sent, where tokens and revocations are kept, who hears everything else."""
 
-    on_token: Callable[[str], None]  # a renewed access token (JWT): store it
-    on_revocations: Callable[[str], None]  # the signed list (JWT): store it
-    on_notice: Callable[[Notice], None]
-    on_standing: Callable[[control_pb2.Standing], None]
-    on_revoked: Callable[[str], None]  # the reason; `RevokedError` follows
-    on_connected: Callable[[bool], None]  # the line is up, or lost
-    take_suspicions: Callable[[], Sequence[Suspicion]] = lambda: ()  # what the coordinator is to be told of others
-    on_swarm: Callable[[Sequence[str]], None] = lambda _: None  # where the keeper is reached now
-    # at the beginning of each stay: what the coordinator runs, and where it offers that
-    on_version: Callable[[str, str], None] = lambda _version, _address: None
+    outbox: Outbox
+    suspicions: WaitingSuspicions
+    presence: PresenceSource
+    credentials: Credentials
+    tell: Callable[[SessionEvent], None]  # called on the event loop, so it must not block
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,11 @@ class SessionStream:
     def __init__(
         self,
         call: Any,  # grpc.aio's StreamStreamCall, which has no annotations
-        outbox: Outbox,
-        presence: PresenceSource,
-        handlers: SessionHandlers,
+        sides: SessionSides,
         timing: SessionTiming,
     ) -> None:
-        self._call, self._outbox, self._presence = call, outbox, presence
-        self._handlers, self._timing = handlers, timing
+        self._call, self._sides, self._timing = call, sides, timing
+        self._outbox, self._tell = sides.outbox, sides.tell
         self._unacked: dict[int, int] = {}  # report number -> its step
         self._sent_up_to = 0
         self._ahead_until: float | None = None  # by the loop's clock; None: nothing is known to be ahead of the keeper
@@ -133,7 +129,7 @@ class SessionStream:
             raise RequestError("The coordinator did not welcome the session.")
         self._suspicions_are_heard = welcome.welcome.hears_suspicions
         self._losses_are_heard = welcome.welcome.hears_losses
-        self._handlers.on_version(welcome.welcome.software_version, welcome.welcome.software_address)
+        self._tell(Welcomed(welcome.welcome.software_version, welcome.welcome.software_address))
         return welcome.welcome
 
     async def _listen(self) -> None:
@@ -141,22 +137,22 @@ class SessionStream:
             self._handle(message)
 
     def _handle(self, message: control_pb2.CoordinatorMessage) -> None:
-        handlers = self._handlers
         match message.WhichOneof("body"):
             case "ack":
                 self._acknowledged(message.ack)
             case "token":
-                handlers.on_token(message.token)
+                self._sides.credentials.store_token(message.token)
             case "revocations":
-                handlers.on_revocations(message.revocations)
+                self._sides.credentials.store_revocations(message.revocations)
             case "notice":
-                handlers.on_notice(Notice(message.notice.level, told(message.notice.text)))
+                self._tell(Notice(message.notice.level, told(message.notice.text)))
             case "swarm":
-                handlers.on_swarm(tuple(message.swarm.addresses))
+                self._tell(KeeperTold(tuple(message.swarm.addresses)))
             case "pace":
                 self._presence_every_s = paced(message.pace.every_s, self._timing.presence_every_s)
             case "standing":
-                handlers.on_standing(message.standing)
+                now = message.standing
+                self._tell(Standing(now.own_samples, now.rank, now.members, now.samples_per_second, now.time_left_s))
             case "revoked":
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
@@ -171,13 +167,13 @@ class SessionStream:
         self._ahead_until = None
         self._outbox.ack(ack.seq)
         if not ack.accepted:
-            self._handlers.on_notice(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
+            self._tell(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
     def _wait_for(self, step: int, seq: int, reason: str) -> None:
         """Go back to this report: it and what follows, which is of later steps, are for later."""
         if self._ahead_until is None:
             text = f"The report of step {step}, and those after it, wait for the keeper: {reason}"
-            self._handlers.on_notice(Notice("info", text))
+            self._tell(Notice("info", text))
         self._sent_up_to = min(self._sent_up_to, seq - 1)
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
@@ -213,12 +209,12 @@ class SessionStream:
 
     async def _send_suspicions(self) -> None:
         """Send a worker's suspicions of others; an older coordinator gets none, as it would end the session."""
-        for found in self._handlers.take_suspicions() if self._suspicions_are_heard else ():
+        for found in self._sides.suspicions.take() if self._suspicions_are_heard else ():
             wire = control_pb2.Suspicion(peer_id=found.peer_id, kind=found.kind, step=found.step, detail=found.detail)
             await self._write(control_pb2.PeerMessage(suspicion=wire))
 
     async def _send_presence(self) -> None:
-        presence = self._presence()
+        presence = self._sides.presence()
         if presence is not None:
             await self._write(control_pb2.PeerMessage(presence=presence))
 
@@ -273,15 +269,13 @@ async def pause(stop: asyncio.Event, delay_s: float) -> None:
         await asyncio.wait_for(stop.wait(), delay_s)
 
 
-async def unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, object]) -> bool:
-    """Do the work and return True, or drop it when `stop` is set and return False."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Do the work, and return or raise what it does; None if the event is set first, which cancels the work."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-        return working.done()
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        working.cancel()
-        stopping.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        for task in working, waiting:
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+    return None if working.cancelled() else working.result()

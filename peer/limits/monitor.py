@@ -1,4 +1,4 @@
-"""The watch over a machine: reads it every few seconds, decides, and lets the agent wait for what was decided.
+"""The watch over a machine: reads it every few seconds, and tells the agent what it read and what follows from that.
 
 It reads the machine's energy, and what the limits ask for; nobody pays for what is not asked.
 """
@@ -16,58 +16,29 @@ from pathlib import Path
 from peer.limits.cloud import Cloud
 from peer.limits.energy import EnergyMeter
 from peer.limits.limits import Limits
-from peer.limits.policy import Action, Decision, Readings, decide
+from peer.limits.policy import Decision, Readings, decide
 from peer.limits.power import SUPPLIES, Activity, Property, is_metered, on_battery, read_cpu_times, read_property
 from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use
 
 POLL_S = 5.0
 
 
-class Watch:
-    """The watch of one stay: before its first look a worker neither may run nor must halt."""
-
-    def __init__(
-        self,
-        limits: Limits,
-        read: Callable[[], Readings],
-        now: Callable[[], datetime],
-        on_reading: Callable[[Readings], None],
-        on_change: Callable[[Decision], None],
-        poll_s: float = POLL_S,
-    ) -> None:
-        self._limits, self._read, self._now, self._poll_s = limits, read, now, poll_s
-        self._on_reading, self._on_change = on_reading, on_change
-        self._decision = Decision(Action.GO)
-        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()
-
-    @property
-    def decision(self) -> Decision:
-        """The last one."""
-        return self._decision
-
-    async def may_go(self) -> None:
-        """Wait until the worker may run."""
-        await self._may_go.wait()
-
-    async def must_halt(self) -> None:
-        """Wait until it may not."""
-        await self._must_halt.wait()
-
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            readings = await asyncio.to_thread(self._read)
-            self._on_reading(readings)
-            self._take(decide(self._now(), self._limits, readings))
-            await asyncio.sleep(self._poll_s)
-
-    def _take(self, decision: Decision) -> None:
-        changed, self._decision = decision != self._decision, decision
-        goes = decision.action is Action.GO
-        (self._may_go if goes else self._must_halt).set()
-        (self._must_halt if goes else self._may_go).clear()
-        if changed:
-            self._on_change(decision)
+async def watch(
+    limits: Limits,
+    read: Callable[[], Readings],
+    now: Callable[[], datetime],
+    tell: Callable[[Readings | Decision], None],
+    poll_s: float = POLL_S,
+) -> None:
+    """Look at the machine until cancelled; tell each look's readings, and the decision where it is a new one."""
+    decision: Decision | None = None
+    while True:
+        readings = await asyncio.to_thread(read)
+        tell(readings)
+        before, decision = decision, decide(now(), limits, readings)
+        if decision != before:
+            tell(decision)
+        await asyncio.sleep(poll_s)
 
 
 def local_time(now: float) -> datetime:

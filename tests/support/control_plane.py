@@ -23,10 +23,12 @@ from coordinator.run.settings import Settings
 from coordinator.store.models import Refusal
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
-from peer.control.session import Session, SessionHandlers, SessionTiming
+from peer.control.events import Connected, SessionEvent, Standing
+from peer.control.session import Session, SessionSides, SessionTiming
 from peer.protocol import control_pb2
 from peer.reporting.messages import Notice, StepReport
 from peer.reporting.outbox import Outbox
+from peer.reporting.suspicions import WaitingSuspicions
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
 
@@ -151,31 +153,21 @@ async def join_as(coordinator: TestCoordinator, client: ControlClient, directory
 
 @dataclass
 class Heard:
-    """Everything that came down a session."""
+    """Everything that a session told."""
 
-    tokens: list[str] = field(default_factory=list)
-    revocations: list[str] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-    standings: list[control_pb2.Standing] = field(default_factory=list)
-    revoked: list[str] = field(default_factory=list)
-    connected: list[bool] = field(default_factory=list)
-    versions: list[tuple[str, str]] = field(default_factory=list)  # each with the software's address
+    events: list[SessionEvent] = field(default_factory=list)
 
-    def handlers(self, credentials: Credentials | None = None) -> SessionHandlers:
-        def keep_token(jwt: str) -> None:
-            self.tokens.append(jwt)
-            if credentials is not None:
-                credentials.store_token(jwt)
+    @property
+    def notices(self) -> list[Notice]:
+        return [event for event in self.events if isinstance(event, Notice)]
 
-        return SessionHandlers(
-            on_token=keep_token,
-            on_revocations=self.revocations.append,
-            on_notice=self.notices.append,
-            on_standing=self.standings.append,
-            on_revoked=self.revoked.append,
-            on_connected=self.connected.append,
-            on_version=lambda version, address: self.versions.append((version, address)),
-        )
+    @property
+    def standings(self) -> list[Standing]:
+        return [event for event in self.events if isinstance(event, Standing)]
+
+    @property
+    def connected(self) -> list[bool]:
+        return [event.up for event in self.events if isinstance(event, Connected)]
 
 
 def a_report(step: int, samples: int = 32) -> StepReport:
@@ -189,6 +181,7 @@ class Member:
     def __init__(self, client: ControlClient, credentials: Credentials, clock: SteppedClock, directory: Path) -> None:
         self.client, self.credentials, self.clock = client, credentials, clock
         self.outbox = Outbox(directory / "outbox.sqlite3", clock)
+        self.suspicions = WaitingSuspicions()
         self.heard = Heard()
         self.stop = asyncio.Event()
         self.presence: control_pb2.Presence | None = PRESENCE
@@ -196,17 +189,18 @@ class Member:
         self.running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        tell = self.heard.events.append
+        sides = SessionSides(self.outbox, self.suspicions, self._say_presence, self.credentials, tell)
         session = Session(
             self.client,
-            self.credentials,
+            sides,
             clock=self.clock,
             rng=random.Random(0),
             hardware="8 cores",
             software="0.1.0",
             timing=QUICK,
         )
-        handlers = self.heard.handlers(self.credentials)
-        self.running = asyncio.create_task(session.run(self.outbox, self._say_presence, handlers, self.stop))
+        self.running = asyncio.create_task(session.run(self.stop))
 
     def _say_presence(self) -> control_pb2.Presence | None:
         self.presence_asked_at.append(time.monotonic())

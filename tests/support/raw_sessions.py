@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from auth.errors import UnreachableError
 from auth.keys import DeviceKey
-from peer.control.session_stream import Greeting, SessionStream
+from peer.control.session_stream import Greeting, SessionSides, SessionStream
 from peer.protocol import control_pb2
-from tests.support.control_plane import QUICK, Heard, Member
+from tests.support.control_plane import QUICK, Member
 from tests.support.waiting import PATIENCE_S
 
 
 async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
     """A raw, welcomed session stream."""
     call = member.client.open_session()
-    stream = SessionStream(call, member.outbox, lambda: None, member.heard.handlers(), QUICK)
+    tell = member.heard.events.append
+    sides = SessionSides(member.outbox, member.suspicions, lambda: None, member.credentials, tell)
+    stream = SessionStream(call, sides, QUICK)
     signer = key or member.credentials.device_key
     await stream.greet(Greeting("test", signer, member.credentials.token_jwt, "", ""))
     return call
@@ -31,7 +34,8 @@ async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
 
 async def drained(call: Any) -> None:
     """Read a stream to its end; raises why the coordinator ended it."""
-    reader = SessionStream(call, None, lambda: None, Heard().handlers(), QUICK)  # type: ignore[arg-type]
+    nobody: Any = SimpleNamespace(outbox=None, tell=None)
+    reader = SessionStream(call, nobody, QUICK)
     while await asyncio.wait_for(reader._read(), PATIENCE_S) is not None:
         continue
     raise UnreachableError("the stream ended in order")

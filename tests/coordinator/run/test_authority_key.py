@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from auth.credentials import Credentials
 from auth.errors import ConfigError, ExpiredTokenError, ManyhandsError, StorageError
 from auth.keys import AuthorityKey
 from auth.tokens import Authorities
 from coordinator.context.open_run import open_run
 from coordinator.run.authority_key import handover_to, load_authority, rotate
 from coordinator.service import doctor
-from peer.control.session_stream import SessionHandlers
 from tests.support.control_plane import TestCoordinator, connected, join_as, joined, serving
 from tests.support.operator_commands import call
 from tests.support.small_run import make_small_run
@@ -99,15 +97,6 @@ def test_the_command_rotates_and_the_doctor_tells(tmp_path: Path) -> None:
         doctor.check_keys(run, time.time())
 
 
-def follow(credentials: Credentials) -> SessionHandlers:
-    """What an agent does with what comes down."""
-
-    def ignore(*_said: object) -> None:
-        return
-
-    return SessionHandlers(credentials.store_token, credentials.store_revocations, ignore, ignore, ignore, ignore)
-
-
 def rotate_run(coordinator: TestCoordinator) -> float:
     """As the command does; returns when the old key is over."""
     now = coordinator.clock()
@@ -121,7 +110,6 @@ async def test_members_go_on_while_the_key_is_replaced(tmp_path: Path) -> None:
         joined(coordinator, tmp_path) as ada,
         connected(coordinator) as client,
     ):
-        ada.heard.handlers = lambda credentials=None: follow(ada.credentials)  # type: ignore[method-assign]
         away = await join_as(coordinator, client, tmp_path / "away", "Bob")
         ada.start()
         old_key, old_jwt = coordinator.services.authority_public, ada.credentials.token_jwt

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from sqlalchemy import select
@@ -25,9 +26,10 @@ from coordinator.store.models import LostSamples
 from peer.agent import agent as agent_module, patience, workers
 from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions, only_one
-from peer.agent.terminal import PanelState
+from peer.agent.terminal import DisplayEvent, PanelState
 from peer.agent.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from peer.reporting.messages import KeeperAt, Notice, Ready, Stopped
+from peer.reporting.outbox import Outbox
 from tests.support import worker_mains
 from tests.support.agents import Recorder, make_agent
 from tests.support.control_plane import KEEPER, serving, write_status
@@ -410,6 +412,29 @@ async def test_reports_wait_for_an_absent_coordinator(tmp_path: Path) -> None:
         )
         agent.stop("test")
         await asyncio.wait_for(running, PATIENCE_S)
+
+
+async def test_each_event_has_one_handler_or_is_shown(tmp_path: Path) -> None:
+    """A new event that nobody heeds is found here, not by the volunteer."""
+    async with serving(tmp_path) as coordinator:
+        agent, _ = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+    events = set(get_args(agent_module.AgentEvent)) - {agent_module.StayOver}
+    assert agent.handlers.keys() <= events
+    assert events - agent.handlers.keys() <= set(get_args(DisplayEvent))
+
+
+async def test_an_agent_that_cannot_keep_a_report_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, say: its reason reaches the person, and no worker goes on behind the agent's back."""
+
+    def is_full(*_: object) -> int:
+        raise StorageError("The disk is full.")
+
+    monkeypatch.setattr(Outbox, "put", is_full)
+    async with serving(tmp_path) as coordinator:
+        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
+        with pytest.raises(StorageError, match="full"):
+            await asyncio.wait_for(agent.run(), PATIENCE_S)
+        assert shown.closed
 
 
 def test_one_agent_per_identity(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from auth.errors import RequestError
-from peer.agent.keeper_search import KeeperSearch
+from peer.agent.worker_requests import KeeperSearch
+from peer.reporting.messages import KeeperAt
 from tests.support.waiting import eventually
 
 OLD, NEW = "/ip4/127.0.0.1/tcp/1/p2p/QmKeeper", "/ip4/127.0.0.1/tcp/2/p2p/QmKeeper"
@@ -20,7 +21,11 @@ class Scene:
     def __init__(self, *answers: tuple[str, ...] | RequestError) -> None:
         self.answers = list(answers)
         self.told: list[tuple[str, ...]] = []
-        self.search = KeeperSearch(self.ask, self.told.append)
+        self.search = KeeperSearch(self.ask, self.hear)
+
+    def hear(self, keeper: KeeperAt) -> None:
+        """What the agent passes on."""
+        self.told.append(keeper.addresses)
 
     async def ask(self) -> Sequence[str]:
         """The coordinator's next answer."""
@@ -53,7 +58,7 @@ async def test_of_two_quick_changes_the_newer_wins(monkeypatch: pytest.MonkeyPat
             await answers.wait()
         return tuple(addresses)
 
-    monkeypatch.setattr("peer.agent.keeper_search.best_ways", slow_to_the_old)
+    monkeypatch.setattr("peer.agent.worker_requests.best_ways", slow_to_the_old)
     scene = Scene()
     others = asyncio.all_tasks()
     scene.search.hear([OLD])

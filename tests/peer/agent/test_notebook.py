@@ -25,8 +25,9 @@ from peer.agent.notebook import (
     draw_loss,
     reduce_notebook,
 )
-from peer.agent.terminal import Connected, DisplayEvent, PanelState, Standing
+from peer.agent.terminal import DisplayEvent, PanelState
 from peer.config.phases import PhaseFacts
+from peer.control.events import Connected, Standing
 from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped
 
 HOSTILE = "<script>alert(1)</script>&\"'"

@@ -11,17 +11,16 @@ from rich.console import Console
 
 from peer.agent.terminal import (
     PROGRESS_LINE_EVERY_S,
-    Connected,
     DisplayEvent,
     LineDisplay,
     PanelDisplay,
     PanelState,
-    Standing,
     describe,
     reduce_state,
     render,
 )
 from peer.config.phases import PhaseFacts
+from peer.control.events import Connected, Standing
 from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped
 
 START = PanelState(run="demo", member="ada")

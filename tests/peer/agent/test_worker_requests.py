@@ -1,24 +1,24 @@
-"""The line measured again during a stay: a real control plane, a worker's stand-in in a really spawned process."""
+"""Answers to a worker's requests; one with a real control plane and a worker's stand-in in a spawned process."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from pathlib import Path
 
 from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions
-from peer.agent.worker_process import WorkerProcess, default_worker_main
-from peer.agent.worker_requests import LineWatch
+from peer.agent.worker_requests import CheckpointWatch, LineWatch
 from peer.limits.limits import Limits
 from peer.limits.policy import Readings
-from peer.reporting.messages import LineMeasured, Notice, Ready, WorkerPlan
+from peer.network.traffic import Throttle
+from peer.protocol import control_pb2
+from peer.reporting.messages import CheckpointFetched, CheckpointWanted, LineMeasured, Notice, Ready
 from tests.support import worker_mains
 from tests.support.agents import Recorder
 from tests.support.control_plane import KEEPER, serving, write_status
 from tests.support.waiting import PATIENCE_S, eventually
-
-PLAN = WorkerPlan("{}", "", "", "", ())
 
 
 async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(tmp
     assert told[0] == "The line was measured again: it has 0.3 Mbit/s."
 
 
-async def test_the_next_worker_begins_with_what_was_measured_last() -> None:
-    """A worker that asks twice at once gets one measurement; one that failed leaves the rate as it was."""
+async def test_a_worker_that_asks_twice_at_once_gets_one_measurement() -> None:
+    """One that failed is told to nobody."""
     answers: list[float | None] = [3e6, None]
     begun = 0
 
@@ -49,14 +49,36 @@ async def test_the_next_worker_begins_with_what_was_measured_last() -> None:
         await asyncio.sleep(0)
         return answers[begun - 1]
 
-    shown: list[Notice] = []
-    watch = LineWatch(measure, shown.append)
-    assert watch.within(PLAN) is PLAN
+    told: list[LineMeasured | Notice] = []
+    line = LineWatch(measure, told.append)
     for _ in range(2):
-        watch.measure_for(WorkerProcess(PLAN, default_worker_main))
-        watch.measure_for(WorkerProcess(PLAN, default_worker_main))
+        line.measure()
+        line.measure()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert watch.within(PLAN).place.bandwidth == 3e6
-    assert (begun, len(shown)) == (2, 1)
+    assert (begun, told[:1], len(told)) == (2, [LineMeasured(3e6)], 2)
+
+
+async def test_who_waits_no_more_is_told_nothing(tmp_path: Path) -> None:
+    """The answer to a worker that has ended is no answer to the next one, which asks for itself."""
+    asked: list[asyncio.Event] = []
+
+    async def ask() -> control_pb2.CheckpointReply:
+        asked.append(asyncio.Event())
+        await asked[-1].wait()
+        return control_pb2.CheckpointReply()
+
+    told: list[CheckpointFetched | Notice] = []
+    rng, throttle = random.Random(0), Throttle()
+    watch = CheckpointWatch(
+        ask, tmp_path, link_hosts=(), throttle=throttle, room_bytes=lambda: None, tell=told.append, rng=rng
+    )
+    watch.fetch(CheckpointWanted(1))
+    await eventually("the first has asked", lambda: len(asked) == 1)
     watch.stop()
+    watch.fetch(CheckpointWanted(1))
+    await eventually("the second has asked", lambda: len(asked) == 2)
+    assert told == []
+    asked[1].set()
+    await eventually("the second has its answer", lambda: told)
+    assert told == [CheckpointFetched(0, "")]

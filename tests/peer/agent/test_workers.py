@@ -1,14 +1,19 @@
-"""What a worker holds when it dies."""
+"""The samples that a worker holds when it dies, and what the next one is told."""
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from dataclasses import replace
 
 import pytest
 
-from peer.agent.workers import Underway
-from peer.reporting.messages import Lost, Progress, Ready, Stopped, WorkerMessage
+from peer.agent.agent import unexplained
+from peer.agent.workers import StopRequest, Underway, Workers
+from peer.reporting.messages import KeeperAt, LineMeasured, Lost, Progress, Ready, Stopped, WorkerMessage, WorkerPlan
 from tests.support.reports import report
+from tests.support.worker_mains import trains_until_stopped
 
 HALF_WAY = Progress(4, 24, 60, 100, 3, 5.0, 8.0, 7.0)
 
@@ -31,3 +36,13 @@ def after(*messages: WorkerMessage) -> Underway:
     for message in messages:
         underway.hear(message)
     return underway
+
+
+async def test_the_next_worker_begins_with_what_was_told_last() -> None:
+    """Where the keeper is and what the line has, since the plan was made."""
+    explain, plan = unexplained, WorkerPlan("{}", "", "", "", ("old",))
+    workers = Workers(trains_until_stopped, StopRequest(), asyncio.Queue(), explain, time.time, random.Random(0))
+    workers.tell(KeeperAt(("new",)))
+    assert workers.as_of_now(plan) == replace(plan, initial_peers=("new",))
+    workers.tell(LineMeasured(3e6))
+    assert workers.as_of_now(plan).place.bandwidth == 3e6

@@ -18,6 +18,7 @@ from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from coordinator.run.ports import free_ports
+from peer.control.events import CutOff, Welcomed
 from peer.control.session import failed_rounds, renewal_due_at, retry_delay_s
 from peer.control.session_stream import paced
 from tests.support.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
@@ -59,8 +60,8 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
         await eventually("the member is online", lambda: online() == [("Ada", "8 cores", "training", 12, 3.5)])
         await member.leave()
         assert member.heard.connected == [True, False]
-        software = coordinator.services.software_address
-        assert member.heard.versions == [(coordinator.services.software.version, software)]
+        welcomed = Welcomed(coordinator.services.software.version, coordinator.services.software_address)
+        assert member.heard.events[0] == welcomed
         await eventually("nobody is online", lambda: online() == [])
 
 
@@ -212,17 +213,16 @@ async def test_a_revocation_ends_the_session_of_the_revoked_and_reaches_the_othe
     ):
         ada.start()
         bo.start()
-        await eventually(
-            "Ada is connected and Bo has the revocations", lambda: bool(ada.heard.connected and bo.heard.revocations)
-        )
+        await eventually("both are connected", lambda: bool(ada.heard.connected and bo.heard.connected))
         coordinator.services.membership.revoke("Ada", "test")
         assert ada.running is not None
         with pytest.raises(RevokedError, match="Ada"):
             await asyncio.wait_for(ada.running, PATIENCE_S)
-        assert len(ada.heard.revoked) == 1
-        await eventually("Bo has the new revocations", lambda: len(bo.heard.revocations) > 1)
-        bo.credentials.store_revocations(bo.heard.revocations[-1])
-        assert bo.credentials.is_revoked(ada.credentials.device_key.peer_id)
+        assert [event for event in ada.heard.events if isinstance(event, CutOff)] == [
+            CutOff(str(ada.running.exception()))
+        ]
+        revoked = ada.credentials.device_key.peer_id
+        await eventually("Bo knows of the revocation", lambda: bo.credentials.is_revoked(revoked))
         assert bo.running is not None
         assert not bo.running.done()
 
@@ -237,6 +237,18 @@ async def test_a_revoked_device_is_told_when_it_comes_back(tmp_path: Path) -> No
             await asyncio.wait_for(member.running, PATIENCE_S)
 
 
+async def test_a_device_on_its_own_list_learns_the_reason_from_the_coordinator(tmp_path: Path) -> None:
+    """The list, which may come first, names the device without a reason."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        membership = coordinator.services.membership
+        membership.revoke("Ada", "test")
+        member.credentials.store_revocations(membership.revocations_jwt())
+        member.start()
+        assert member.running is not None
+        with pytest.raises(RevokedError, match="removed from this run"):
+            await asyncio.wait_for(member.running, PATIENCE_S)
+
+
 async def test_the_session_brings_a_new_token_before_the_old_one_is_old(tmp_path: Path) -> None:
     """At half of a token's life a new one comes down the session."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
@@ -244,16 +256,19 @@ async def test_the_session_brings_a_new_token_before_the_old_one_is_old(tmp_path
         member.start()
         await eventually("the session is connected", lambda: member.heard.connected == [True])
         coordinator.clock.ahead_s = 0.55 * 3600
-        await eventually("a new token has come", lambda: bool(member.heard.tokens))
-        assert member.credentials.access_token(coordinator.clock()).expires_at > before.expires_at + 1000
+        await eventually(
+            "a new token has come",
+            lambda: member.credentials.access_token(coordinator.clock()).expires_at > before.expires_at + 1000,
+        )
 
 
 async def test_without_a_session_the_peer_renews_at_two_thirds(tmp_path: Path) -> None:
     """The peer looks after its token by itself, before it begins to fail."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.clock.ahead_s = 0.7 * 3600
+        before = member.credentials.token_jwt
         member.start()
-        await eventually("a new token has come", lambda: bool(member.heard.tokens))
+        await eventually("a new token has come", lambda: member.credentials.token_jwt != before)
         assert coordinator.refusals() == []
 
 
