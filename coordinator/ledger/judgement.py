@@ -13,18 +13,9 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import NamedTuple
 
-from peer.reporting.messages import MAX_REASON_CHARS, Lost, LostCause, StepReport
+from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lost, LostCause, StepReport
 from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share
 
-MAX_LOSS = 100.0
-MAX_SHARE_OF_TARGET = 10  # of the target batch, by one device in one step: who waits for the others trains on
-MAX_GROUP = 10_000  # peers that averaged together
-MAX_GROUP_SHARE = 10  # total weight of a group, in target batches
-MAX_LOST_SHARE = 100  # samples lost between two reports, in target batches
-MAX_DURATION_S = 30 * 86_400.0
-MAX_SAMPLES_PER_SECOND = 1e7
-MAX_AVERAGED_BYTES = 2**45  # in one step
-MAX_SEQ = 2**63 - 1
 STEPS_AHEAD = 2
 STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may it have come since the keeper last wrote
 KEPT_OTHERS = 4  # beside the keeper's: without it and without the claimant's own, three decide, of whom one may lie
@@ -131,7 +122,7 @@ def judge(delivery: Delivery, facts: Facts) -> Judgement:
     if facts.reported_already:
         return Judgement(ReportOutcome.SECOND, reason or f"step {report.step} was already reported by this device")
     if reason:
-        believable = min(report.samples, int(MAX_SHARE_OF_TARGET * facts.target_batch_size))
+        believable = min(report.samples, int(CLAIM_BOUNDS["samples"].at(facts.target_batch_size)))
         return Judgement(ReportOutcome.REFUSED, reason, {LostCause.REFUSED.value: believable}, facts.now)
     if report.step > facts.horizon_step:
         reason = f"step {report.step} is ahead of the keeper, which knows those up to {facts.horizon_step}"
@@ -150,7 +141,7 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
         if isinstance(value, float) and not math.isfinite(value):
             return f"`{name}` is not finite"
     for name, most in _limits(facts).items():
-        if (value := claims[name]) is not None and not 0 <= value <= most:
+        if isinstance(value := claims[name], int | float) and not 0 <= value <= most:
             return f"`{name}` ({value:.6g}) is not between 0 and {most:.6g}"
     if report.step < 1:
         return "`step` counts from 1"
@@ -162,24 +153,9 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
 
 
 def _limits(facts: Facts) -> dict[str, float]:
-    """The highest value of each number but the step and its time; the lowest is 0."""
-    target = facts.target_batch_size
-    return {
-        "seq": MAX_SEQ,
-        "era": facts.current_era,
-        "samples": MAX_SHARE_OF_TARGET * target,
-        "loss": MAX_LOSS,
-        "mlm_loss": MAX_LOSS,
-        "sop_loss": MAX_LOSS,
-        "group_size": MAX_GROUP,
-        "group_samples": MAX_GROUP_SHARE * target,
-        "averaging_s": MAX_DURATION_S,
-        "samples_per_second": MAX_SAMPLES_PER_SECOND,
-        "lost_samples": MAX_LOST_SHARE * target,
-        "data_wait_s": MAX_DURATION_S,
-        "elapsed_s": MAX_DURATION_S,
-        "averaged_bytes": MAX_AVERAGED_BYTES,
-    }
+    """The highest value of each number but the step's time; the lowest is 0."""
+    claims = {name: bound.at(facts.target_batch_size) for name, bound in CLAIM_BOUNDS.items()}
+    return claims | {"seq": MAX_LONG, "era": facts.current_era}
 
 
 def step_horizon(known_step: int, known_for_s: float) -> int:
@@ -189,7 +165,7 @@ def step_horizon(known_step: int, known_for_s: float) -> int:
 
 def judge_lost(lost: Lost, target_batch_size: int) -> str:
     """Why losses beside reports cannot be true; empty if they can."""
-    claimed, most = sum(lost.by_cause.values()), MAX_LOST_SHARE * target_batch_size
+    claimed, most = sum(lost.by_cause.values()), int(CLAIM_BOUNDS["lost_samples"].at(target_batch_size))
     return f"{claimed} lost samples are more than {most}" if claimed > most else ""
 
 

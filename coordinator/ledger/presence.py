@@ -20,6 +20,7 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
 from coordinator.store.notify import Topic, tell
 from coordinator.store.service_models import RelayOffer
+from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
 KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
@@ -27,7 +28,6 @@ APART = "apart"  # it trains or assists, and does not see the keeper in the swar
 STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", APART})
 MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
-MAX_SAMPLES_PER_SECOND = 1e7
 _STATUS_ROW = 1
 _STAYS = cast(Table, DeviceSession.__table__)
 

@@ -1,6 +1,8 @@
 """Messages between the worker and its agent over their pipe, and the causes for which samples are lost.
 
-The pipe joins a process and its own child on one machine; nothing here crosses the network (that is `peer.protocol`).
+The pipe joins a process and its own child on one machine. Only reports and losses go further, to the coordinator:
+`StepReport` declares the claims of a report with their bounds, and `peer.reporting.wire`, the ledger's judgement and
+the columns of its table follow that.
 """
 
 from __future__ import annotations
@@ -8,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated, get_type_hints
 
+from auth.receipts import MAX_COUNT, MAX_RECEIPT_CHARS
 from peer.config.phases import PhaseFacts
 from peer.network.placement import Placement
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
-MAX_REASON_CHARS = 40  # of a report's `lost_reason`
+MAX_LONG = 2**62  # of a whole number for which 32 bits are not enough
+MAX_REASON_CHARS = 40
+MAX_SAMPLES_PER_SECOND = 1e7
 
 
 class LostCause(str, Enum):
@@ -89,26 +95,56 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """The most that a report's claim can be: a number's value, the least being 0, or a text's length."""
+
+    most: float
+    of_batch: bool = False  # in target batches of the step
+
+    def at(self, target_batch_size: int) -> float:
+        """Return the highest number that can be true in a step with this batch."""
+        return self.most * target_batch_size if self.of_batch else self.most
+
+    @property
+    def storable(self) -> int:
+        """The highest whole number that may arrive: one that the claim's column holds."""
+        return MAX_COUNT if self.of_batch or self.most <= MAX_COUNT else MAX_LONG
+
+
+_NUMBER, _LOSS, _DURATION = Bound(MAX_COUNT), Bound(100.0), Bound(30 * 86_400.0)
+
+
+@dataclass(frozen=True)
 class StepReport:
     """This peer's work for one global step; kept by the agent until the coordinator has acknowledged it."""
 
-    step: int  # the number of the completed global step, from 1
-    samples: int  # samples of this peer that the step really averaged in
-    loss: float | None  # mean over those samples: objective's total; None if this peer had no samples
-    mlm_loss: float | None
-    sop_loss: float | None
-    group_size: int  # peers that averaged together, keeper included
-    group_samples: int | None  # total weight of the group, where this peer reduced a part and so saw it
-    averaging_s: float
-    samples_per_second: float
-    lost_samples: int = 0  # accumulated since the last report but not averaged in
-    lost_reason: str = ""  # the newest of the causes below
-    data_wait_s: float = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
-    elapsed_s: float = 0.0  # since the report before
-    averaged_bytes: int = 0  # that others sent to this peer to be averaged
-    receipt: str = ""  # what each sender brought to what this peer reduced, signed: see auth.receipts
-    era: int = 0  # how often the run had returned to a checkpoint
+    step: Annotated[int, _NUMBER]  # of the completed global step, from 1
+    # That this peer computed and the step really averaged in; who waits for the others trains on.
+    samples: Annotated[int, Bound(10, of_batch=True)]
+    loss: Annotated[float | None, _LOSS]  # mean over those samples: objective's total; None if this peer had no samples
+    mlm_loss: Annotated[float | None, _LOSS]
+    sop_loss: Annotated[float | None, _LOSS]
+    group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, keeper included
+    # Total weight of the group, where this peer reduced a part and so saw it.
+    group_samples: Annotated[int | None, Bound(10, of_batch=True)]
+    averaging_s: Annotated[float, _DURATION]
+    samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
+    lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report, and not averaged in
+    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # the newest of the causes below
+    data_wait_s: Annotated[float, _DURATION] = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
+    elapsed_s: Annotated[float, _DURATION] = 0.0  # since the report before
+    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # that others sent to this peer to be averaged
+    # Samples that each sender brought to what this peer reduced, signed: see auth.receipts.
+    receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
+    era: Annotated[int, _NUMBER] = 0  # how often the run had returned to a checkpoint
     lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see `LostCause`
+
+
+CLAIM_BOUNDS: Mapping[str, Bound] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(StepReport, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,19 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from auth.errors import RequestError
-from auth.receipts import MAX_RECEIPT_CHARS
+from auth.receipts import MAX_COUNT
 from peer.protocol import control_pb2
-from peer.reporting.messages import MAX_REASON_CHARS, Lost, StepReport, known_causes
+from peer.reporting.messages import (
+    CLAIM_BOUNDS,
+    MAX_LONG,
+    MAX_REASON_CHARS,
+    Lost,
+    StepReport,
+    known_causes,
+)
 
-MAX_COUNT = 2**31 - 1
-MAX_LONG = 2**62
 MAX_CAUSES = 16
-_LONG = {"seq", "averaged_bytes"}  # whose columns hold 64 bits
 _FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
-_WHOLE = [name for name, each in _FIELDS.items() if each.type in (each.TYPE_UINT32, each.TYPE_UINT64)]
 # Fields have the same names in both forms; era and losses by cause are taken apart from the others.
 _CLAIMS = [each.name for each in fields(StepReport) if each.name not in ("era", "lost")]
 
@@ -34,13 +37,14 @@ def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) 
 
 def report_from_wire(message: control_pb2.StepReport) -> StepReport:
     """The report in a message; raises `RequestError` if a number or text is larger than any that is meant."""
-    for name in _WHOLE:
-        value, most = getattr(message, name), MAX_LONG if name in _LONG else MAX_COUNT
-        if value > most:
-            raise RequestError(f"`{name}` ({value}) must not exceed {most}.")
-    for name, most in (("lost_reason", MAX_REASON_CHARS), ("receipt", MAX_RECEIPT_CHARS)):
-        if len(getattr(message, name)) > most:
-            raise RequestError(f"`{name}` must not be longer than {most} characters.")
+    if message.seq > MAX_LONG:
+        raise RequestError(f"`seq` ({message.seq}) must not exceed {MAX_LONG}.")
+    for name, bound in CLAIM_BOUNDS.items():
+        value = getattr(message, name)
+        if isinstance(value, int) and value > bound.storable:
+            raise RequestError(f"`{name}` ({value}) must not exceed {bound.storable}.")
+        if isinstance(value, str) and len(value) > bound.most:
+            raise RequestError(f"`{name}` must not be longer than {bound.most} characters.")
     said = {name for name in _CLAIMS if not _FIELDS[name].has_presence or message.HasField(name)}
     claims: dict[str, Any] = {name: getattr(message, name) if name in said else None for name in _CLAIMS}
     return StepReport(**claims, lost=_lost_by_cause(message))

@@ -7,14 +7,15 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import fields
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from sqlalchemy import BigInteger, Column, Integer, func, select
+from sqlalchemy import BigInteger, Float, Integer, String, func, select
 
 from auth.errors import RequestError
+from auth.receipts import MAX_COUNT
 from coordinator.checkpoints.validations import record_validation, validations
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
@@ -26,8 +27,8 @@ from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Evaluation, Receipt, Refusal, Report
 from peer.config.run import RunConfig
 from peer.protocol.control_pb2 import StepReport as StepReportMessage
-from peer.reporting.messages import StepReport
-from peer.reporting.wire import MAX_COUNT, report_from_wire
+from peer.reporting.messages import CLAIM_BOUNDS, Bound, StepReport
+from peer.reporting.wire import report_from_wire
 from tests.support.clocks import Clock
 from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, confirm, keeper_at, record
 from tests.support.receipts import receipt_by
@@ -302,26 +303,27 @@ def test_a_report_is_measured_by_its_steps_phase(database: Database, clock: Cloc
     assert [(row.step, row.target_batch_size) for row in ledger.steps()] == [(2, TARGET), (3, 10 * TARGET)]
 
 
-def test_every_claim_of_a_report_has_its_column() -> None:
-    """The receipt and the losses by cause go to tables of their own; what may be unknown may be null."""
-    unknown = {
-        each.name: "None" in str(each.type) for each in fields(StepReport) if each.name not in ("receipt", "lost")
-    }
-    assert {name: Report.__table__.c[name].nullable for name in unknown} == unknown
+def column_for(claim: Any, bound: Bound) -> tuple[Any, ...]:
+    """The type of the column that holds a claim, how long its texts may be, and whether it may be null."""
+    kinds = {*get_args(claim)} or {claim}
+    if str in kinds:
+        return String, bound.most, False
+    whole = BigInteger if bound.storable > MAX_COUNT else Integer
+    return Float if float in kinds else whole, None, NoneType in kinds
 
 
-CLAIMED = StepReportMessage.DESCRIPTOR.fields_by_name
-
-
-@pytest.mark.parametrize(
-    "column", [each for each in Report.__table__.c if each.name in CLAIMED], ids=lambda each: each.name
-)
-def test_a_message_brings_no_number_that_its_column_cannot_hold(column: Column[Any]) -> None:
-    """Those of 32 bits end at `MAX_COUNT`, on whichever database."""
+@pytest.mark.parametrize(("claim", "bound"), CLAIM_BOUNDS.items(), ids=CLAIM_BOUNDS)
+def test_each_claim_of_a_report_has_the_column_that_its_declaration_asks_for(claim: str, bound: Bound) -> None:
+    """`StepReport` declares type and bound; the receipt goes to a table of its own."""
+    if claim == "receipt":
+        return
+    column = Report.__table__.c[claim]
+    found = type(column.type), getattr(column.type, "length", None), column.nullable
+    assert found == column_for(get_type_hints(StepReport)[claim], bound)
     if isinstance(column.type, Integer):
         too_large = not isinstance(column.type, BigInteger)
-        with pytest.raises(RequestError, match=column.name) if too_large else nullcontext():
-            report_from_wire(StepReportMessage(**{column.name: MAX_COUNT + 1}))
+        with pytest.raises(RequestError, match=claim) if too_large else nullcontext():
+            report_from_wire(StepReportMessage(**{claim: MAX_COUNT + 1}))
 
 
 def delivery(device: str, step: int, seq: int = 0, *, era: int = 0, **claims: Any) -> Delivery:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import NoneType
+from typing import get_args, get_type_hints
 
 import grpc
 import pytest
 
 from auth.errors import RequestError
-from auth.receipts import MAX_RECEIPT_CHARS
+from auth.receipts import MAX_COUNT, MAX_RECEIPT_CHARS
+from peer.protocol.control_pb2 import StepReport as Message
 from peer.protocol.errors import error_from_rpc, told
-from peer.reporting.messages import MAX_REASON_CHARS, Lost, StepReport
+from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Bound, Lost, StepReport
 from peer.reporting.wire import (
     MAX_CAUSES,
-    MAX_COUNT,
-    MAX_LONG,
     lost_from_wire,
     lost_to_wire,
     report_from_wire,
@@ -48,6 +49,22 @@ def test_a_report_arrives_as_it_was_sent(report: StepReport) -> None:
     message = report_to_wire(7, 2, 100.5, report)
     assert (message.seq, message.era, message.time) == (7, 2, 100.5)
     assert report_from_wire(message) == report
+
+
+@pytest.mark.parametrize(("claim", "bound"), CLAIM_BOUNDS.items(), ids=CLAIM_BOUNDS)
+def test_the_message_carries_each_claim_as_it_is_declared(claim: str, bound: Bound) -> None:
+    """Under the same name, and of the same kind; what may be unknown can be left out."""
+    declared, carried = get_type_hints(StepReport)[claim], Message.DESCRIPTOR.fields_by_name[claim]
+    kinds = {*get_args(declared)} or {declared}
+    whole = {carried.TYPE_UINT64} if bound.storable > MAX_COUNT else {carried.TYPE_UINT32, carried.TYPE_UINT64}
+    carriers = {str: {carried.TYPE_STRING}, float: {carried.TYPE_DOUBLE}, int: whole}
+    assert [carried.type in carriers[kind] for kind in kinds - {NoneType}] == [True]
+    assert carried.has_presence == (NoneType in kinds)
+
+
+def test_the_message_carries_nothing_undeclared() -> None:
+    """Beside a report's claims only its number, its time, and its losses by cause."""
+    assert {*Message.DESCRIPTOR.fields_by_name} - {*CLAIM_BOUNDS} == {"seq", "time", "lost"}
 
 
 @pytest.mark.parametrize(
