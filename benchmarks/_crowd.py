@@ -134,7 +134,7 @@ class Volunteer:
             )
             self._sent_at[step] = time.perf_counter()
             tally.sent += 1
-            if not await self._write(control_pb2.PeerMessage(report=report_to_wire(step, 0, time.time(), report))):
+            if not await self._write(control_pb2.PeerMessage(report=report_to_wire(step, time.time(), report))):
                 return
 
     async def say_it_is_here(self, crowd: int, began: float) -> None:

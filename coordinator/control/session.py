@@ -203,7 +203,7 @@ class _Conversation:
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
-            delivery = Delivery(token.device_id, self._session.id, message.seq, message.era, report, message.time)
+            delivery = Delivery(token.device_id, self._session.id, message.seq, report, message.time)
             verdict = await self._reports.add(delivery)
         except RequestError as error:
             await services.refusals.record("report", error, token.device_id)

@@ -30,7 +30,6 @@ class Delivery:
     device_id: str
     session_id: str | None
     seq: int  # unique for the device
-    era: int
     report: StepReport
     completed_at: float  # Unix seconds, by the peer's clock
 
@@ -42,7 +41,7 @@ class Delivery:
     @property
     def place(self) -> tuple[str, int, int]:
         """What a device reports once."""
-        return self.device_id, self.era, self.report.step
+        return self.device_id, self.report.era, self.report.step
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
     """Why a report cannot be true, in a few words; empty if it can."""
     report = delivery.report
     claims = {each.name: getattr(report, each.name) for each in fields(report)}
-    claims |= {"seq": delivery.seq, "era": delivery.era, "completed_at": delivery.completed_at}
+    claims |= {"seq": delivery.seq, "completed_at": delivery.completed_at}
     for name, value in claims.items():
         if isinstance(value, float) and not math.isfinite(value):
             return f"`{name}` is not finite"
@@ -145,8 +144,8 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
             return f"`{name}` ({value:.6g}) is not between 0 and {most:.6g}"
     if report.step < 1:
         return "`step` counts from 1"
-    if delivery.era < facts.current_era and report.step > facts.horizon_step:
-        return f"step {report.step} was not reached in era {delivery.era}, which is over"
+    if report.era < facts.current_era and report.step > facts.horizon_step:
+        return f"step {report.step} was not reached in era {report.era}, which is over"
     if len(report.lost_reason) > MAX_REASON_CHARS or not report.lost_reason.isprintable():
         return f"`lost_reason` is not a text of up to {MAX_REASON_CHARS} characters"
     return ""

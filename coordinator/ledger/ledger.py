@@ -81,10 +81,10 @@ class Ledger(LedgerReader):
         self._config = config
 
     def record(
-        self, device_id: str, session_id: str | None, seq: int, era: int, report: StepReport, completed_at: float
+        self, device_id: str, session_id: str | None, seq: int, report: StepReport, completed_at: float
     ) -> ReportVerdict:
         """Count a report, or refuse it and say why; a report that comes again is accepted again and counted once."""
-        [outcome] = self.record_all([Delivery(device_id, session_id, seq, era, report, completed_at)])
+        [outcome] = self.record_all([Delivery(device_id, session_id, seq, report, completed_at)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -218,8 +218,8 @@ class _Intake:
             now=self._now,
             joined_at=self._joined_at[delivery.device_id],
             current_era=self._era,
-            last_counting_step=self._last_counting_step(delivery.era),
-            horizon_step=self._horizon(delivery.era),
+            last_counting_step=self._last_counting_step(delivery.report.era),
+            horizon_step=self._horizon(delivery.report.era),
             target_batch_size=self._target(delivery.report.step),
             known=delivery.number in self._numbers,
             reported_already=delivery.place in self._places,
@@ -244,7 +244,6 @@ class _Intake:
             "device_id": delivery.device_id,
             "session_id": delivery.session_id,
             "seq": delivery.seq,
-            "era": delivery.era,
             "completed_at": judgement.at,
             "received_at": self._now,
             "superseded": judgement.outcome is ReportOutcome.UNDONE,

@@ -417,7 +417,7 @@ class Agent:
         self._show(event)
 
     def _on_report(self, report: StepReport) -> None:
-        self._outbox.put(report, report.era, self._clock())
+        self._outbox.put(report, self._clock())
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:

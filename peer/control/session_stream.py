@@ -259,7 +259,7 @@ class SessionStream:
 def _message_of(entry: Pending) -> control_pb2.PeerMessage:
     if isinstance(entry.report, Lost):
         return control_pb2.PeerMessage(lost=lost_to_wire(entry.seq, entry.completed_at, entry.report))
-    report = report_to_wire(entry.seq, entry.era, entry.completed_at, entry.report)
+    report = report_to_wire(entry.seq, entry.completed_at, entry.report)
     return control_pb2.PeerMessage(report=report)
 
 

@@ -37,7 +37,6 @@ class Pending:
     """A report, or losses, waiting for an acknowledgement."""
 
     seq: int
-    era: int
     completed_at: float  # Unix seconds
     report: StepReport | Lost
 
@@ -60,7 +59,7 @@ class Outbox:
             self._database.executescript(_SCHEMA)
             self._number_from(int(clock() * 1000))
 
-    def put(self, report: StepReport, era: int, completed_at: float) -> int:
+    def put(self, report: StepReport, completed_at: float) -> int:
         """Keep a report and return its number; the oldest goes where there is no room left.
 
         Waiting reports of this step and of later ones, if of the same era, are of a past that the device has left: it
@@ -68,8 +67,8 @@ class Outbox:
         """
         with self._transaction() as database:
             left = "SELECT seq FROM reports WHERE era = ? AND json_extract(body, '$.step') >= ?"
-            self._give_up(database.execute(left, (era, report.step)).fetchall(), LostCause.OUT_OF_SYNC)
-            seq = self._add(era, completed_at, asdict(replace(report, receipt="")))
+            self._give_up(database.execute(left, (report.era, report.step)).fetchall(), LostCause.OUT_OF_SYNC)
+            seq = self._add(report.era, completed_at, asdict(replace(report, receipt="")))
             if report.receipt:
                 database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
                 newest = "SELECT seq FROM receipts ORDER BY seq DESC LIMIT ?"
@@ -118,11 +117,11 @@ class Outbox:
         """Return the oldest unacknowledged reports with a number above `after`."""
         with self._reporting():
             rows = self._database.execute(
-                "SELECT seq, era, completed_at, body, COALESCE(receipt, '') "
+                "SELECT seq, completed_at, body, COALESCE(receipt, '') "
                 "FROM reports LEFT JOIN receipts USING (seq) WHERE seq > ? ORDER BY seq LIMIT ?",
                 (after, limit),
             ).fetchall()
-        return [Pending(seq, era, at, _read(json.loads(body), receipt)) for seq, era, at, body, receipt in rows]
+        return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
     def ack(self, seq: int) -> None:
         """Forget a report that the coordinator has taken, or refused for good."""

@@ -7,7 +7,7 @@ whether a claim is plausible is the ledger's question.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from auth.errors import RequestError
@@ -24,14 +24,12 @@ from peer.reporting.messages import (
 
 MAX_CAUSES = 16
 _FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
-# Fields have the same names in both forms; era and losses by cause are taken apart from the others.
-_CLAIMS = [each.name for each in fields(StepReport) if each.name not in ("era", "lost")]
 
 
-def report_to_wire(seq: int, era: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
+def report_to_wire(seq: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
     """The message for a report that waits in the outbox under the number `seq`."""
     reason = report.lost_reason[:MAX_REASON_CHARS]
-    claims = asdict(report) | {"seq": seq, "era": era, "time": completed_at, "lost_reason": reason}
+    claims = asdict(report) | {"seq": seq, "time": completed_at, "lost_reason": reason}
     return control_pb2.StepReport(**claims)
 
 
@@ -45,8 +43,8 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
             raise RequestError(f"`{name}` ({value}) must not exceed {bound.storable}.")
         if isinstance(value, str) and len(value) > bound.most:
             raise RequestError(f"`{name}` must not be longer than {bound.most} characters.")
-    said = {name for name in _CLAIMS if not _FIELDS[name].has_presence or message.HasField(name)}
-    claims: dict[str, Any] = {name: getattr(message, name) if name in said else None for name in _CLAIMS}
+    said = {name for name in CLAIM_BOUNDS if not _FIELDS[name].has_presence or message.HasField(name)}
+    claims: dict[str, Any] = {name: getattr(message, name) if name in said else None for name in CLAIM_BOUNDS}
     return StepReport(**claims, lost=_lost_by_cause(message))
 
 

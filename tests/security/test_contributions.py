@@ -47,7 +47,7 @@ class Run:
 
     async def report(self, member: Member, report: StepReport) -> None:
         """Send it over the member's session until the coordinator has answered."""
-        member.outbox.put(report, 0, 1000.0)
+        member.outbox.put(report, 1000.0)
         await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
 
     def counted(self) -> dict[str, tuple[int, int]]:

@@ -58,7 +58,7 @@ def record(
 ) -> ReportVerdict:
     """Report as a device; the sequence number is the step's unless a test says otherwise."""
     number = step if seq is None else seq
-    return ledger.record(device, None, number, era, report(step, **claims), completed_at=1000.0 + step)
+    return ledger.record(device, None, number, report(step, era=era, **claims), completed_at=1000.0 + step)
 
 
 def confirm(ledger: Ledger, step: int, era: int = 0, **samples: int) -> None:

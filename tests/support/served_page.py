@@ -74,7 +74,7 @@ class FakeRun:
                 elapsed_s=20.0,
             )
             now = self.services.clock()
-            assert self.services.ledger.record(device, None, step, 0, report, now).accepted
+            assert self.services.ledger.record(device, None, step, report, now).accepted
         services = self.services
         keeper_confirms(services.database, services.membership, services.ledger, self.directory.config.run.name, step)
 

@@ -43,9 +43,9 @@ class Scene:
 
     def report(self, name: str, step: int, era: int = 0) -> None:
         """What a member's device says of a step."""
-        report = StepReport(step, 10, 2.0, None, None, 2, None, 0.5, 5.0)
+        report = StepReport(step, 10, 2.0, None, None, 2, None, 0.5, 5.0, era=era)
         number = 100 * era + step
-        verdict = self.run.ledger.record(self.device_ids[name], None, number, era, report, 1000.0 + step)
+        verdict = self.run.ledger.record(self.device_ids[name], None, number, report, 1000.0 + step)
         assert verdict.accepted, verdict.reason
 
     def rewind(self, step: int, *suspects: str) -> tuple[int, int]:

@@ -119,7 +119,7 @@ class Machine:
             report = StepReport(
                 step, samples, 9.0 - step, None, None, 3, None, 0.1, 50.0, data_wait_s=1.0, elapsed_s=4.0
             )
-            assert self.run.ledger.record(grant.device_id, None, step, 0, report, 1e9 + step).accepted
+            assert self.run.ledger.record(grant.device_id, None, step, report, 1e9 + step).accepted
 
 
 @pytest.fixture

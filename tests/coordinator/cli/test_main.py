@@ -54,7 +54,7 @@ def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> N
             averaging_s=0.5,
             samples_per_second=100.0,
         )
-        assert run.ledger.record(grant.device_id, None, 1, 0, report, NOW).accepted
+        assert run.ledger.record(grant.device_id, None, 1, report, NOW).accepted
         keeper_confirms(run.database, run.membership, run.ledger, run.directory.config.run.name, 1)
 
 

@@ -197,7 +197,7 @@ async def test_a_report_to_one_moves_the_standing_at_the_other(tmp_path: Path) -
         await eventually(
             "both members have heard where they stand", lambda: bool(ada.heard.standings and bob.heard.standings)
         )
-        bob.outbox.put(a_report(1), era=0, completed_at=time.time())
+        bob.outbox.put(a_report(1), completed_at=time.time())
         await eventually("Bob's outbox is empty", lambda: len(bob.outbox) == 0)
         services = run.second.services
         keeper_confirms(services.database, services.membership, services.ledger, "test", 1)

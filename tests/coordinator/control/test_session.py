@@ -31,10 +31,10 @@ from tests.support.waiting import eventually
 async def test_a_report_whose_acknowledgement_was_lost_is_counted_once(tmp_path: Path) -> None:
     """It is sent again under its number in the next session, accepted again, and adds nothing."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
-        seq = member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        seq = member.outbox.put(a_report(1), completed_at=time.time())
         call = await greeted(member)
         for _ in range(2):
-            wire = report_to_wire(seq, 0, time.time(), a_report(1))
+            wire = report_to_wire(seq, time.time(), a_report(1))
             await call.write(control_pb2.PeerMessage(report=wire))
             assert (await next_of(call, "ack")).ack.accepted
         call.cancel()
@@ -51,7 +51,7 @@ async def test_an_impossible_presence_is_dropped_and_the_session_goes_on(tmp_pat
         await eventually(
             "the bad request is recorded as refused", lambda: ("session", "bad-request") in coordinator.refusals()
         )
-        member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        member.outbox.put(a_report(1), completed_at=time.time())
         await eventually("the ledger has the samples of step 1", lambda: samples_of(coordinator) == {1: 32})
 
 
@@ -77,7 +77,7 @@ async def test_a_session_without_hello_is_refused(tmp_path: Path) -> None:
     """Nothing is taken from a stream before it has said who it is."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         call = member.client.open_session()
-        await call.write(control_pb2.PeerMessage(report=report_to_wire(1, 0, time.time(), a_report(1))))
+        await call.write(control_pb2.PeerMessage(report=report_to_wire(1, time.time(), a_report(1))))
         with pytest.raises(RequestError, match="hello"):
             await drained(call)
         assert samples_of(coordinator) == {}
@@ -125,7 +125,7 @@ async def test_a_flood_of_messages_is_slowed_down(tmp_path: Path, monkeypatch: p
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         call = await greeted(member)
         for step in (1, 2, 3):
-            await call.write(control_pb2.PeerMessage(report=report_to_wire(step, 0, time.time(), a_report(step))))
+            await call.write(control_pb2.PeerMessage(report=report_to_wire(step, time.time(), a_report(step))))
         for _ in range(2):
             assert (await next_of(call, "ack")).ack.accepted
         await asyncio.sleep(0.2)
@@ -173,7 +173,7 @@ async def test_a_volunteer_of_an_older_version_takes_ahead_for_refused(tmp_path:
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         write_status(coordinator, "", step=3, fresh_for_s=3600)
         call = await greeted(member)
-        await call.write(control_pb2.PeerMessage(report=report_to_wire(1, 0, time.time(), a_report(6))))
+        await call.write(control_pb2.PeerMessage(report=report_to_wire(1, time.time(), a_report(6))))
         ack = (await next_of(call, "ack")).ack
         assert (ack.accepted, ack.ahead) == (False, True)
         assert ack.reason == "step 6 is ahead of the keeper, which knows those up to 5"

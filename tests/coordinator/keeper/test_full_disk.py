@@ -137,7 +137,7 @@ async def test_a_service_goes_on_when_the_disk_has_room_again(tmp_path: Path) ->
             fill_database(disk, services.membership)
             with pytest.raises(TokenError):
                 await greeted(ada, DeviceKey.load_or_create(tmp_path / "stranger.key"))
-            ada.outbox.put(a_report(1), era=0, completed_at=time.time())
+            ada.outbox.put(a_report(1), completed_at=time.time())
             ada.start()
             assert [row.name for row in services.membership.members()][:1] == ["Ada"]
             make_room(disk)

@@ -59,7 +59,7 @@ REPORT = StepReport(
 
 
 def judged(facts: Facts = FACTS, seq: int = 1, era: int = 1, completed_at: float = 50.0, **claims: Any) -> Judgement:
-    return judge(Delivery("ada-1", None, seq, era, replace(REPORT, **claims), completed_at), facts)
+    return judge(Delivery("ada-1", None, seq, replace(REPORT, era=era, **claims), completed_at), facts)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_step_is_the_sum_of_its_reports(ledger: Ledger) -> None:
 def test_a_step_is_completed_with_its_last_device(ledger: Ledger) -> None:
     """Whatever the order in which the reports arrive."""
     for device, completed_at in (("ada-1", 1002.0), ("bob-1", 1005.0), ("ada-2", 1003.0)):
-        ledger.record(device, None, 1, 0, report(1), completed_at)
+        ledger.record(device, None, 1, report(1), completed_at)
     assert ledger.steps()[0].completed_at == 1005.0
 
 
@@ -154,7 +154,7 @@ def test_late_reports_are_counted(ledger: Ledger, database: Database, clock: Clo
 
 def test_clock_of_a_peer_cannot_lead_ours(ledger: Ledger, clock: Clock) -> None:
     """A completion time in the future becomes now."""
-    ledger.record("ada-1", None, 1, 0, report(1), completed_at=clock.now + 1e6)
+    ledger.record("ada-1", None, 1, report(1), completed_at=clock.now + 1e6)
     assert ledger.steps()[0].completed_at == clock.now
 
 
@@ -328,7 +328,7 @@ def test_each_claim_of_a_report_has_the_column_that_its_declaration_asks_for(cla
 
 def delivery(device: str, step: int, seq: int = 0, *, era: int = 0, **claims: Any) -> Delivery:
     """A report as it is handed in; the sequence number is the step's unless a test says otherwise."""
-    return Delivery(device, None, seq or step, era, report(step, **claims), 1000.0 + step)
+    return Delivery(device, None, seq or step, report(step, era=era, **claims), 1000.0 + step)
 
 
 def test_a_bad_report_spoils_no_other(ledger: Ledger) -> None:

@@ -137,7 +137,7 @@ def test_the_health_of_steps(run: FakeRun) -> None:
         lost_samples=12,
         lost_reason="averaging failed",
     )
-    assert run.services.ledger.record(device, None, step, 0, lost, time.time()).accepted
+    assert run.services.ledger.record(device, None, step, lost, time.time()).accepted
     with run.services.database() as session:
         health = read_health(session, run.services.ledger.steps(after=step - 2))
         assert read_health(session, []) == RoundHealth()

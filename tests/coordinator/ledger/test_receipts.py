@@ -68,8 +68,8 @@ def report(
     """Report a step as a device, with what it received of others, if it reduced anything."""
     if received is not None:
         receipt = receipt_by(device, step, received, era=era)
-    claims = StepReport(step, samples, loss, None, None, 3, None, 0.5, 1.0, receipt=receipt)
-    return ledger.record(device, None, 10 * step + era, era, claims, completed_at).accepted
+    claims = StepReport(step, samples, loss, None, None, 3, None, 0.5, 1.0, receipt=receipt, era=era)
+    return ledger.record(device, None, 10 * step + era, claims, completed_at).accepted
 
 
 def counted(ledger: Ledger) -> dict[str, tuple[int, int]]:

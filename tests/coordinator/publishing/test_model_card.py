@@ -44,7 +44,7 @@ def run(opened_run: OpenRun) -> OpenRun:
             samples_per_second=1.0,
             averaged_bytes=100,
         )
-        verdict = opened_run.ledger.record(grant.device_id, session, seq, 0, report, 1.0)
+        verdict = opened_run.ledger.record(grant.device_id, session, seq, report, 1.0)
         assert verdict.accepted, verdict.reason
     keeper_confirms(
         opened_run.database, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import event
@@ -43,7 +44,7 @@ def add_report(run: FakeRun, name: str, step: int, **others: object) -> None:
     report = StepReport(step=step, mlm_loss=None, sop_loss=None, samples_per_second=2.5, **known)  # type: ignore[arg-type]
     era = run.services.ledger.current_era()
     assert run.services.ledger.record(
-        run.devices[name], None, 1000 * era + step, era, report, run.services.clock()
+        run.devices[name], None, 1000 * era + step, replace(report, era=era), run.services.clock()
     ).accepted
 
 

@@ -29,10 +29,10 @@ from tests.support.waiting import PATIENCE_S, eventually
 async def test_reports_reach_the_ledger_and_leave_the_outbox(tmp_path: Path) -> None:
     """What was put before and during a session is acknowledged and forgotten; confirmed, it counts in the standing."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
-        member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        member.outbox.put(a_report(1), completed_at=time.time())
         member.start()
         await eventually("the ledger has the samples of step 1", lambda: samples_of(coordinator) == {1: 32})
-        member.outbox.put(a_report(2, samples=16), era=0, completed_at=time.time())
+        member.outbox.put(a_report(2, samples=16), completed_at=time.time())
         await eventually(
             "the ledger has both steps and the outbox is empty",
             lambda: samples_of(coordinator) == {1: 32, 2: 16} and len(member.outbox) == 0,
@@ -88,7 +88,7 @@ async def test_stopping_delivers_the_last_report(tmp_path: Path) -> None:
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.start()
         await eventually("the session is connected", lambda: member.heard.connected == [True])
-        member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        member.outbox.put(a_report(1), completed_at=time.time())
         await member.leave()
         assert len(member.outbox) == 0
         assert samples_of(coordinator) == {1: 32}
@@ -98,12 +98,12 @@ async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -
     """Reports made while the coordinator is away are delivered when it is back, each counted once."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.start()
-        member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        member.outbox.put(a_report(1), completed_at=time.time())
         await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         port = coordinator.server.port
         await coordinator.server.stop()
         await eventually("the session has lost its connection", lambda: member.heard.connected == [True, False])
-        member.outbox.put(a_report(2), era=0, completed_at=time.time())
+        member.outbox.put(a_report(2), completed_at=time.time())
         await coordinator.serve_again(port)
         await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == {1: 32, 2: 32}
@@ -121,7 +121,7 @@ async def test_a_session_finds_a_coordinator_that_has_moved(tmp_path: Path) -> N
         for step, port in ((1, second), (2, first)):
             await coordinator.server.stop()
             await eventually("the session has lost its connection", lambda: not member.heard.connected[-1])
-            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+            member.outbox.put(a_report(step), completed_at=time.time())
             await coordinator.serve_again(port)
             await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
             assert member.client.link.port == port
@@ -137,9 +137,9 @@ def test_only_after_all_addresses_a_longer_rest_comes() -> None:
 async def test_a_refused_report_is_dropped_and_told_once(tmp_path: Path) -> None:
     """An implausible claim is not sent for ever: it leaves the outbox with one line for the person."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
-        member.outbox.put(a_report(1, samples=10**6), era=0, completed_at=time.time())
-        member.outbox.put(a_report(1, samples=2**40), era=0, completed_at=time.time())
-        member.outbox.put(a_report(1), era=0, completed_at=time.time())
+        member.outbox.put(a_report(1, samples=10**6), completed_at=time.time())
+        member.outbox.put(a_report(1, samples=2**40), completed_at=time.time())
+        member.outbox.put(a_report(1), completed_at=time.time())
         member.start()
         await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert [notice.level for notice in member.heard.notices] == ["warning", "warning"]
@@ -153,7 +153,7 @@ async def test_a_report_that_is_ahead_counts_when_its_step_is_known(tmp_path: Pa
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         write_status(coordinator, "", step=3, fresh_for_s=3600)
         for step in range(4, 10):
-            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+            member.outbox.put(a_report(step), completed_at=time.time())
         member.start()
         await eventually(
             "four reports are left and a notice has come",
@@ -181,7 +181,7 @@ async def test_only_the_first_of_those_that_are_ahead_is_sent_again(
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         write_status(coordinator, "", step=3, fresh_for_s=3600)
         for step in range(6, 106):
-            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+            member.outbox.put(a_report(step), completed_at=time.time())
         member.start()
         window = QUICK.window_reports
         await eventually("the window is sent again", lambda: len(asked) >= window + 10)
@@ -195,7 +195,7 @@ async def test_what_waited_in_vain_is_refused_when_its_era_is_over(tmp_path: Pat
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         write_status(coordinator, "", step=3, fresh_for_s=3600)
         for step in (6, 7):
-            member.outbox.put(a_report(step), era=0, completed_at=time.time())
+            member.outbox.put(a_report(step), completed_at=time.time())
         member.start()
         await eventually("a notice has come", lambda: bool(member.heard.notices))
         coordinator.services.ledger.roll_back(2)

@@ -17,7 +17,7 @@ from peer.reporting.outbox import MOST_WAIT_S, Outbox
 from tests.support.clocks import Clock
 
 
-def a_report(step: int = 1) -> StepReport:
+def a_report(step: int = 1, era: int = 0) -> StepReport:
     return StepReport(
         step=step,
         samples=32,
@@ -29,6 +29,7 @@ def a_report(step: int = 1) -> StepReport:
         averaging_s=0.5,
         samples_per_second=12.0,
         lost_reason="non-finite",
+        era=era,
     )
 
 
@@ -39,10 +40,10 @@ def open_outbox(path: Path, capacity: int = 100) -> Outbox:
 def test_what_was_put_is_pending_in_order_until_acknowledged(tmp_path: Path) -> None:
     """Reports come back whole, oldest first, and an acknowledged one does not come again."""
     outbox = open_outbox(tmp_path)
-    first, second = (outbox.put(a_report(step), era=4, completed_at=50.0 + step) for step in (1, 2))
-    assert [(entry.seq, entry.era, entry.completed_at, entry.report) for entry in outbox.pending(10)] == [
-        (first, 4, 51.0, a_report(1)),
-        (second, 4, 52.0, a_report(2)),
+    first, second = (outbox.put(a_report(step, 4), completed_at=50.0 + step) for step in (1, 2))
+    assert [(entry.seq, entry.completed_at, entry.report) for entry in outbox.pending(10)] == [
+        (first, 51.0, a_report(1, 4)),
+        (second, 52.0, a_report(2, 4)),
     ]
     outbox.ack(first)
     assert [entry.seq for entry in outbox.pending(10)] == [second]
@@ -52,7 +53,7 @@ def test_what_was_put_is_pending_in_order_until_acknowledged(tmp_path: Path) -> 
 def test_pending_can_be_limited_and_continued(tmp_path: Path) -> None:
     """A sender that has sent up to a number asks for the next few after it."""
     outbox = open_outbox(tmp_path)
-    numbers = [outbox.put(a_report(step), 0, 0.0) for step in range(1, 6)]
+    numbers = [outbox.put(a_report(step), 0.0) for step in range(1, 6)]
     assert [entry.seq for entry in outbox.pending(2)] == numbers[:2]
     assert [entry.seq for entry in outbox.pending(2, after=numbers[1])] == numbers[2:4]
     outbox.close()
@@ -61,28 +62,28 @@ def test_pending_can_be_limited_and_continued(tmp_path: Path) -> None:
 def test_a_number_is_never_given_twice(tmp_path: Path) -> None:
     """Not after an acknowledgement, nor after the file was opened again."""
     outbox = open_outbox(tmp_path)
-    first = outbox.put(a_report(), 0, 0.0)
+    first = outbox.put(a_report(), 0.0)
     outbox.ack(first)
     outbox.close()
     again = open_outbox(tmp_path)
-    assert again.put(a_report(), 0, 0.0) > first
+    assert again.put(a_report(), 0.0) > first
     again.close()
 
 
 def test_a_new_file_numbers_from_its_creation(tmp_path: Path) -> None:
     """An outbox that was lost and made anew does not repeat the numbers of the lost one."""
     lost = Outbox(tmp_path / "lost", clock=lambda: 1000.0)
-    last = [lost.put(a_report(), 0, 0.0) for _ in range(50)][-1]
+    last = [lost.put(a_report(), 0.0) for _ in range(50)][-1]
     lost.close()
     new = Outbox(tmp_path / "new", clock=lambda: 1001.0)
-    assert new.put(a_report(), 0, 0.0) > last
+    assert new.put(a_report(), 0.0) > last
     new.close()
 
 
 def test_past_its_capacity_the_oldest_report_goes_and_is_counted(tmp_path: Path) -> None:
     """The outbox is bounded: it keeps the newest and remembers, on disk, how many it dropped."""
     outbox = open_outbox(tmp_path, capacity=3)
-    numbers = [outbox.put(a_report(step), 0, 0.0) for step in range(1, 6)]
+    numbers = [outbox.put(a_report(step), 0.0) for step in range(1, 6)]
     assert [entry.seq for entry in outbox.pending(10)] == numbers[2:]
     outbox.close()
     again = open_outbox(tmp_path, capacity=3)
@@ -96,7 +97,7 @@ def test_a_report_survives_kill_9(tmp_path: Path) -> None:
         "import os, signal, sys; from pathlib import Path; from peer.reporting.outbox import Outbox; "
         "from peer.reporting.messages import StepReport; "
         "outbox = Outbox(Path(sys.argv[1]), clock=lambda: 1.0); "
-        "outbox.put(StepReport(9, 1, 2.0, None, None, 1, None, 0.0, 0.0), 0, 0.0); "
+        "outbox.put(StepReport(9, 1, 2.0, None, None, 1, None, 0.0, 0.0), 0.0); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "outbox.sqlite3"
@@ -119,11 +120,11 @@ def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
 def test_receipts_wait_with_the_newest_reports(tmp_path: Path) -> None:
     """They are long: where many wait, older reports go without theirs; an acknowledged one's is gone."""
     outbox = Outbox(tmp_path / "outbox.sqlite3", clock=lambda: 1000.0, receipts_kept=2)
-    numbers = [outbox.put(replace(a_report(step), receipt=f"receipt {step}"), 0, 0.0) for step in (1, 2, 3)]
+    numbers = [outbox.put(replace(a_report(step), receipt=f"receipt {step}"), 0.0) for step in (1, 2, 3)]
     assert [entry.report.receipt for entry in outbox.pending(10)] == ["", "receipt 2", "receipt 3"]
     outbox.ack(numbers[1])
-    outbox.put(a_report(4), 0, 0.0)
-    outbox.put(replace(a_report(5), receipt="receipt 5"), 0, 0.0)
+    outbox.put(a_report(4), 0.0)
+    outbox.put(replace(a_report(5), receipt="receipt 5"), 0.0)
     assert [entry.report.receipt for entry in outbox.pending(10)] == ["", "receipt 3", "", "receipt 5"]
     outbox.close()
 
@@ -131,7 +132,7 @@ def test_receipts_wait_with_the_newest_reports(tmp_path: Path) -> None:
 def test_losses_wait_among_the_reports(tmp_path: Path) -> None:
     """What no report can tell of has a number in the same row, survives a restart, and is acknowledged alike."""
     outbox = open_outbox(tmp_path)
-    outbox.put(a_report(1), 0, 1.0)
+    outbox.put(a_report(1), 1.0)
     seq = outbox.put_lost(Lost(2, {"left": 12}), at=2.0)
     outbox.close()
     again = open_outbox(tmp_path)
@@ -148,7 +149,7 @@ def test_a_report_that_is_ahead_waits_for_a_week(tmp_path: Path) -> None:
     """Across restarts; then its step will not come any more, and its samples are told as lost."""
     path, clock = tmp_path / "outbox.sqlite3", Clock()
     outbox = Outbox(path, clock)
-    seq = outbox.put(a_report(27), era=0, completed_at=clock.now)
+    seq = outbox.put(a_report(27), completed_at=clock.now)
     clock.now += MOST_WAIT_S
     outbox.close()
     again = Outbox(path, clock)
@@ -164,9 +165,9 @@ def test_a_step_that_is_repeated_takes_the_place_of_what_came_after_it(tmp_path:
     """A device that has taken an earlier state back in the same era has left these steps: they wait for nothing."""
     outbox = open_outbox(tmp_path)
     for step in (24, 25, 26):
-        outbox.put(a_report(step), era=1, completed_at=50.0 + step)
-    outbox.put(a_report(30), era=0, completed_at=80.0)
-    outbox.put(a_report(25), era=1, completed_at=90.0)
-    assert [(entry.era, entry.report.step) for entry in outbox.pending(10)] == [(1, 24), (0, 30), (0, 25), (1, 25)]
-    assert outbox.pending(10)[2].report == Lost(25, {"out of sync": 64})
+        outbox.put(a_report(step, 1), completed_at=50.0 + step)
+    outbox.put(a_report(30), completed_at=80.0)
+    outbox.put(a_report(25, 1), completed_at=90.0)
+    left = Lost(25, {"out of sync": 64})
+    assert [entry.report for entry in outbox.pending(10)] == [a_report(24, 1), a_report(30), left, a_report(25, 1)]
     outbox.close()

@@ -173,7 +173,7 @@ async def test_a_session_is_open_until_it_has_ended(tmp_path: Path) -> None:
         calls = Calls(coordinator)
         member.start()
         await eventually("the session is counted as open", lambda: calls.value("manyhands_sessions_open") == 1)
-        member.outbox.put(a_report(1), era=0, completed_at=coordinator.clock())
+        member.outbox.put(a_report(1), completed_at=coordinator.clock())
         await eventually(
             "the report is counted", lambda: calls.value("manyhands_reports_total", verdict="accepted") == 1
         )
