@@ -10,7 +10,7 @@ import resource
 
 from coordinator.control.admission import DoorLimits
 from coordinator.run.settings import Settings
-from coordinator.web.http.connection import ConnectionLimits
+from coordinator.web.http.server import ConnectionLimits
 
 SPARE = 256  # the database, logs, files that are read
 

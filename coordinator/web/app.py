@@ -20,27 +20,24 @@ from coordinator.store.notify import Topic
 from coordinator.throttling.rate_limits import CallerPace, CallerPlaces
 from coordinator.web.admin import members as admin_members, run as admin_run
 from coordinator.web.admin.login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
-from coordinator.web.api import checkpoints, curve, evaluations, history, join, people, run, sharing, software, trials
+from coordinator.web.api import downloads, evaluations, history, join, people, run, trials
 from coordinator.web.http.answers import AnswerCache
 from coordinator.web.http.boundary import STREAMS, STREAMS_PER_CALLER, Boundary, refuse_shape
-from coordinator.web.http.cors import OpenReading
-from coordinator.web.pages import assets, login, views
+from coordinator.web.pages import assets, card, login, views
 from coordinator.web.pages.frozen import Archive
-from coordinator.web.pages.headers import SecurityHeaders
+from coordinator.web.pages.headers import OpenReading, SecurityHeaders
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.metrics import metrics_text
 from coordinator.web.state.snapshot import take_snapshot
 
 ROUTERS = (
     run.router,
-    curve.router,
     history.router,
     trials.router,
     people.router,
     join.router,
-    checkpoints.router,
-    software.router,
-    sharing.router,
+    downloads.router,
+    card.router,
     evaluations.router,
     assets.router,
     views.router,
@@ -93,7 +90,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.database = services.database
     app.state.join_link = str(state.directory.join_link)
     app.state.notebook_url = state.directory.settings.notebook_url
-    app.state.software = software.software_files(services.software, services.web_address, app.state.join_link)
+    app.state.software = downloads.software_files(services.software, services.web_address, app.state.join_link)
     app.state.authority = lambda: state.directory.authority
     app.state.checkpoints_dir = state.directory.checkpoints_dir
     app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)
@@ -101,7 +98,7 @@ def create_app(state: WebState) -> FastAPI:
         app.include_router(router)
     app.state.ask_pace = CallerPace(trials.ASKS_PER_MINUTE, time.monotonic)
     app.state.moments = AnswerCache(history.KEPT_CHUNKS)
-    app.state.card = sharing.CardShelf()
+    app.state.card = card.CardShelf()
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
     app.add_exception_handler(RequestValidationError, refuse_shape)
     app.state.services = services

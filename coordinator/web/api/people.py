@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from auth.certificates import write_certificate
 from auth.errors import RequestError
-from coordinator.statistics.certificates import certify
+from coordinator.statistics.member import certify
 from coordinator.statistics.people import (
     MOST_STAYS,
     HardwareClass,
@@ -26,7 +26,7 @@ from coordinator.statistics.people import (
 from coordinator.store.ledger_models import DAY_S
 from coordinator.web.api.member import MemberPage, member_page
 from coordinator.web.api.run import cached, live_of
-from coordinator.web.http.paging import Cursor, cursor_of, key_of
+from coordinator.web.http.answers import Cursor, cursor_of, key_of
 
 REFRESH_S = 2.0  # what is read from the store for these answers is so old at most
 MAX_PEOPLE = 500

@@ -1,25 +1,26 @@
 """The public JSON API, version 1: what the pages themselves use, readable by everybody, written by nobody.
 
 Every answer is a model below, is built once for each state of the run (`coordinator.web.http.answers`), has an ETag,
-and may be read by other sites' pages (`coordinator.web.http.cors`).
+and may be read by other sites' pages (CORS). A live event is encoded once, and the same bytes go to all who listen.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import partial
-from typing import Annotated
+from itertools import accumulate
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from coordinator.publishing.publications import PublicationRow
+from coordinator.statistics.curve import kept_places
 from coordinator.statistics.receipt_pages import MAX_STEPS, receipts_page
 from coordinator.web.http.answers import AnswerCache, Made, answer, encode
 from coordinator.web.http.boundary import stream_place
-from coordinator.web.state.events import EVENT_STREAM, overview_events
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.overview import CheckpointFacts, Overview, ValidationFacts, checkpoint_facts, overview_of
 from coordinator.web.state.snapshot import Snapshot
@@ -27,6 +28,14 @@ from coordinator.web.state.snapshot import Snapshot
 MAX_STEPS_PER_PAGE = 20_000
 router = APIRouter(prefix="/api/v1", tags=["run"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above this one.")]
+ALIVE_S = 10.0  # at least so often something is sent; pages take twice as long a silence for a lost line
+SHOWN_CONTRIBUTIONS = 5
+EVENT_STREAM = "text/event-stream"
+MAX_POINTS = 5000
+MAX_SMOOTHING = 10_000
+Points = Annotated[int, Query(ge=3, le=MAX_POINTS, description="At most so many points.")]
+Smoothing = Annotated[int, Query(ge=0, le=MAX_SMOOTHING, description="Steps that the smoothed loss looks back on.")]
+Step = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
 class Steps(BaseModel):
@@ -184,3 +193,85 @@ async def events(request: Request) -> StreamingResponse:
     Of the contributions it has the few largest.
     """
     return StreamingResponse(overview_events(request.app.state), media_type=EVENT_STREAM)
+
+
+async def overview_events(state: Any) -> AsyncIterator[bytes]:
+    """The overview of now, then each that differs; `state` is the application's. Never ends.
+
+    While nothing happens, an event now and then shows that the line is alive.
+    """
+    live: LiveSnapshot = state.live
+    answers: AnswerCache = state.answers
+    sent, sent_at = b"", float("-inf")
+    async for snapshot in live.updates():
+        make = partial(overview_event, snapshot, state.config, state.join_link)
+        event = (await answers.get("event", snapshot.version, make, EVENT_STREAM)).content
+        if _news(event) != sent or snapshot.taken_at - sent_at >= ALIVE_S:
+            sent, sent_at = _news(event), snapshot.taken_at
+            yield event
+
+
+def overview_event(snapshot: Snapshot, config: Any, join_link: str) -> bytes:
+    """One event, `event: overview` with the JSON of `/api/v1/overview`, of whose contributions it has few."""
+    overview = overview_of(snapshot, config, join_link, SHOWN_CONTRIBUTIONS)
+    return f"event: overview\ndata: {overview.model_dump_json()}\n\n".encode()
+
+
+def _news(event: bytes) -> bytes:
+    """All of an event but when it was taken, which its last field says."""
+    return event[: event.rindex(b',"taken_at"')]
+
+
+class Curve(BaseModel):
+    """Points of the loss curve as columns, in the order of steps; those without a loss are left out."""
+
+    era: int
+    steps: int  # points there are between `after` and `until`, of which these were chosen
+    smoothing: int
+    step: list[int]
+    loss: list[float]
+    smoothed: list[float] | None  # null without smoothing
+    samples: list[int]
+    samples_total: list[int]  # averaged in up to this step
+    completed_at: list[float]
+
+
+@router.get("/curve", response_model=Curve)
+async def curve(
+    request: Request, points: Points = 1000, smoothing: Smoothing = 0, after: Step = 0, until: Step = 2**31 - 1
+) -> Response:
+    """The loss over steps, samples and time, thinned out (largest triangle three buckets).
+
+    `smoothing` adds the exponential moving average of the loss over about so many steps, taken before thinning.
+    """
+    snapshot = live_of(request).current
+    make = partial(curve_points, snapshot, points, smoothing, after, until)
+    return await cached(request, ("curve", points, smoothing, after, until), snapshot.steps_version, make)
+
+
+def curve_points(snapshot: Snapshot, points: int, smoothing: int, after: int, until: int) -> Curve:
+    """See `curve`."""
+    totals = accumulate(row.samples for row in snapshot.steps)
+    known = [(row, total, row.loss) for row, total in zip(snapshot.steps, totals, strict=True) if row.loss is not None]
+    averages = moving_average([loss for _, _, loss in known], smoothing) if smoothing else None
+    inside = [place for place, (row, _, _) in enumerate(known) if after < row.step <= until]
+    xs, ys = [float(known[place][0].step) for place in inside], [known[place][2] for place in inside]
+    kept = [inside[place] for place in kept_places(xs, ys, points)]
+    chosen = [known[place] for place in kept]
+    return Curve(
+        era=snapshot.era,
+        steps=len(inside),
+        smoothing=smoothing,
+        step=[row.step for row, _, _ in chosen],
+        loss=[round(loss, 5) for _, _, loss in chosen],
+        smoothed=None if averages is None else [round(averages[place], 5) for place in kept],
+        samples=[row.samples for row, _, _ in chosen],
+        samples_total=[total for _, total, _ in chosen],
+        completed_at=[round(row.completed_at, 1) for row, _, _ in chosen],
+    )
+
+
+def moving_average(values: Sequence[float], steps: int) -> list[float]:
+    """The exponential moving average at each value, the newest weighing 2 / (steps + 1); it begins with the first."""
+    weight = 2 / (steps + 1)
+    return list(accumulate(values, lambda average, value: average + weight * (value - average)))

@@ -1,4 +1,4 @@
-"""HTTP below the routes: server, limits, compression, caching, paging, CORS.
+"""HTTP below the routes: server, limits, compression, caching, paging.
 
-Routes import `answers` and `paging`; the application imports `boundary` and `cors`; the service imports `server`.
+Routes import `answers`; the application imports `boundary`; the service imports `server`.
 """

@@ -1,21 +1,27 @@
 """Answers that many ask for: built once for each state of the run, compressed once, told apart by their ETag.
 
-So each viewer beyond the first costs only the sending.
+So each viewer beyond the first costs only the sending. A long list is answered in pages: a cursor says where the next
+one begins, and holds when rows are added meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import hashlib
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel
+
+from auth.errors import RequestError
 
 JSON = "application/json"
 REVALIDATE = "no-cache"  # kept, and asked about each time
@@ -25,6 +31,9 @@ MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall n
 LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
 Made = BaseModel | bytes
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
+MAX_CURSOR_CHARS = 256
+Key = tuple[str | int | float, ...]  # what rows are ordered by, with their id last
+Cursor = Annotated[str, Query(max_length=MAX_CURSOR_CHARS, description="Where the page begins: another page's `next`.")]
 
 
 @dataclass(frozen=True)
@@ -104,3 +113,22 @@ class AnswerCache:
 
 def _build(make: Callable[[], Made], media_type: str) -> Encoded:
     return encode(make(), media_type)
+
+
+def cursor_of(key: Key) -> str:
+    """The cursor of the page after the row with this key."""
+    return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def key_of(cursor: str, kinds: tuple[type, ...]) -> Key | None:
+    """The key that a cursor stands for, None for the first page; raises `RequestError` for what is no such cursor."""
+    if not cursor:
+        return None
+    try:
+        key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError as error:
+        raise RequestError("`cursor` is no page's `next`.") from error
+    fits = isinstance(key, list) and len(key) == len(kinds)
+    if not fits or any(type(part) is not kind for part, kind in zip(key, kinds, strict=True)):
+        raise RequestError("`cursor` is no page's `next`.")
+    return tuple(key)

@@ -1,8 +1,12 @@
-"""Security headers of all answers: a browser must not load, frame, guess or run anything that is not ours."""
+"""Headers of all answers: a browser must not load, frame, guess or run anything that is not ours.
+
+Other sites' pages may read the public API (CORS): read it, nothing else, and never with anybody's cookies.
+"""
 
 from __future__ import annotations
 
 from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.statistics.curve import STYLE_SHA256
@@ -33,6 +37,8 @@ HEADERS = {
     "x-frame-options": "DENY",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
+PUBLIC = "/api/v1/"
+ONE_DAY_S = 86_400
 
 
 def headers_for(path: str) -> dict[str, str]:
@@ -61,3 +67,23 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+class OpenReading:
+    """ASGI middleware that lets every origin read what lies below `PUBLIC`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._open = CORSMiddleware(
+            app,
+            allow_origins=["*"],
+            allow_methods=["GET", "HEAD"],
+            allow_headers=["If-None-Match", "If-Range", "Range", "Last-Event-ID"],
+            expose_headers=["Content-Disposition", "Content-Range", "ETag", "Retry-After"],
+            max_age=ONE_DAY_S,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        is_public = scope["type"] == "http" and scope["path"].startswith(PUBLIC)
+        await (self._open if is_public else self._app)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""State behind all routes: one snapshot, refreshed in the background, with live events and metrics.
+"""State behind all routes: one snapshot, refreshed in the background, and metrics.
 
-Routes read `snapshot`, `live`, `events` and `overview`; nothing here knows of a route.
+Routes read `snapshot`, `live` and `overview`; nothing here knows of a route.
 """

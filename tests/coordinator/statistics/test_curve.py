@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from coordinator.statistics.curve import HEIGHT, MAX_POINTS, MilestoneTexts, decimate, draw_curve, groups
+from coordinator.statistics.curve import HEIGHT, MAX_POINTS, MilestoneTexts, decimate, draw_curve, groups, kept_places
 from coordinator.statistics.milestones import Milestone, MilestoneKind
 from coordinator.web.pages.translations import texts_of
 from coordinator.web.pages.values import curve_texts
@@ -118,3 +118,28 @@ def test_single_and_equal_points_can_be_drawn() -> None:
 def test_empty_curve_says_that_it_waits() -> None:
     """Before the first step the picture says so."""
     assert "Waiting" in draw_curve([], "loss")
+
+
+def test_few_points_all_stay() -> None:
+    """Nothing is left out where there is room."""
+    assert kept_places([1, 2, 3], [5, 4, 3], 3) == [0, 1, 2]
+    assert kept_places([], [], 10) == []
+    assert kept_places(range(9), range(9), 2) == list(range(9))
+
+
+@pytest.mark.parametrize("most", [3, 4, 50, 99, 100])
+def test_the_ends_stay_and_the_order(most: int) -> None:
+    """As many as wanted, rising, first and last among them."""
+    ys = [math.sin(x / 5) for x in range(101)]
+    kept = kept_places(range(101), ys, most)
+    assert len(kept) == most
+    assert kept == sorted(set(kept))
+    assert (kept[0], kept[-1]) == (0, 100)
+
+
+def test_a_spike_stays() -> None:
+    """A single point that stands out is the shape: a mean would hide it."""
+    ys = [1.0] * 20_000
+    ys[12_345] = 9.0
+    kept = kept_places(range(20_000), ys, 400)
+    assert 12_345 in kept

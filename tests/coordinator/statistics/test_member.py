@@ -12,8 +12,7 @@ from auth.certificates import open_certificate
 from auth.errors import RequestError
 from auth.keys import AuthorityKey
 from coordinator.ledger.ledger import count_losses, undo_reports
-from coordinator.statistics.certificates import certify
-from coordinator.statistics.member import LossFacts, days_of, losses_of, step_ranges, steps_of
+from coordinator.statistics.member import LossFacts, certify, days_of, losses_of, step_ranges, steps_of
 from coordinator.store.engine import Database
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
 from tests.support.stores import Kind, empty_store

@@ -14,8 +14,8 @@ from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
 from coordinator.ledger.presence import KEEPER_SILENT_S
+from coordinator.web.api.run import overview_events
 from coordinator.web.app import WebState, create_app
-from coordinator.web.state.events import overview_events
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
 from tests.support.clocks import Clock

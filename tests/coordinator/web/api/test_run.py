@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from coordinator.members.names import hide_name, set_display_name
 from coordinator.statistics.history import TABLES
 from coordinator.throttling.rate_limits import CallerPlaces
+from coordinator.web.api.run import moving_average, overview_events
 from coordinator.web.app import WebState, create_app
-from coordinator.web.state.events import overview_events
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 
@@ -180,3 +180,10 @@ def test_few_download_at_once(client: TestClient) -> None:
     client.app.state.exports = CallerPlaces(0, 0)  # type: ignore[attr-defined]
     refused = client.get("/api/v1/history/steps.csv")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
+
+
+def test_the_moving_average_follows() -> None:
+    """It begins with the first value, and comes nearer to a new one by the same part each step."""
+    assert moving_average([4.0, 4.0, 4.0], 9) == [4.0, 4.0, 4.0]
+    assert moving_average([0.0, 10.0, 10.0], 3) == [0.0, 5.0, 7.5]
+    assert moving_average([], 3) == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import threading
 
 import pytest
 from fastapi import Request
+from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from coordinator.web.http.answers import AnswerCache, answer, encode
+from auth.errors import RequestError
+from coordinator.web.http.answers import AnswerCache, answer, cursor_of, encode, key_of
 from tests.support.waiting import PATIENCE_S
 
 
@@ -151,3 +154,23 @@ async def test_it_keeps_only_so_many() -> None:
     for question in ("a", "b", "a", "c", "a", "b"):
         await cache.get(question, 1, lambda question=question: built.append(question) or Sum(value=1))  # type: ignore[misc]
     assert built == ["a", "b", "c", "b"]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=40))
+def test_a_cursor_is_its_key(moment: float, name: str) -> None:
+    """Whatever the row is ordered by."""
+    assert key_of(cursor_of((moment, name)), (float, str)) == (moment, name)
+
+
+def test_the_first_page_has_none() -> None:
+    """Nobody needs one to begin."""
+    assert key_of("", (int,)) is None
+
+
+@pytest.mark.parametrize("text", ["x", "é", "{}", "[1]", "[1,2,3]", '["a",2]', "[true,2]", "[" * 200])
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    """Neither other text, nor another list's cursor."""
+    encoded = base64.urlsafe_b64encode(text.encode()).decode()
+    for cursor in (text, encoded):
+        with pytest.raises(RequestError, match="no page's `next`"):
+            key_of(cursor, (int, int))

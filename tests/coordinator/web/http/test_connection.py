@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from coordinator.web.http.connection import ConnectionLimits
-from coordinator.web.http.server import WebServer
+from coordinator.web.http.server import ConnectionLimits, WebServer
 from tests.support.waiting import PATIENCE_S, eventually
 
 LIMITS = ConnectionLimits(

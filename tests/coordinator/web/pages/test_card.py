@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from coordinator.statistics.card import PictureFacts, draw_card
-from coordinator.web.api.sharing import CARD_S
+from coordinator.web.pages.card import CARD_S, PictureFacts, draw_card
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 

@@ -1,7 +1,8 @@
-"""Published checkpoints for everybody to download: whole files or ranges of them, told apart by their digests.
+"""Files for everybody to download, told apart by their digests: published checkpoints, and the run's own software.
 
-Only what a checkpoint's manifest names is served, and only of checkpoints that may be published; the manifest itself is
-known by the digest that the control plane and `/api/v1/checkpoints` give.
+The software is the wheel, the exact versions it is used with, and the notebook: built when the service starts, never
+for a request. Of checkpoints, whole files or ranges are served, if the manifest names them and the checkpoint may be
+published; the manifest itself is known by the digest that the control plane and `/api/v1/checkpoints` give.
 """
 
 from __future__ import annotations
@@ -9,21 +10,42 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import FileResponse
 
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, verify
 from coordinator.context.services import RunServices
 from coordinator.ledger.presence import CheckpointRow
+from coordinator.run.software import CONSTRAINTS_NAME, NOTEBOOK_NAME, Software, notebook_for
+from coordinator.web.http.answers import Encoded, answer, encode
 from coordinator.web.state.live import LiveSnapshot
 
-router = APIRouter(prefix="/api/v1/checkpoints")
+router = APIRouter()
 
 
-@router.get("/{step}/{name}", response_class=FileResponse)
-@router.head("/{step}/{name}", include_in_schema=False)
+def software_files(software: Software, web_address: str, join_link: str) -> dict[str, Encoded]:
+    """Every file by its name, as it is sent."""
+    notebook = notebook_for(software.address(web_address), join_link)
+    return {
+        software.name: Encoded(software.wheel, "application/octet-stream", f'"{software.sha256}"', compressed=None),
+        CONSTRAINTS_NAME: encode(software.constraints, "text/plain; charset=utf-8"),
+        NOTEBOOK_NAME: encode(notebook, "application/x-ipynb+json"),
+    }
+
+
+@router.get("/software/{name}", include_in_schema=False)
+@router.head("/software/{name}", include_in_schema=False)
+def software_file(request: Request, name: str) -> Response:
+    """One file of the run's software; an older version's wheel is not kept."""
+    found: Encoded | None = request.app.state.software.get(name)
+    if found is None:
+        raise HTTPException(404, "The run does not bring this file, or not any more: see its page about taking part.")
+    return answer(request, found)
+
+
+@router.get("/api/v1/checkpoints/{step}/{name}", response_class=FileResponse)
+@router.head("/api/v1/checkpoints/{step}/{name}", include_in_schema=False)
 async def checkpoint_file(request: Request, step: int, name: str) -> Response:
     """One file of a published checkpoint; `Range`, `If-Range` and `If-None-Match` are understood (RFC 9110)."""
     live: LiveSnapshot = request.app.state.live
