@@ -75,16 +75,8 @@ def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirector
 def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
     """Open an existing run; raises `ConfigError` where there is none, and what `open_database` raises."""
     directory = RunDirectory.open(path)
-    config, limits = directory.config, directory.config.membership
     with open_database(directory) as database:
-        membership = Membership(
-            database,
-            lambda: directory.authority,
-            config.run.name,
-            limits.token_lifetime_s,
-            clock,
-            limits.max_devices_per_member,
-        )
+        membership = Membership.of_run(directory, database, clock)
         administration = Administration(database, membership, os_actor(), clock)
-        ledger = Ledger(database, config, clock)
+        ledger = Ledger(database, directory.config, clock)
         yield OpenRun(directory, database, membership, ledger, administration, administration.audit)

@@ -66,15 +66,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
     with open_database(directory) as database:
         telemetry = Telemetry()
         telemetry.watch(database.engine)
-        limits = config.membership
-        membership = Membership(
-            database,
-            lambda: directory.authority,
-            config.run.name,
-            limits.token_lifetime_s,
-            clock,
-            limits.max_devices_per_member,
-        )
+        membership = Membership.of_run(directory, database, clock)
         yield RunServices(
             config=config,
             files=list_run_files(directory.tokenizer_dir),

@@ -8,27 +8,35 @@ of ours into a recorded refusal. `coordinator.control.session` serves sessions.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from auth.errors import RequestError, TokenError, VersionError
+import grpc
+
+from auth.errors import ManyhandsError, RequestError, StorageError, TokenError, UnreachableError, VersionError
 from auth.keys import Purpose, challenge_bytes, verify_signature
+from coordinator.checkpoints.manifest import verify
+from coordinator.context.refusal_log import RefusalRecorder
 from coordinator.context.services import RunFile, RunServices
-from coordinator.control.checkpoint_offers import offered_checkpoint
-from coordinator.control.errors import answering
 from coordinator.control.nonces import NonceStore
 from coordinator.control.session import SessionServer
 from coordinator.control.visitors import Visitors
-from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.presence import checkpoints, read_swarm_status
 from coordinator.members.membership import MAX_NAME_CHARS, Grant
 from coordinator.members.names import choose_name
+from coordinator.store.refusals import Kind
 from coordinator.throttling.rate_limits import caller_address
-from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
+from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, STATE_FILES, control_pb2, control_pb2_grpc
+from peer.protocol.errors import metadata_of, status_of
 from peer.runtime.software import install_commands
 from peer.runtime.version import software_version
 
 MAX_INVITE_CHARS = 64
+logger = logging.getLogger(__name__)
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
@@ -185,6 +193,22 @@ async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: byte
         raise TokenError("The signature was not made with the device's key.")
 
 
+@asynccontextmanager
+async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> AsyncIterator[None]:
+    """Handle a request in the block: our errors become its recorded refusal, anything else an internal error."""
+    try:
+        yield
+    except UnreachableError as error:  # our own doing, such as stopping: nothing to hold against the peer
+        await context.abort(status_of(error), str(error), metadata_of(error))
+    except ManyhandsError as error:
+        logger.info("Refused a %s request: %s", kind, error)  # not whose: no address is kept, and logs are
+        await refusals.record(kind, error)
+        await context.abort(status_of(error), str(error), metadata_of(error))
+    except Exception:  # the boundary of a request: logged here, and no detail goes to the network
+        logger.exception("A %s request failed", kind)
+        await context.abort(grpc.StatusCode.INTERNAL, "The coordinator failed at this request; its log says why.")
+
+
 def _check_join_fields(request: control_pb2.JoinRequest) -> None:
     if len(request.invite_code) > MAX_INVITE_CHARS:
         raise RequestError("The invite code is too long.")
@@ -200,3 +224,28 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
     with await asyncio.to_thread(file.path.open, "rb") as source:
         while chunk := await asyncio.to_thread(source.read, CHUNK_BYTES):
             yield chunk
+
+
+def offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
+    """The newest published checkpoint as joining peers are offered it; without an address where there is none."""
+    status = read_swarm_status(services.database)
+    newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
+    if status is None or newest is None:
+        return control_pb2.CheckpointReply()
+    try:
+        files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
+    except (StorageError, KeyError):  # removed just now, or of another kind of optimizer's
+        return control_pb2.CheckpointReply()
+    address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
+    return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)
+
+
+def _state_files(folder: Path, manifest_sha256: str) -> list[control_pb2.RunFile]:
+    stored = verify(folder, files=())
+    if stored.manifest_sha256 != manifest_sha256:
+        raise StorageError(f"{folder.name}: another checkpoint of that step has taken its place.")
+    entries = ((name, stored.manifest.files[name]) for name in STATE_FILES)
+    return [
+        control_pb2.RunFile(name=name, size_bytes=entry.size_bytes, sha256=bytes.fromhex(entry.sha256))
+        for name, entry in entries
+    ]

@@ -38,8 +38,8 @@ from coordinator.ledger.steering import announcements
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.logs import about_session
 from coordinator.store.engine import Database
-from coordinator.throttling.batching import Batcher
 from coordinator.throttling.rate_limits import Pace, caller_address
+from coordinator.throttling.shared_work import Batcher
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
 from peer.reporting.wire import lost_from_wire, report_from_wire
 from peer.runtime.version import software_version

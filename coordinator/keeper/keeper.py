@@ -37,9 +37,9 @@ from coordinator.ledger.speed import batch_left_s, run_speed
 from coordinator.ledger.steering import read_helm
 from coordinator.members.membership import Membership
 from coordinator.members.quarantine import SuspicionReport, hear
-from coordinator.run.addresses import keeper_place
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import tell_step
+from coordinator.run.ports import keeper_place
 from coordinator.statistics.swarm_health import write_figures
 from coordinator.store.engine import Database, open_engine, trouble
 from peer.config.run import RunConfig
@@ -224,9 +224,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -
     """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
     config = directory.config
     clock = time.time
-    membership = Membership(
-        database, lambda: directory.authority, config.run.name, config.membership.token_lifetime_s, clock=clock
-    )
+    membership = Membership.of_run(directory, database, clock)
     credentials = Credentials(directory.keeper_dir)
     grant = membership.grant_keeper(credentials.device_key.public_key)
     credentials.store_grant(

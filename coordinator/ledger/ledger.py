@@ -45,7 +45,7 @@ from coordinator.ledger.steering import helm_of
 from coordinator.store.engine import Database
 from coordinator.store.eras import begin_era, current_era, last_counting_step
 from coordinator.store.ledger_models import DAY_S, DailyShare, LossMark, LostSamples, day_of
-from coordinator.store.locks import Lock, all_for_oneself, beside_others, is_postgresql, one_at_a_time
+from coordinator.store.locks import Lock, add_up, all_for_oneself, beside_others, is_postgresql, one_at_a_time
 from coordinator.store.models import (
     Checkpoint,
     Device,
@@ -61,7 +61,6 @@ from coordinator.store.models import (
 )
 from coordinator.store.notify import Topic, tell
 from coordinator.store.refusals import add_refusal
-from coordinator.store.upsert import add_up
 from peer.config.run import RunConfig
 from peer.reporting.messages import Lost, LostCause, StepReport
 

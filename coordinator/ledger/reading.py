@@ -26,7 +26,7 @@ from coordinator.ledger.presence import is_online
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era, last_counting_step
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Report, Step
-from coordinator.throttling.cost_cache import LITTLE_S, REST, Costly
+from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
 SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]

@@ -37,6 +37,7 @@ from coordinator.members.devices import find_device, require_good_standing, requ
 from coordinator.members.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.members.revocations import SignedRevocations, shut_out
 from coordinator.run.authority_key import handover_to
+from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import KEEPER, KEEPER_ROLE, Account, Device, DeviceSession, Invite, Member
@@ -91,6 +92,13 @@ class Membership:
         self._clock = clock
         self._max_devices = max_devices  # of a member, that hold a token at once
         self._revocations = SignedRevocations(database, self._authority, run, clock)
+
+    @classmethod
+    def of_run(cls, directory: RunDirectory, database: Database, clock: Callable[[], float]) -> Membership:
+        """The rules of a run, with its key as it is at each use."""
+        run, limits = directory.config.run.name, directory.config.membership
+        lifetime_s, most = limits.token_lifetime_s, limits.max_devices_per_member
+        return cls(database, lambda: directory.authority, run, lifetime_s, clock, most)
 
     @property
     def authority_public(self) -> bytes:

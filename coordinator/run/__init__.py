@@ -1,4 +1,4 @@
-"""A run on the operator's disk: directory, settings, secrets, keys, ports, logs, software.
+"""A run on the operator's disk: directory, settings, secrets, keys, ports and addresses, logs, software.
 
 Everything above may import these modules.
 """

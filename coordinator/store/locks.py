@@ -1,15 +1,20 @@
-"""Locks for work that only one process of a run may do at a time: PostgreSQL's advisory locks.
+"""Concurrent writers: locks for work that only one process of a run may do at a time, and sums that lose nothing.
 
-On SQLite there is one writer anyway, so nothing is locked there. A lock is held until its transaction ends.
+The locks are PostgreSQL's advisory locks, held until their transaction ends. On SQLite there is one writer anyway, so
+nothing is locked there. A sum is an upsert: one statement adds to the numbers of a row, or inserts the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
+from typing import cast
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Table, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
+
+from coordinator.store.base import Base
 
 _LARGEST_KEY = 2**31 - 1
 
@@ -50,3 +55,27 @@ def beside_others(session: Session, lock: Lock) -> None:
     """Wait until nobody has `lock` for itself, and let nobody have it so until the transaction ends."""
     if is_postgresql(session):
         session.execute(select(func.pg_advisory_xact_lock_shared(int(lock), 0)))
+
+
+def add_up(
+    session: Session,
+    model: type[Base],
+    key: Collection[str],
+    rows: Sequence[Mapping[str, object]],
+    newest: Collection[str] = (),
+) -> None:
+    """Add the numbers of each of `rows` to those of the model's row with the same primary key, `key`.
+
+    The columns `newest` replace what is there. All rows have the same columns; one that is new begins with them.
+    """
+    if not rows:
+        return
+    table = cast(Table, model.__table__)  # past the mapper, which is slow with hundreds of rows
+    dialect = postgresql if is_postgresql(session) else sqlite
+    insert = dialect.insert(table)
+    changes = {
+        name: insert.excluded[name] if name in newest else table.c[name] + insert.excluded[name]
+        for name in rows[0]
+        if name not in key
+    }
+    session.execute(insert.on_conflict_do_update(index_elements=list(key), set_=changes), rows)

@@ -18,7 +18,7 @@ from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from benchmarks._network import Host, HostPlan, Network, why_impossible
-from coordinator.run.addresses import announced
+from coordinator.run.ports import announced
 from peer.network.endpoints import ways_from
 from peer.network.placement import Reach
 from tests.system.swarm_node import RUN, NodePlan

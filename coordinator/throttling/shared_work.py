@@ -1,13 +1,18 @@
-"""Batches of requests that come at the same time: a request that comes while a batch is under way is in the next one.
+"""Work that many requests share: writes in batches, and a value that is costly to compute.
 
-A transaction costs much the same for one report as for a hundred. A single request is served at once; under load a
-batch begins when the one before has ended and as long a rest has passed as it took (a tenth of a second at most), which
-makes batches larger and leaves the processor to others. Each caller is answered when its batch is done.
+A transaction costs much the same for one report as for a hundred. A request that comes while a batch is under way is in
+the next one. A single request is served at once; under load a batch begins when the one before has ended and as long a
+rest has passed as it took (a tenth of a second at most), which makes batches larger and leaves the processor to others.
+Each caller is answered when its batch is done.
+
+A value that costs little is always new. One that takes long, such as sums over millions of reports, is computed again
+only when ten times as long has passed, so that it never takes more than a tenth of a core.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -17,6 +22,9 @@ MOST_REST_S = 0.1
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+LITTLE_S = 0.25
+REST = 10  # times as long as it took
+Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
@@ -77,3 +85,23 @@ def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+class Costly(Generic[Value]):
+    """The newest value of `work`, or a recent one; who asks while it is worked out waits for that."""
+
+    def __init__(self, work: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
+        self._work, self._clock = work, clock
+        self._found: Value | None = None
+        self._good_until = clock()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Value:
+        """The value."""
+        with self._lock:
+            began = self._clock()
+            if self._found is None or began >= self._good_until:
+                self._found = self._work()
+                took_s = self._clock() - began
+                self._good_until = began + took_s * (1 + REST) if took_s > LITTLE_S else began
+            return self._found
