@@ -1,21 +1,27 @@
-"""The keeper's watch over training: stores each step's update norm, raises and clears alarms, and audits each of them.
+"""The keeper's watch over the model and the devices: raises and clears alarms, and audits each of them.
 
-The keeper does it because there is only one keeper; services show the alarms that it has written.
+The keeper does it because there is only one keeper; services show the alarms that it has written. Of the model it keeps
+each step's update norm. Of the devices it sees which cannot take part: each reports its state in its session. One that
+trains and has not seen the keeper for as long as records hold is in a DHT of its own, alone or with others. One that
+has been starting for minutes has not found the keeper, or does not get the run's state. The alarm is all that is
+needed: each session receives the keeper's newest addresses, and peers without a keeper look for it there every few
+seconds (`peer.swarm.dht`).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from coordinator.checkpoints.validations import validations
+from coordinator.ledger.presence import APART, OnlineSession, online_sessions
 from coordinator.ledger.reading import SETTLED_S, LedgerReader
-from coordinator.statistics.alarms import MODEL_KINDS, Vitals, alarms_of, write_alarms
+from coordinator.statistics.alarms import MODEL_KINDS, SPLIT, STARTING, Alarm, Vitals, alarms_of, write_alarms
 from coordinator.store.checkpoint_models import UnigramBaseline, UpdateNorm
 from coordinator.store.engine import Database
 from peer.config.phases import phase_at
@@ -24,10 +30,14 @@ from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
 
 logger = logging.getLogger(__name__)
 RECENT_STEPS = 500  # so far back the best loss is looked for
+LOOK_EVERY_S = 5.0
+PATIENCE_S = 30.0  # a keeper that was started again is found by everybody before
+STARTING_S = 180.0  # so long a device may take to begin
+MAX_NAMED = 5
 
 
 class AlarmWatch:
-    """Called after each step."""
+    """The watch over the model; called after each step."""
 
     def __init__(self, database: Database, config: RunConfig, ledger: LedgerReader, clock: Callable[[], float]) -> None:
         self._database, self._config, self._ledger, self._clock = database, config, ledger, clock
@@ -86,3 +96,54 @@ def _keep(session: Session, step: int, norm: float | None) -> None:
     session.execute(delete(UpdateNorm).where(UpdateNorm.step < step - 2 * RECENT_STEPS))
     if norm is not None:
         session.add(UpdateNorm(step=step, norm=norm if math.isfinite(norm) else 1e300))
+
+
+class DeviceWatch:
+    """The watch over the devices; `look` may be called as often as one likes."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database, self._clock = database, clock
+        self._looked_at = self._whole_at = clock()
+        self._starting_since: dict[str, float] = {}  # by session
+
+    def look(self, step: int) -> None:
+        """Raise the alarms, or clear them; `step`: where the keeper's part of the swarm is."""
+        now = self._clock()
+        if now < self._looked_at + LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        try:
+            online = online_sessions(self._database, now)
+            found = [*self._split(online, step, now), *self._starting(online, step, now)]
+            new = self._database.transact(lambda session: write_alarms(session, [SPLIT, STARTING], found, now))
+        except DBAPIError as error:
+            logger.warning("nobody looked whether all devices take part: %s", error.orig)
+            return
+        for alarm in new:
+            logger.error("alarm: %s", alarm.detail, extra={"step": step})
+
+    def _split(self, online: Sequence[OnlineSession], step: int, now: float) -> list[Alarm]:
+        apart = [session for session in online if session.state == APART]
+        if not apart:
+            self._whole_at = now
+        if now < self._whole_at + PATIENCE_S:
+            return []
+        detail = f"{len(apart)} of {len(online)} devices train without seeing the keeper ({_names(apart)})"
+        return [Alarm(SPLIT, step, detail)]
+
+    def _starting(self, online: Sequence[OnlineSession], step: int, now: float) -> list[Alarm]:
+        starting = [session for session in online if session.state == "starting"]
+        self._starting_since = {
+            session.session_id: self._starting_since.get(session.session_id, now) for session in starting
+        }
+        late = [session for session in starting if now >= self._starting_since[session.session_id] + STARTING_S]
+        if not late:
+            return []
+        minutes = f"{STARTING_S / 60:.0f} minutes"
+        detail = f"{len(late)} of {len(online)} devices have been starting for more than {minutes} ({_names(late)})"
+        return [Alarm(STARTING, step, detail)]
+
+
+def _names(sessions: Sequence[OnlineSession]) -> str:
+    names = sorted({session.member for session in sessions})
+    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")

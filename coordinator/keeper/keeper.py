@@ -27,9 +27,8 @@ from auth.errors import RequestError, StorageError, SwarmError
 from coordinator.checkpoints.manifest import newest_verified
 from coordinator.checkpoints.probe import make_probes
 from coordinator.checkpoints.rewind import set_aside_undone
-from coordinator.keeper.alarm_watch import AlarmWatch
+from coordinator.keeper.alarm_watch import AlarmWatch, DeviceWatch
 from coordinator.keeper.checkpointing import Checkpointing
-from coordinator.keeper.device_watch import DeviceWatch
 from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import tell_keeper_addresses, write_swarm_status

@@ -22,7 +22,7 @@ from coordinator.store.engine import Database
 from coordinator.store.notify import Topic, tell
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
-DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.keeper.device_watch`'s
+DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.keeper.alarm_watch`'s
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
