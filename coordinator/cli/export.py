@@ -72,11 +72,8 @@ def _publishing(run_dir: Path | None, address: str, stored: StoredCheckpoint) ->
     """What brings the exported folder to one of the run's places; raises `ConfigError` if it must not go there."""
     if run_dir is None:
         raise ConfigError("--push needs a run, whose `publications` say how to reach the place: give its directory.")
-    places = {place.to: place for place in RunDirectory.open(run_dir).settings.publications}
-    if address not in places:
-        known = ", ".join(places) or "none"
-        raise ConfigError(f"`publications` in settings.yaml names no {address!r}; it names: {known}.")
-    place, step = open_place(run_dir, places[address]), stored.manifest.step
+    place = open_place(run_dir, RunDirectory.open(run_dir).settings.publication(address))
+    step = stored.manifest.step
 
     def publish(folder: Path) -> str:
         with open_run(run_dir) as run, run.audit.act("publish", address, f"step {step}"):

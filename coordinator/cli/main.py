@@ -14,14 +14,24 @@ from pathlib import Path
 import typer
 
 from auth.errors import ConfigError
+from auth.openid.provider import require_safe_url
+from coordinator.backup.backup import Backup, back_up
+from coordinator.backup.restore import restore as restore_run
 from coordinator.checkpoints.validations import validations
-from coordinator.cli import backup
-from coordinator.cli.allow import allow
-from coordinator.cli.archive import archive
 from coordinator.cli.configure import configure
-from coordinator.cli.devices import devices, quarantine
 from coordinator.cli.evaluator import evaluator, evaluators
-from coordinator.cli.names import credits_of, display_name, hide_name_of
+from coordinator.cli.members import (
+    allow,
+    credits_of,
+    devices,
+    display_name,
+    erase,
+    hide_name_of,
+    invite,
+    members,
+    quarantine,
+    revoke,
+)
 from coordinator.cli.options import DIRECTORY, JSON, LIMIT, say_done
 from coordinator.cli.steer import announce, change, pause, resume, rewind, stop
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
@@ -31,17 +41,12 @@ from coordinator.ledger.steering import read_helm
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
 from coordinator.members.devices import tokens_until
-from coordinator.members.invites import ROLE_RANKS
-from coordinator.members.join_page import Invitation
-from coordinator.members.membership import MemberRow
-from coordinator.members.names import display_names
 from coordinator.publishing.publications import newest_at
 from coordinator.run.authority_key import rotate
 from coordinator.run.database_owner import claim_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogFormat
 from coordinator.run.secrets import read_secret
-from coordinator.run.software import own_software
 from coordinator.service.doctor import examine
 from coordinator.service.supervisor import serve_run
 from coordinator.store.refusals import newest_refusals
@@ -123,83 +128,12 @@ def serve(
     serve_run(directory, service_only=service_only, keeper_only=keeper_only, log_format=log_format)
 
 
-@app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")
-def invite(
-    directory: Path = DIRECTORY,
-    name: str = typer.Argument(..., help="The volunteer's name, as the dashboard shows it.", show_default=False),
-    role: str = typer.Option("trainer", help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}."),
-    days: float = typer.Option(7.0, help="Days until the code expires."),
-    devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
-    as_json: bool = JSON,
-) -> None:
-    """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
-    packed = own_software()  # before there is a code, which is shown only now
-    with open_run(directory) as run:
-        codes = run.administration.invite(name, role, days, devices)
-        link = str(run.directory.join_link)
-        address = run.directory.settings.web_address
-    software = packed.address(address)
-    invitations = [Invitation.of(code, role, link, address, software) for code in codes]
-    if as_json:
-        invites = [asdict(invitation) for invitation in invitations]
-        known = {"member": name, "role": role, "days": days, "join_link": link, "software": software}
-        say_json({**known, "invites": invites})
-        return
-    say(f"The run's software, which a notebook asks for: {software}")
-    for invitation in invitations:
-        say(f"Invite code: {invitation.code}")
-        say(f"For the person to open: {invitation.page}")
-        say("Or, to install the software and join, in one line:")
-        say(invitation.one_line)
-        say("Where it is installed:")
-        say(invitation.command)
-
-
+app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")(invite)
 app.command("allow", epilog="Example: manyhands coordinator allow my-run hf:alice")(allow)
-
-
-@app.command(epilog="Example: manyhands coordinator members my-run --json")
-def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """List the members, their devices and what they contributed."""
-    with open_run(directory) as run:
-        given = {row.member: (row.samples, row.averaged_bytes) for row in run.ledger.contributions()}
-        rows, shown = run.membership.members(), display_names(run.database)
-    if as_json:
-        say_json([_member_facts(row, shown.get(row.name, row.name), *given.get(row.name, (0, 0))) for row in rows])
-        return
-    now = time.time()
-    with_accounts = any(row.accounts for row in rows)  # a column more only where people log in
-    say_table(
-        ("member", *(["accounts"] * with_accounts), "devices", "open invites", "contributed", "last seen", "revoked"),
-        [
-            (
-                row.name,
-                *([", ".join(row.accounts) or None] * with_accounts),
-                row.devices,
-                row.open_invites,
-                _gift(*given.get(row.name, (0, 0))),
-                format_age(row.last_seen_at, now),
-                None if row.revoked_at is None else f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip(),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _member_facts(row: MemberRow, shown: str, samples: int, averaged_bytes: int) -> dict[str, object]:
-    return {**asdict(row), "display_name": shown, "samples": samples, "averaged_bytes": averaged_bytes}
-
-
-def _gift(samples: int, averaged_bytes: int) -> str:
-    only_averages = samples == 0 and averaged_bytes > 0
-    return f"{averaged_bytes / 1e6:,.1f} MB averaged" if only_averages else f"{samples} samples"
-
-
+app.command(epilog="Example: manyhands coordinator members my-run --json")(members)
 app.command(epilog="Example: manyhands coordinator devices my-run alice")(devices)
-app.command(epilog="Example: manyhands coordinator archive my-run /srv/www/my-run")(archive)
 app.command(epilog="Example: manyhands coordinator evaluator my-run --once")(evaluator)
 app.command(epilog="Example: manyhands coordinator evaluators my-run add gpu-box 0f1e2d...")(evaluators)
-backup.add_to(app)
 app.command(epilog="Example: manyhands coordinator quarantine my-run lift alice --device 1a2b3c4d")(quarantine)
 app.command(epilog="Example: manyhands coordinator rewind my-run 1200 --quarantine mallory --yes")(rewind)
 app.command(epilog="Example: manyhands coordinator pause my-run")(pause)
@@ -207,45 +141,8 @@ app.command(epilog="Example: manyhands coordinator resume my-run")(resume)
 app.command(epilog="Example: manyhands coordinator stop my-run 125000")(stop)
 app.command(epilog="Example: manyhands coordinator change my-run --learning-rate-scale 0.5 --from-step 1200")(change)
 app.command(epilog='Example: manyhands coordinator announce my-run "The run moves on Sunday."')(announce)
-
-
-@app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')
-def revoke(
-    directory: Path = DIRECTORY,
-    name: str = typer.Argument(..., help="The member's name.", show_default=False),
-    device: str | None = typer.Option(
-        None, help="Only this device: its id, or enough of the beginning (see `devices`)."
-    ),
-    reason: str = typer.Option("", help="Why; the member sees it."),
-    as_json: bool = JSON,
-) -> None:
-    """Shut a member out, with all devices or one only; it reaches the swarm within seconds while the run is served."""
-    with open_run(directory) as run:
-        if device is None:
-            count = run.administration.revoke(name, reason)
-            done = f"{name} is revoked, with {count} device{'' if count == 1 else 's'}."
-            say_done(as_json, {"member": name, "devices_revoked": count}, done)
-        else:
-            device_id = run.administration.revoke_device(name, device, reason)
-            done = f"{name}'s device {device_id} is revoked; {name} may bring another."
-            say_done(as_json, {"member": name, "device_revoked": device_id}, done)
-
-
-@app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")
-def erase(
-    directory: Path = DIRECTORY,
-    name: str = typer.Argument(..., help="The member's name.", show_default=False),
-    yes: bool = typer.Option(False, "--yes", help="Do not ask whether you are sure."),
-    as_json: bool = JSON,
-) -> None:
-    """Forget a member's name for good: the samples stay under a pseudonym, the devices are shut out."""
-    if not yes:
-        typer.confirm(f"Shut {name!r} out and forget the name? This cannot be undone", abort=True, err=True)
-    with open_run(directory) as run:
-        pseudonym = run.administration.erase(name)
-    say_done(as_json, {"pseudonym": pseudonym}, f"The member is called {pseudonym} from now on.")
-
-
+app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')(revoke)
+app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")(erase)
 app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')(display_name)
 app.command("hide-name", epilog="Example: manyhands coordinator hide-name my-run alice")(hide_name_of)
 app.command("credits", epilog="Example: manyhands coordinator credits my-run omit alice")(credits_of)
@@ -303,6 +200,91 @@ def refusals(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JS
     say_table(
         ("when", "kind", "code", "reason"), [(format_age(row.at, now), row.kind, row.code, row.reason) for row in rows]
     )
+
+
+@app.command(epilog="Example: manyhands coordinator archive my-run /srv/www/my-run")
+def archive(
+    directory: Path = DIRECTORY,
+    out: Path = typer.Argument(..., metavar="OUT", help="The folder to make.", show_default=False),
+    address: str = typer.Option("", help="Where it will be served, so that shared links have a picture."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an earlier archive of this run."),
+    as_json: bool = JSON,
+) -> None:
+    """Freeze the dashboard into plain files that any web host serves for ever."""
+    from coordinator.web.archive import Wish, write_archive  # the web application, which other commands need not load
+
+    if address:
+        _require_address(address)
+    with open_run(directory) as run, run.audit.act("archive", str(out)):
+        made = write_archive(run.directory, Wish(out, address, overwrite), time.time())
+    if as_json:
+        facts = made.model_dump(exclude={"files", "format_version"})
+        say_json({"archive": str(out), **facts, "files": len(made.files), "size_bytes": made.size_bytes})
+        return
+    size = f"{len(made.files) + 1:,} files, {made.size_bytes / 1e6:,.1f} MB"
+    say(f"{out} holds the page of `{made.run}` as of step {made.step:,}: {size}.")
+    say(f"To look at it: python -m http.server --directory {out}")
+
+
+def _require_address(address: str) -> None:
+    try:
+        require_safe_url(address)
+    except ValueError as error:
+        raise ConfigError(f"`--address`: {error}.") from error
+
+
+@app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday")
+def backup(
+    directory: Path = DIRECTORY,
+    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to make.", show_default=False),
+    no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave the checkpoints out."),
+    as_json: bool = JSON,
+) -> None:
+    """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
+    with open_run(directory) as run, run.audit.act("backup", str(target)):
+        made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints)
+    if as_json:
+        say_json(_backup_facts(made))
+        return
+    say(f"{made.path} holds the run `{made.manifest.run}`: {_backup_summary(made)}.")
+    say("It holds the run's keys, too: keep it where only you can read it.")
+
+
+@app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")
+def restore(
+    backup: Path = typer.Argument(..., metavar="BACKUP", help="The folder that `backup` made.", show_default=False),
+    directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory, to be made.", show_default=False),
+    settings: Path | None = typer.Option(
+        None, help="A settings.yaml to use in place of the backup's: for another host, or another database."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Make a run anew from a backup; nothing that exists is ever overwritten."""
+    made = restore_run(backup, directory, settings)
+    with open_run(made.path) as run:
+        run.audit.record("restore", str(backup))
+    if as_json:
+        say_json({"directory": str(made.path), "run": made.config.run.name, "join_link": str(made.join_link)})
+        return
+    say(f"The run `{made.config.run.name}` is in {made.path} again.")
+    say("Before you serve it, make sure that it is served nowhere else.")
+
+
+def _backup_facts(made: Backup) -> dict[str, object]:
+    return {
+        "backup": str(made.path),
+        "run": made.manifest.run,
+        "created_at": made.manifest.created_at,
+        "size_bytes": made.size_bytes,
+        "files": len(made.manifest.files),
+        "rows": sum(table.rows for table in made.manifest.tables.values()),
+        "checkpoints": made.checkpoints,
+    }
+
+
+def _backup_summary(made: Backup) -> str:
+    rows, count = sum(table.rows for table in made.manifest.tables.values()), len(made.checkpoints)
+    return f"{rows:,} rows, {count} checkpoint{'' if count == 1 else 's'}, {made.size_bytes / 1e6:,.1f} MB"
 
 
 @app.command("rotate-key", epilog="Example: manyhands coordinator rotate-key my-run")

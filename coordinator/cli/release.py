@@ -41,7 +41,7 @@ def release(
 ) -> None:
     """Release a run's best checkpoint: weights, tokenizer, model card, task models and a demo."""
     with open_run(directory) as run:
-        place = _place(run, push) if push else None
+        place = run.directory.settings.publication(push) if push else None
         repository = place.to.removeprefix(HUB) if place is not None and place.is_hub else ""
         if place is not None and not place.is_hub and (task or demo):
             raise ConfigError(f"{push} takes the model only: task models and the demo go to a hub (hf://owner/name).")
@@ -60,14 +60,6 @@ def release(
         say(f"To try them: cd {out / DEMO} && uvicorn app:app")
     for location in published:
         say(f"Published: {location}")
-
-
-def _place(run: OpenRun, address: str) -> PlaceSettings:
-    places = {place.to: place for place in run.directory.settings.publications}
-    if address not in places:
-        known = ", ".join(places) or "none"
-        raise ConfigError(f"`publications` in settings.yaml names no {address!r}; it names: {known}.")
-    return places[address]
 
 
 def _publish(run: OpenRun, place: PlaceSettings, out: Path, made: Released, demo: bool) -> list[str]:

@@ -75,6 +75,14 @@ class Settings(BaseModel):
     notebook_url: Annotated[str, Field(pattern=_NOTEBOOK)] | None = None  # join.ipynb as GitHub shows it
     model_license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,63}$")] | None = None
 
+    def publication(self, address: str) -> PlaceSettings:
+        """The place of this address; raises `ConfigError` where `publications` does not name it."""
+        places = {place.to: place for place in self.publications}
+        if address not in places:
+            known = ", ".join(places) or "none"
+            raise ConfigError(f"`publications` in settings.yaml names no {address!r}; it names: {known}.")
+        return places[address]
+
     @classmethod
     def from_yaml(cls, path: Path) -> Settings:
         """Read settings.yaml; raises `ConfigError`."""

@@ -1,0 +1,317 @@
+"""The operator's commands about people and their devices: who may take part, under which name, and who is shut out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from coordinator.cli.options import DIRECTORY, JSON, say_done
+from coordinator.context.open_run import OpenRun, open_run
+from coordinator.members.allowlist import AllowedRow, Entry
+from coordinator.members.credits import unnamed_members
+from coordinator.members.devices import DeviceRow, device_rows
+from coordinator.members.invites import ROLE_RANKS
+from coordinator.members.join_page import Invitation
+from coordinator.members.membership import MemberRow
+from coordinator.members.names import display_names
+from coordinator.members.quarantine import QuarantineRow, quarantines
+from coordinator.run.software import own_software
+from peer.runtime.console import format_age, say, say_json, say_table
+
+
+def allow(
+    directory: Path = DIRECTORY,
+    entry: str = typer.Argument(
+        "", help="PROVIDER:USER, PROVIDER-sub:SUBJECT or PROVIDER-org:ORGANISATION; none: list."
+    ),
+    role: str = typer.Option("trainer", help=f"What they may do: {', '.join(ROLE_RANKS)}."),
+    name: str = typer.Option("", help="The member that this account shall be, new or known; default: the entry."),
+    remove: bool = typer.Option(False, "--remove", help="Take the entry off the list."),
+    as_json: bool = JSON,
+) -> None:
+    """Let an account at an identity provider log in, or a whole organisation's; without an entry, show the list."""
+    with open_run(directory) as run:
+        if not entry:
+            _say_allowlist(run.membership.allowlist(), as_json)
+            return
+        _check_provider(run, entry)
+        if remove:
+            run.administration.disallow(entry)
+        else:
+            run.administration.allow(entry, role, name)
+        link = str(run.directory.join_link)
+    if as_json:
+        say_json({"entry": entry, "role": role, "allowed": not remove, "join_link": link})
+    elif remove:
+        say(f"{entry} is off the list. Who was admitted by it stays until revoked.")
+    else:
+        say(f"{entry} may log in: manyhands {'assist' if role == 'auxiliary' else 'join'} '{link}'")
+
+
+def _check_provider(run: OpenRun, entry: str) -> None:
+    """Raise `ConfigError` for an entry that nobody could ever log in by."""
+    parsed, providers = Entry.parse(entry), run.directory.settings.providers
+    if parsed.provider not in providers:
+        known = ", ".join(providers) or "none"
+        raise ConfigError(f"`providers` in settings.yaml names no {parsed.provider!r}; it names: {known}.")
+    if parsed.is_organisation and not providers[parsed.provider].organisation_claim:
+        raise ConfigError(f"`providers.{parsed.provider}.organisation_claim` must say where organisations stand.")
+
+
+def _say_allowlist(rows: list[AllowedRow], as_json: bool) -> None:
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    say_table(
+        ("entry", "role", "member", "logged in"),
+        [(row.entry, row.role, row.member, "yes" if row.matched else None) for row in rows],
+    )
+
+
+class CreditAction(str, Enum):
+    """What can be done about a member's name in the model card."""
+
+    LIST = "list"
+    OMIT = "omit"
+    NAME = "name"
+
+
+def display_name(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    pseudonym: str = typer.Argument("", help="What the public sees instead; nothing: the name itself."),
+    as_json: bool = JSON,
+) -> None:
+    """Choose the name under which the public sees a member."""
+    with open_run(directory) as run:
+        _say_shown(name, run.administration.show_as(name, pseudonym), as_json)
+
+
+def hide_name_of(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    show: bool = typer.Option(False, "--show", help="Show it again."),
+    as_json: bool = JSON,
+) -> None:
+    """Let the public see a number instead of a member's name, whatever the member has chosen."""
+    with open_run(directory) as run:
+        _say_shown(name, run.administration.hide_name(name, not show), as_json)
+
+
+def _say_shown(name: str, shown: str, as_json: bool) -> None:
+    say_done(as_json, {"member": name, "display_name": shown}, f"The public sees {name} as {shown}.")
+
+
+def credits_of(
+    directory: Path = DIRECTORY,
+    action: CreditAction = typer.Argument(CreditAction.LIST, help="What to do."),
+    name: str = typer.Argument("", help="The member's name."),
+    as_json: bool = JSON,
+) -> None:
+    """Say whom the model card names: everybody who contributed, unless they asked not to be (`omit`)."""
+    with open_run(directory) as run:
+        if action is not CreditAction.LIST:
+            run.administration.credit(name, action is CreditAction.NAME)
+        hidden, shown = unnamed_members(run.database), display_names(run.database)
+        given = [row.member for row in run.ledger.contributions()]
+    rows = [{"member": name, "card": None if name in hidden else shown.get(name, name)} for name in given]
+    if as_json:
+        say_json(rows)
+        return
+    say_table(("member", "in the model card"), [(row["member"], row["card"]) for row in rows])
+
+
+class QuarantineAction(str, Enum):
+    """What can be done about quarantine."""
+
+    LIST = "list"
+    IMPOSE = "impose"
+    LIFT = "lift"
+
+
+def devices(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument("", help="The member's name; nothing: everybody's devices."),
+    as_json: bool = JSON,
+) -> None:
+    """List the members' devices: since when, on what hardware, and which are revoked or in quarantine."""
+    with open_run(directory) as run:
+        rows = device_rows(run.database, name and run.membership.known_name(name))
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("device", "member", "role", "first seen", "last seen", "hardware", "revoked"),
+        [
+            (
+                row.short_id,
+                row.member,
+                row.role,
+                format_age(row.created_at, now),
+                format_age(row.last_seen_at, now),
+                row.hardware,
+                _shut_out(row, now),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _shut_out(row: DeviceRow, now: float) -> str | None:
+    if row.revoked_at is not None:
+        return f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip()
+    if row.quarantined_at is not None:
+        return f"in quarantine, {format_age(row.quarantined_at, now)} {row.quarantined_reason}".strip()
+    return None
+
+
+def quarantine(
+    directory: Path = DIRECTORY,
+    action: QuarantineAction = typer.Argument(QuarantineAction.LIST, help="What to do."),
+    name: str = typer.Argument("", help="The member's name."),
+    device: str = typer.Option("", help="The device: its id, or enough of the beginning; for `lift`, none: all."),
+    reason: str = typer.Option("", help="Why; the member sees it."),
+    as_json: bool = JSON,
+) -> None:
+    """Cut a device off until that is lifted; `list` shows who is cut off, and who said what of it."""
+    if action is not QuarantineAction.LIST and not name:
+        raise ConfigError(f"`{action.value}` needs the member's name.")
+    with open_run(directory) as run:
+        if action is QuarantineAction.LIST:
+            _say_quarantines(quarantines(run.database), as_json)
+        elif action is QuarantineAction.IMPOSE:
+            device_id = run.administration.quarantine(name, device, reason)
+            say_done(as_json, {"device_quarantined": device_id}, f"{name}'s device {device_id} is in quarantine.")
+        else:
+            released = run.administration.lift(name, device)
+            done = f"Lifted for {name}'s {', '.join(released)}: the same command joins again."
+            say_done(as_json, {"devices_released": released}, done)
+
+
+def _say_quarantines(rows: list[QuarantineRow], as_json: bool) -> None:
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("device", "member", "since", "by", "reason"),
+        [(row.short_id, row.member, format_age(row.since, now), row.actor, row.reason) for row in rows],
+    )
+    if any(row.words for row in rows):
+        say()
+        say_table(
+            ("device", "when", "who says so", "kind", "step", "detail"),
+            [
+                (row.short_id, format_age(word.at, now), word.witness, word.kind, word.step, word.detail)
+                for row in rows
+                for word in row.words
+            ],
+        )
+
+
+def invite(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The volunteer's name, as the dashboard shows it.", show_default=False),
+    role: str = typer.Option("trainer", help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}."),
+    days: float = typer.Option(7.0, help="Days until the code expires."),
+    devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
+    as_json: bool = JSON,
+) -> None:
+    """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
+    packed = own_software()  # before there is a code, which is shown only now
+    with open_run(directory) as run:
+        codes = run.administration.invite(name, role, days, devices)
+        link = str(run.directory.join_link)
+        address = run.directory.settings.web_address
+    software = packed.address(address)
+    invitations = [Invitation.of(code, role, link, address, software) for code in codes]
+    if as_json:
+        invites = [asdict(invitation) for invitation in invitations]
+        known = {"member": name, "role": role, "days": days, "join_link": link, "software": software}
+        say_json({**known, "invites": invites})
+        return
+    say(f"The run's software, which a notebook asks for: {software}")
+    for invitation in invitations:
+        say(f"Invite code: {invitation.code}")
+        say(f"For the person to open: {invitation.page}")
+        say("Or, to install the software and join, in one line:")
+        say(invitation.one_line)
+        say("Where it is installed:")
+        say(invitation.command)
+
+
+def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """List the members, their devices and what they contributed."""
+    with open_run(directory) as run:
+        given = {row.member: (row.samples, row.averaged_bytes) for row in run.ledger.contributions()}
+        rows, shown = run.membership.members(), display_names(run.database)
+    if as_json:
+        say_json([_member_facts(row, shown.get(row.name, row.name), *given.get(row.name, (0, 0))) for row in rows])
+        return
+    now = time.time()
+    with_accounts = any(row.accounts for row in rows)  # a column more only where people log in
+    say_table(
+        ("member", *(["accounts"] * with_accounts), "devices", "open invites", "contributed", "last seen", "revoked"),
+        [
+            (
+                row.name,
+                *([", ".join(row.accounts) or None] * with_accounts),
+                row.devices,
+                row.open_invites,
+                _gift(*given.get(row.name, (0, 0))),
+                format_age(row.last_seen_at, now),
+                None if row.revoked_at is None else f"{format_age(row.revoked_at, now)} {row.revoked_reason}".strip(),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _member_facts(row: MemberRow, shown: str, samples: int, averaged_bytes: int) -> dict[str, object]:
+    return {**asdict(row), "display_name": shown, "samples": samples, "averaged_bytes": averaged_bytes}
+
+
+def _gift(samples: int, averaged_bytes: int) -> str:
+    only_averages = samples == 0 and averaged_bytes > 0
+    return f"{averaged_bytes / 1e6:,.1f} MB averaged" if only_averages else f"{samples} samples"
+
+
+def revoke(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    device: str | None = typer.Option(
+        None, help="Only this device: its id, or enough of the beginning (see `devices`)."
+    ),
+    reason: str = typer.Option("", help="Why; the member sees it."),
+    as_json: bool = JSON,
+) -> None:
+    """Shut a member out, with all devices or one only; it reaches the swarm within seconds while the run is served."""
+    with open_run(directory) as run:
+        if device is None:
+            count = run.administration.revoke(name, reason)
+            done = f"{name} is revoked, with {count} device{'' if count == 1 else 's'}."
+            say_done(as_json, {"member": name, "devices_revoked": count}, done)
+        else:
+            device_id = run.administration.revoke_device(name, device, reason)
+            done = f"{name}'s device {device_id} is revoked; {name} may bring another."
+            say_done(as_json, {"member": name, "device_revoked": device_id}, done)
+
+
+def erase(
+    directory: Path = DIRECTORY,
+    name: str = typer.Argument(..., help="The member's name.", show_default=False),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask whether you are sure."),
+    as_json: bool = JSON,
+) -> None:
+    """Forget a member's name for good: the samples stay under a pseudonym, the devices are shut out."""
+    if not yes:
+        typer.confirm(f"Shut {name!r} out and forget the name? This cannot be undone", abort=True, err=True)
+    with open_run(directory) as run:
+        pseudonym = run.administration.erase(name)
+    say_done(as_json, {"pseudonym": pseudonym}, f"The member is called {pseudonym} from now on.")
