@@ -13,9 +13,8 @@ from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
 from coordinator.publishing.card_facts import card_of_checkpoint, card_of_run
-from coordinator.publishing.onnx import export_onnx, find_exporter
 from coordinator.publishing.places import open_place
-from coordinator.publishing.soundness import check_loads
+from coordinator.publishing.soundness import check_loads, export_onnx, find_exporter
 from coordinator.run.directory import RunDirectory
 from peer.config.run import RunConfig
 from peer.runtime.console import say, say_json

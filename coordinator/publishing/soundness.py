@@ -1,7 +1,8 @@
 """The check before publishing: plain transformers must compute the manifest's loss from an exported folder.
 
 The check runs in a fresh process, whose environment holds no token or password of this one. A folder that fails is not
-published.
+published. `manyhands export --onnx` adds `onnx/` through optimum, and tries it the same way. Its exporter wants an
+older transformers than ours, so it runs in an environment of its own, if that is there.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-from auth.errors import UnsoundWeightsError
+from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.checkpoints.manifest import verify
 
 TIMEOUT_S = 3600.0  # a large model on one busy core
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
 SHOWN_CHARACTERS = 300
-SCRIPT = Path(__file__).with_name("loading_check.py")
+LOADING_SCRIPT = Path(__file__).with_name("loading_check.py")
 TOLERANCE = 1e-3  # relative, from 1 on: other kernels round differently
+ONNX_DIR = "onnx"
+ONNX_SCRIPT = Path(__file__).with_name("onnx_check.py")
+ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ def check_loads(folder: Path) -> LoadingResult:
     """
     manifest = verify(folder, files=()).manifest
     try:
-        found = LoadingResult(**json.loads(run_apart([sys.executable, "-I", str(SCRIPT), str(folder)])))
+        found = LoadingResult(**json.loads(run_apart([sys.executable, "-I", str(LOADING_SCRIPT), str(folder)])))
     except (EndedBadlyError, ValueError, TypeError) as error:
         raise UnsoundWeightsError(
             f"The checkpoint of step {manifest.step} cannot be loaded by plain transformers: {error}"
@@ -93,3 +99,48 @@ def run_apart(command: Sequence[str]) -> str:
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return " ".join(lines[-1].split())[:SHOWN_CHARACTERS] if lines else ""
+
+
+def find_exporter() -> Path:
+    """The Python that has optimum's exporter: this one, or that of the `optimum-cli` on the PATH.
+
+    Raises `ConfigError` where there is none.
+    """
+    if _is_here():
+        return Path(sys.executable)
+    command = shutil.which("optimum-cli")
+    python = None if command is None else Path(command).resolve().parent / "python"
+    if python is None or not python.exists():
+        raise ConfigError(
+            "--onnx needs optimum's exporter, and there is no `optimum-cli`: install it into an environment of its own "
+            "(`pipx install 'optimum[onnxruntime]'`), or export without --onnx."
+        )
+    return python
+
+
+def export_onnx(folder: Path, objective: str, token_loss: float, python: Path) -> Path:
+    """Write `folder`/onnx and return it, if ONNX Runtime finds this loss of the folder's probe with it.
+
+    Raises `StorageError` with the exporter's last words if that fails, `UnsoundWeightsError` for another loss.
+    """
+    out = folder / ONNX_DIR
+    exporter = ["-m", "optimum.exporters.onnx", "--model", str(folder), "--task", ONNX_TASKS[objective], str(out)]
+    try:
+        run_apart([str(python), "-I", *exporter])
+        found = float(run_apart([str(python), "-I", str(ONNX_SCRIPT), str(folder), objective]))
+    except (EndedBadlyError, ValueError) as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise StorageError(f"{folder} is exported, but not to ONNX: {error}") from error
+    if not is_same(token_loss, found):
+        shutil.rmtree(out, ignore_errors=True)
+        raise UnsoundWeightsError(
+            f"{folder} is exported, but not to ONNX: there the loss is {found:.4f}, and not {token_loss:.4f}."
+        )
+    return out
+
+
+def _is_here() -> bool:
+    try:
+        return find_spec("optimum.exporters.onnx") is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,22 +1,28 @@
-"""The whole history of a run as tables for researchers, read page by page and written as CSV or Parquet.
+"""The whole history of a run, read page by page: tables for researchers, and receipts for recomputing the leaderboard.
 
-Each page is read in a transaction of its own, so no reader holds the database. Members appear under their public names;
-the keeper's own machine is left out.
+Each page is read in a transaction of its own, so no reader holds the database. Members appear under their public names.
+The tables are written as CSV or Parquet, without the keeper's own machine. A page of receipts has claims, their samples
+that count, and the receipts that decide it; the signed bytes are made again from what is stored.
 """
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
 from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy.orm import Session
 
+from auth.receipts import ReceiptBody
+from coordinator.ledger.receipts import samples_by_number
 from coordinator.members.names import display_names
 from coordinator.store.engine import Database
-from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member, Report, Step, Validation
+from coordinator.store.eras import current_era
+from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member, Receipt, Report, Step, Validation
 
 TableName = Literal["steps", "contributions", "sessions", "validations"]
 Kind = Literal["whole", "number", "text", "yes or no"]
@@ -24,6 +30,8 @@ ROWS_AT_ONCE = 5000
 MEMBER = "member"  # the column whose names are made public ones when they are read
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a text begins that a spreadsheet would compute
+MAX_STEPS = 200  # of a page of receipts
+MOST_NUMBERS = 20_000  # claims and receipts' entries of one page; a page of one step may have more
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Column:
 
     name: str
     kind: Kind
-    value: ColumnElement[Any]
+    value: Any  # a column of the database, or an expression
     meaning: str
 
 
@@ -50,72 +58,68 @@ def _of_device(query: Select[Any]) -> Select[Any]:
     return query.join(Member, Member.id == Device.member_id).where(Device.role != KEEPER_ROLE)
 
 
-def _column(name: str, kind: Kind, value: Any, meaning: str) -> Column:
-    return Column(name, kind, value, meaning)
-
-
 TABLES: Mapping[TableName, Table] = {
     "steps": Table(
         (
-            _column("step", "whole", Step.step, "number of the global step, from 1"),
-            _column("era", "whole", Step.era, "how often the run had returned to a checkpoint"),
-            _column("samples", "whole", Step.samples, "averaged in"),
-            _column("target_batch_size", "whole", Step.target_batch_size, "samples that the step needed"),
-            _column("loss", "number", _LOSS, "mean over samples"),
-            _column("devices", "whole", Step.devices, "that reported it"),
-            _column("completed_at", "number", Step.completed_at, "Unix seconds"),
+            Column("step", "whole", Step.step, "number of the global step, from 1"),
+            Column("era", "whole", Step.era, "how often the run had returned to a checkpoint"),
+            Column("samples", "whole", Step.samples, "averaged in"),
+            Column("target_batch_size", "whole", Step.target_batch_size, "samples that the step needed"),
+            Column("loss", "number", _LOSS, "mean over samples"),
+            Column("devices", "whole", Step.devices, "that reported it"),
+            Column("completed_at", "number", Step.completed_at, "Unix seconds"),
         ),
         Step.step.expression,
         lambda query: query,
     ),
     "contributions": Table(
         (
-            _column("step", "whole", Report.step, "number of the global step"),
-            _column("era", "whole", Report.era, "of the device, when it reported"),
-            _column(MEMBER, "text", Member.name, "the member's public name"),
-            _column("device", "whole", Device.number, "number of the member's machine in the run"),
-            _column("samples", "whole", Report.samples, "as the device claims"),
-            _column("counted", "whole", Report.counted, "as receipts confirm; empty while none does"),
-            _column("loss", "number", Report.loss, "of these samples"),
-            _column("group_size", "whole", Report.group_size, "peers that averaged together"),
-            _column("averaging_s", "number", Report.averaging_s, "seconds that averaging took"),
-            _column("samples_per_second", "number", Report.samples_per_second, "the device's speed"),
-            _column("lost_samples", "whole", Report.lost_samples, "trained, and never averaged in"),
-            _column("lost_reason", "text", Report.lost_reason, "why, in the device's words"),
-            _column("data_wait_s", "number", Report.data_wait_s, "seconds that it waited for data"),
-            _column("elapsed_s", "number", Report.elapsed_s, "seconds that it trained"),
-            _column("averaged_bytes", "whole", Report.averaged_bytes, "of others' gradients that it averaged"),
-            _column("completed_at", "number", Report.completed_at, "Unix seconds, by the device's clock"),
-            _column("undone", "yes or no", Report.superseded, "by a return to a checkpoint"),
+            Column("step", "whole", Report.step, "number of the global step"),
+            Column("era", "whole", Report.era, "of the device, when it reported"),
+            Column(MEMBER, "text", Member.name, "the member's public name"),
+            Column("device", "whole", Device.number, "number of the member's machine in the run"),
+            Column("samples", "whole", Report.samples, "as the device claims"),
+            Column("counted", "whole", Report.counted, "as receipts confirm; empty while none does"),
+            Column("loss", "number", Report.loss, "of these samples"),
+            Column("group_size", "whole", Report.group_size, "peers that averaged together"),
+            Column("averaging_s", "number", Report.averaging_s, "seconds that averaging took"),
+            Column("samples_per_second", "number", Report.samples_per_second, "the device's speed"),
+            Column("lost_samples", "whole", Report.lost_samples, "trained, and never averaged in"),
+            Column("lost_reason", "text", Report.lost_reason, "why, in the device's words"),
+            Column("data_wait_s", "number", Report.data_wait_s, "seconds that it waited for data"),
+            Column("elapsed_s", "number", Report.elapsed_s, "seconds that it trained"),
+            Column("averaged_bytes", "whole", Report.averaged_bytes, "of others' gradients that it averaged"),
+            Column("completed_at", "number", Report.completed_at, "Unix seconds, by the device's clock"),
+            Column("undone", "yes or no", Report.superseded, "by a return to a checkpoint"),
         ),
         Report.id.expression,
         lambda query: _of_device(query.join(Device, Device.id == Report.device_id)),
     ),
     "sessions": Table(
         (
-            _column(MEMBER, "text", Member.name, "the member's public name"),
-            _column("device", "whole", Device.number, "number of the member's machine in the run"),
-            _column("hardware", "text", DeviceSession.hardware, "in the device's words"),
-            _column("software_version", "text", DeviceSession.software_version, "of manyhands"),
-            _column("started_at", "number", DeviceSession.started_at, "Unix seconds"),
-            _column("last_seen_at", "number", DeviceSession.last_seen_at, "Unix seconds"),
-            _column("ended_at", "number", DeviceSession.ended_at, "Unix seconds; empty while it is open"),
+            Column(MEMBER, "text", Member.name, "the member's public name"),
+            Column("device", "whole", Device.number, "number of the member's machine in the run"),
+            Column("hardware", "text", DeviceSession.hardware, "in the device's words"),
+            Column("software_version", "text", DeviceSession.software_version, "of manyhands"),
+            Column("started_at", "number", DeviceSession.started_at, "Unix seconds"),
+            Column("last_seen_at", "number", DeviceSession.last_seen_at, "Unix seconds"),
+            Column("ended_at", "number", DeviceSession.ended_at, "Unix seconds; empty while it is open"),
         ),
         DeviceSession.id.expression,
         lambda query: _of_device(query.join(Device, Device.id == DeviceSession.device_id)),
     ),
     "validations": Table(
         (
-            _column("step", "whole", Validation.step, "of the checkpoint"),
-            _column("era", "whole", Validation.era, "of the checkpoint"),
-            _column("set_sha256", "text", Validation.set_sha256, "which samples: only losses on the same compare"),
-            _column("sequence_length", "whole", Validation.sequence_length, "tokens"),
-            _column("samples", "whole", Validation.samples, "that were evaluated"),
-            _column("mlm_loss", "number", Validation.mlm_loss, "of the tokens; empty where it was not finite"),
-            _column("sop_loss", "number", Validation.sop_loss, "of the sentence order; empty without one"),
-            _column("accuracy", "number", Validation.accuracy, "share of the tokens that are right"),
-            _column("sop_accuracy", "number", Validation.sop_accuracy, "share of the orders that are right"),
-            _column("evaluated_at", "number", Validation.evaluated_at, "Unix seconds"),
+            Column("step", "whole", Validation.step, "of the checkpoint"),
+            Column("era", "whole", Validation.era, "of the checkpoint"),
+            Column("set_sha256", "text", Validation.set_sha256, "which samples: only losses on the same compare"),
+            Column("sequence_length", "whole", Validation.sequence_length, "tokens"),
+            Column("samples", "whole", Validation.samples, "that were evaluated"),
+            Column("mlm_loss", "number", Validation.mlm_loss, "of the tokens; empty where it was not finite"),
+            Column("sop_loss", "number", Validation.sop_loss, "of the sentence order; empty without one"),
+            Column("accuracy", "number", Validation.accuracy, "share of the tokens that are right"),
+            Column("sop_accuracy", "number", Validation.sop_accuracy, "share of the orders that are right"),
+            Column("evaluated_at", "number", Validation.evaluated_at, "Unix seconds"),
         ),
         Validation.step.expression,
         lambda query: query,
@@ -189,3 +193,109 @@ def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
             values = zip(*page, strict=True)
             arrays = [pyarrow.array(column, type_.type) for column, type_ in zip(values, schema, strict=True)]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
+    """Steps above `after` of which somebody claims samples, in order; `next` is the last one, or None at the end."""
+    shown = display_names(database)
+    with database() as session:
+        numbers = _steps(session, after, limit + 1)
+        steps = _whole_page(session, numbers[:limit])
+        devices = _devices(session, shown, steps)
+        era = current_era(session)
+    peer_ids = {device["number"]: peer_id for peer_id, device in devices.items()}
+    return {
+        "run": run,
+        "era": era,
+        "next": steps[-1]["step"] if len(steps) < len(numbers) else None,
+        "steps": [_published(run, step, peer_ids) for step in steps],
+        "devices": {
+            peer_id: {name: device[name] for name in ("member", "keeper", "public_key")}
+            for peer_id, device in devices.items()
+        },
+    }
+
+
+def _steps(session: Session, after: int, limit: int) -> Sequence[int]:
+    claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
+    return session.scalars(claimed.distinct().order_by(Report.step).limit(limit)).all()
+
+
+def _whole_page(session: Session, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """Read as many of these steps as fit on a page."""
+    found: list[dict[str, Any]] = []
+    room = MOST_NUMBERS
+    for number in numbers:
+        step = _step(session, number)
+        room -= len(step["claims"]) + sum(len(receipt["samples"]) for receipt in step["receipts"])
+        if room < 0 and found:
+            break
+        found.append(step)
+    return found
+
+
+def _step(session: Session, step: int) -> dict[str, Any]:
+    """Read a step's claims and receipts as they are stored, with devices by their numbers."""
+    claims = (
+        select(Device.number, Report.samples, Report.counted)
+        .join(Device, Device.id == Report.device_id)
+        .where(Report.step == step, Report.superseded.is_(False), Report.samples > 0)
+        .order_by(Report.id)
+    )
+    receipts = (
+        select(Device.number, Receipt.era, Receipt.samples, Receipt.signature)
+        .join(Device, Device.id == Receipt.device_id)
+        .where(Receipt.step == step)
+        .order_by(Receipt.id)
+    )
+    return {
+        "step": step,
+        "claims": [tuple(row) for row in session.execute(claims)],
+        "receipts": [
+            {"number": number, "era": era, "samples": samples_by_number(samples), "signature": signature}
+            for number, era, samples, signature in session.execute(receipts)
+        ],
+    }
+
+
+def _devices(session: Session, shown: Mapping[str, str], steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Map the libp2p identities that these steps name to their members, and to the keys of those that signed."""
+    signers = {receipt["number"] for step in steps for receipt in step["receipts"]}
+    named = {number for step in steps for receipt in step["receipts"] for number in receipt["samples"]}
+    claimants = {number for step in steps for number, _, _ in step["claims"]}
+    query = (
+        select(Device.number, Device.peer_id, Device.public_key, Device.role, Member.name)
+        .join(Member, Member.id == Device.member_id)
+        .where(Device.number.in_(signers | named | claimants))
+    )
+    return {
+        peer_id: {
+            "number": number,
+            "member": shown.get(name, name),
+            "keeper": role == KEEPER_ROLE,
+            "public_key": public_key.decode() if number in signers else None,
+        }
+        for number, peer_id, public_key, role, name in session.execute(query)
+    }
+
+
+def _published(run: str, step: Mapping[str, Any], peer_ids: Mapping[int, str]) -> dict[str, Any]:
+    def body(receipt: Mapping[str, Any]) -> str:
+        samples = {peer_ids[number]: brought for number, brought in receipt["samples"].items()}
+        return ReceiptBody(run=run, era=receipt["era"], step=step["step"], samples=samples).body
+
+    return {
+        "step": step["step"],
+        "claims": [
+            {"device": peer_ids[number], "claimed": claimed, "counted": counted}
+            for number, claimed, counted in step["claims"]
+        ],
+        "receipts": [
+            {
+                "device": peer_ids[receipt["number"]],
+                "body": body(receipt),
+                "signature": base64.b64encode(receipt["signature"]).decode(),
+            }
+            for receipt in step["receipts"]
+        ],
+    }

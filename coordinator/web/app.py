@@ -20,10 +20,10 @@ from coordinator.store.notify import Topic
 from coordinator.throttling.rate_limits import CallerPace, CallerPlaces
 from coordinator.web.admin import members as admin_members, run as admin_run
 from coordinator.web.admin.login import TRIES_PER_MINUTE, LoginDesk, LoginNeededError
-from coordinator.web.api import downloads, evaluations, history, join, people, run, trials
+from coordinator.web.api import evaluations, history, join, people, run, trials
 from coordinator.web.http.answers import AnswerCache
 from coordinator.web.http.boundary import STREAMS, STREAMS_PER_CALLER, Boundary, refuse_shape
-from coordinator.web.pages import assets, card, login, views
+from coordinator.web.pages import card, login, views
 from coordinator.web.pages.frozen import Archive
 from coordinator.web.pages.headers import OpenReading, SecurityHeaders
 from coordinator.web.state.live import LiveSnapshot
@@ -36,10 +36,8 @@ ROUTERS = (
     trials.router,
     people.router,
     join.router,
-    downloads.router,
     card.router,
     evaluations.router,
-    assets.router,
     views.router,
     admin_members.router,
     admin_run.router,
@@ -71,7 +69,7 @@ def create_app(state: WebState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with live.held() if state.archive else live.refreshing():
-            compressing = asyncio.create_task(asyncio.to_thread(assets.plotly_script))  # nobody shall wait for it
+            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # nobody shall wait for it
             yield
             await compressing
 
@@ -90,7 +88,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.database = services.database
     app.state.join_link = str(state.directory.join_link)
     app.state.notebook_url = state.directory.settings.notebook_url
-    app.state.software = downloads.software_files(services.software, services.web_address, app.state.join_link)
+    app.state.software = join.software_files(services.software, services.web_address, app.state.join_link)
     app.state.authority = lambda: state.directory.authority
     app.state.checkpoints_dir = state.directory.checkpoints_dir
     app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)

@@ -1,4 +1,8 @@
-"""The public API about joining: how to join, how much of a machine it uses, and whether an invite code still admits."""
+"""How to join: what to do, what it uses of a machine, whether an invite code still admits, and the run's own software.
+
+The software is the wheel, the exact versions it is used with, and the notebook: built when the service starts, never
+for a request, and told apart by the digests that the operator hands out.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,19 @@ from itertools import pairwise
 from statistics import median
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.context.services import RunServices
 from coordinator.members.join_page import MAX_CODE_CHARS, InviteState, invite_facts, notebooks_of
-from coordinator.run.software import NOTEBOOK_NAME
+from coordinator.run.software import CONSTRAINTS_NAME, NOTEBOOK_NAME, Software, notebook_for
 from coordinator.web.api.run import cached, live_of
-from coordinator.web.http.answers import encode
+from coordinator.web.http.answers import Encoded, answer, encode
 from coordinator.web.state.snapshot import Snapshot
 from peer.runtime.software import install_commands
 
 MEASURED_STEPS = 20
-router = APIRouter(prefix="/api/v1", tags=["people"])
+router = APIRouter(tags=["people"])
 
 
 class NotebookLinks(BaseModel):
@@ -83,14 +87,14 @@ class InviteAnswer(BaseModel):
     expires_at: float | None
 
 
-@router.get("/joining", response_model=Joining)
+@router.get("/api/v1/joining", response_model=Joining)
 async def joining(request: Request) -> Response:
     """What to do, and what it uses."""
     snapshot = live_of(request).current
     return await cached(request, "joining", snapshot.taken_at, lambda: joining_of(request.app.state, snapshot))
 
 
-@router.post("/invite", response_model=InviteAnswer)
+@router.post("/api/v1/invite", response_model=InviteAnswer)
 async def invite(request: Request, body: InviteCode) -> Response:
     """Whether this code still admits somebody, and whom."""
     services = request.app.state.services
@@ -135,3 +139,23 @@ def step_seconds(completed_at: list[float]) -> float | None:
     """The median time between global steps; None before there are two."""
     gaps = [after - before for before, after in pairwise(sorted(completed_at))]
     return round(median(gaps), 1) if gaps else None
+
+
+def software_files(software: Software, web_address: str, join_link: str) -> dict[str, Encoded]:
+    """Every file by its name, as it is sent."""
+    notebook = notebook_for(software.address(web_address), join_link)
+    return {
+        software.name: Encoded(software.wheel, "application/octet-stream", f'"{software.sha256}"', compressed=None),
+        CONSTRAINTS_NAME: encode(software.constraints, "text/plain; charset=utf-8"),
+        NOTEBOOK_NAME: encode(notebook, "application/x-ipynb+json"),
+    }
+
+
+@router.get("/software/{name}", include_in_schema=False)
+@router.head("/software/{name}", include_in_schema=False)
+def software_file(request: Request, name: str) -> Response:
+    """One file of the run's software; an older version's wheel is not kept."""
+    found: Encoded | None = request.app.state.software.get(name)
+    if found is None:
+        raise HTTPException(404, "The run does not bring this file, or not any more: see its page about taking part.")
+    return answer(request, found)

@@ -6,20 +6,26 @@ and may be read by other sites' pages (CORS). A live event is encoded once, and 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel
 
+from auth.errors import StorageError
+from coordinator.checkpoints.manifest import MANIFEST, verify
+from coordinator.context.services import RunServices
+from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.publications import PublicationRow
 from coordinator.statistics.curve import kept_places
-from coordinator.statistics.receipt_pages import MAX_STEPS, receipts_page
-from coordinator.web.http.answers import AnswerCache, Made, answer, encode
+from coordinator.statistics.history import MAX_STEPS, receipts_page
+from coordinator.web.http.answers import AnswerCache, Made, answer, encode, has_already
 from coordinator.web.http.boundary import stream_place
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.overview import CheckpointFacts, Overview, ValidationFacts, checkpoint_facts, overview_of
@@ -142,6 +148,44 @@ async def checkpoints(request: Request) -> Response:
     return await cached(
         request, "checkpoints", snapshot.version, lambda: CheckpointList(era=snapshot.era, checkpoints=rows)
     )
+
+
+@router.get("/checkpoints/{step}/{name}", response_class=FileResponse)
+@router.head("/checkpoints/{step}/{name}", include_in_schema=False)
+async def checkpoint_file(request: Request, step: int, name: str) -> Response:
+    """One file of a published checkpoint; `Range`, `If-Range` and `If-None-Match` are understood (RFC 9110).
+
+    Only files that the manifest names are served. The manifest itself is known by the digest that the control plane and
+    `/api/v1/checkpoints` give.
+    """
+    live: LiveSnapshot = request.app.state.live
+    row = next((row for row in live.current.checkpoints if row.step == step and not row.withheld), None)
+    if row is None:
+        raise HTTPException(404, f"There is no published checkpoint of step {step}.")
+    services: RunServices = request.app.state.services
+    folder = services.checkpoint_dir(step)
+    etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}  # a step undone and taken again has other files
+    if has_already(request, etag):
+        return Response(status_code=304, headers=headers)
+    path = folder / name
+    try:
+        return FileResponse(path, headers=headers, filename=name, stat_result=await asyncio.to_thread(path.stat))
+    except OSError as error:  # removed just now
+        raise HTTPException(404, f"The checkpoint of step {step} is no longer kept.") from error
+
+
+def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
+    """The SHA-256 that the manifest gives for this file; raises `HTTPException` where it names none."""
+    if name == MANIFEST:
+        return row.manifest_sha256
+    try:
+        stored = verify(folder, files=())
+    except StorageError as error:
+        raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
+    if name not in stored.manifest.files or stored.manifest_sha256 != row.manifest_sha256:
+        raise HTTPException(404, f"The checkpoint of step {row.step} has no such file.")
+    return stored.manifest.files[name].sha256
 
 
 @router.get("/publications", response_model=Publications)

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from auth.errors import ConfigError, ManyhandsError, StorageError, UnsoundWeightsError
-from coordinator.publishing.onnx import export_onnx, find_exporter
 from coordinator.publishing.onnx_check import IGNORED, token_loss
+from coordinator.publishing.soundness import export_onnx, find_exporter
 
 EXPORTER = """#!/bin/sh
 case "$*" in
