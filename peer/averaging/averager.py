@@ -31,9 +31,8 @@ from peer.averaging.shares import NOBODY, declaration, group_lines, part_size, r
 from peer.network.traffic import Traffic
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
-from peer.reduction.average_limits import AverageScreen
 from peer.reduction.findings import Accusations, Finding
-from peer.reduction.guard import ReductionGuard
+from peer.reduction.guard import AverageScreen, ReductionGuard
 from peer.reporting.suspicions import UNPROVEN
 
 GROUP_POLL_S = 0.2

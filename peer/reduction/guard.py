@@ -1,13 +1,22 @@
-"""Checks of the senders' parts before this peer averages them: caps on weights, limits on norms, bans.
+"""Checks of what others send: of the senders' parts before this peer averages them, and of reducers' averages.
+
+For parts there are caps on weights, limits on norms, and bans.
 
 An averager has one guard, in its own process, that remembers what earlier rounds were like; each round (each half of
 one, with factors) has a `RoundGuard`. The decisions are those of `peer.reduction.screening`.
+
+A reducer could return numbers so large that nothing else of the step counts. All peers that have taken the last rounds
+have taken the same averages, so all compute the same limits (`AverageScreen`). The limits are wide, because gradients
+do jump. And they give way: a round fails for a reducer's large averages once; then the reducer is accused
+(`peer.reduction.findings`) and most leave it out. Where others return the same in its place, or it still reduces, the
+gradients have become that large.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import math
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,13 +24,13 @@ import torch
 from hivemind.compression import CompressionInfo
 
 from peer.config.training import Averaging
-from peer.reduction.centered_clipping import centered_clipping
-from peer.reduction.combine import WeightedPart, weighted_mean
+from peer.reduction.combine import WeightedPart, centered_clipping, weighted_mean
 from peer.reduction.findings import Finding, Findings
-from peer.reduction.screening import NormHistory, PartPlace, Yardsticks, scale_to
+from peer.reduction.screening import LEAST_ROUNDS, REMEMBERED_ROUNDS, NormHistory, PartPlace, Yardsticks, scale_to
 from peer.reduction.weight_caps import CapsOfRound, WeightCaps
 
 logger = logging.getLogger(__name__)
+JUMP = 1000.0  # times the largest norm of the last rounds' averages
 
 
 @dataclass(frozen=True)
@@ -159,3 +168,22 @@ class RoundGuard:
 def norm_of(tensor: torch.Tensor) -> float:
     """Compute the L2 norm in float64: squares of float32 may be infinite."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+class AverageScreen:
+    """A memory of the L2 norms of each tensor's averages in the last rounds, each half of a round by itself."""
+
+    def __init__(self) -> None:
+        self._norms: dict[bytes, deque[tuple[float, ...]]] = {}
+
+    def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
+        """Remember the norms of a round's averages."""
+        norms = self._norms.setdefault(half, deque(maxlen=REMEMBERED_ROUNDS))
+        norms.append(tuple(norm_of(average) for average in averages))
+
+    def limits(self, half: bytes, tensors: int) -> list[float]:
+        """Return the largest norm that any part of each tensor's average may have."""
+        rounds = self._norms.get(half, ())
+        if len(rounds) < LEAST_ROUNDS:
+            return [math.inf] * tensors
+        return [JUMP * max(norms) or math.inf for norms in zip(*rounds, strict=True)]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -51,7 +51,9 @@ from peer.reporting.messages import (
     LineMeasured,
     Notice,
     PhaseEntered,
+    Progress,
     Ready,
+    StepReport,
     Stop,
     Stopped,
     Transferred,
@@ -68,15 +70,17 @@ from peer.runtime.processes import (
     lead_own_group,
     write_output_to,
 )
-from peer.swarm.swarm import Swarm
+from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
 from peer.training.advice import Adviser
-from peer.training.assistant import assist
 from peer.training.bootstrap import StateTaking
+from peer.training.tally import Tally
 from peer.training.trainer import HeldBatches, train
 
 SIZES_FILE = "microbatch.json"
 MAX_LOG_BYTES = 5_000_000
 TRAFFIC_EVERY_S = 2.0
+ASSIST_POLL_S = 0.03  # a full batch waits for this peer so long at most
+ASSIST_PROGRESS_S = 1.0
 
 
 def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
@@ -279,6 +283,42 @@ class Worker:
         self._stop.set()
         if self._swarm is not None:
             self._swarm.interrupt()
+
+
+class AssistedSwarm(Protocol):
+    """The part of `peer.swarm.swarm.Swarm` that `assist` needs."""
+
+    def begin_training(self) -> None: ...
+
+    def advance(self) -> StepOutcome | None: ...
+
+    def progress(self) -> SwarmProgress: ...
+
+
+def assist(
+    swarm: AssistedSwarm,
+    send: Callable[[Progress | StepReport], None],
+    should_stop: Callable[[], bool],
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+) -> None:
+    """Average with the trainers and take every step with them, until `should_stop`; train nothing.
+
+    The line and the processor of such a peer reduce a share of the others' gradients (DeDLOC, Diskin et al. 2021, arXiv
+    2106.10207, section 3.2), which is what it is credited for. Its own gradient has no weight, and its reports name no
+    samples, no losses and no time spent training.
+    """
+    swarm.begin_training()
+    next_progress_at = clock()
+    while not should_stop():
+        outcome = swarm.advance()
+        now = clock()
+        if outcome is not None and outcome.averaged:
+            send(Tally(began_at=now, data_wait_s=0.0).report(outcome, now, 0.0))
+        if now >= next_progress_at:
+            next_progress_at = now + ASSIST_PROGRESS_S
+            send(Tally(began_at=now, data_wait_s=0.0).progress(swarm.progress()))
+        wait(ASSIST_POLL_S)
 
 
 def _write_output_to(path: Path) -> None:

@@ -10,11 +10,18 @@ from hivemind.averaging.partition import TensorPartContainer
 
 from peer.config.training import Averaging
 from peer.reduction.combine import WeightedPart
-from peer.reduction.guard import ReductionGuard, RoundGuard, norm_of
-from peer.reduction.screening import LEAST_ROUNDS
+from peer.reduction.guard import (
+    JUMP,
+    AverageScreen,
+    ReductionGuard,
+    RoundGuard,
+    norm_of,
+)
+from peer.reduction.screening import LEAST_ROUNDS, REMEMBERED_ROUNDS
 
 SHAPES = [(6, 4), (8,)]
 NAMES = ["a", "b", "c"]
+HALF = b""
 
 
 def gradients(seed: int, size: float = 1.0) -> list[torch.Tensor]:
@@ -123,3 +130,24 @@ def test_centred_clipping_begins_from_the_last_average() -> None:
         assert norm_of(average - centre) <= 2.0 * norm_of(centre) / math.sqrt(3) * 2
     mean = reduced(begun(ReductionGuard(), last, 1.0), [last, last, attack], [1.0] * 3)
     assert norm_of(averages[-1] - last[1]) <= norm_of(mean[-1] - last[1]) + 1e-6
+
+
+def test_nothing_is_too_large_before_there_are_rounds() -> None:
+    """Nor for a tensor whose averages were zero so far; each half of a round has its own."""
+    screen = AverageScreen()
+    for _ in range(LEAST_ROUNDS):
+        assert screen.limits(HALF, 2) == [math.inf, math.inf]
+        screen.accepted(HALF, [torch.full((4,), 3.0), torch.zeros(4)])
+    assert screen.limits(HALF, 2) == [pytest.approx(6.0 * JUMP), math.inf]
+    assert screen.limits(b".images", 2) == [math.inf, math.inf]
+
+
+def test_limits_follow_the_last_rounds() -> None:
+    """The largest of them counts, until it is forgotten."""
+    screen = AverageScreen()
+    screen.accepted(HALF, [torch.full((1,), 50.0)])
+    for _ in range(REMEMBERED_ROUNDS - 1):
+        screen.accepted(HALF, [torch.ones(1)])
+    assert screen.limits(HALF, 1) == [pytest.approx(50.0 * JUMP)]
+    screen.accepted(HALF, [torch.ones(1)])
+    assert screen.limits(HALF, 1) == [pytest.approx(JUMP)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from peer.reporting.messages import Progress, StepReport
 from peer.swarm.swarm import StepOutcome, SwarmProgress
-from peer.training.assistant import POLL_S, assist
+from peer.training.worker import ASSIST_POLL_S, assist
 
 
 @dataclass
@@ -33,7 +33,7 @@ def run(outcomes: list[StepOutcome | None], rounds: int) -> tuple[FakeSwarm, lis
     def wait(seconds: float) -> None:
         now[0] += seconds
 
-    assist(swarm, sent.append, lambda: now[0] >= 100.0 + rounds * POLL_S, lambda: now[0], wait)
+    assist(swarm, sent.append, lambda: now[0] >= 100.0 + rounds * ASSIST_POLL_S, lambda: now[0], wait)
     return swarm, sent
 
 
