@@ -25,8 +25,7 @@ from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.context.open_run import open_run
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import BUILTIN_RUNS, RunConfig
-from peer.data.batching.batches import BatchStream, open_batches
-from peer.data.batching.phased import PhasedBatches
+from peer.data.batching.batches import BatchStream, PhasedBatches, open_batches
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model

@@ -1,6 +1,6 @@
 """Facts about each family of models: the options that a run file may set, and the properties that the data path needs.
 
-Commands and agents read these facts too, and never import transformers. `peer/models/families.py` builds and runs the
+Commands and agents read these facts too, and never import transformers. `peer/models/build.py` builds and runs the
 families.
 """
 

@@ -21,10 +21,9 @@ from peer.doctor.contact import (
     check_tls,
 )
 from peer.doctor.context import Context
-from peer.doctor.machine import check_disk, check_memory, check_processor
+from peer.doctor.machine import check_device, check_disk, check_memory, check_processor, check_speed
 from peer.doctor.stages import Stage, StageResult, Verdict, run_stages
 from peer.doctor.swarm import check_daemon, check_reachability, check_relay, check_swarm_quic, check_swarm_tcp
-from peer.doctor.training import check_device, check_speed
 
 MACHINE = (
     Stage("disk", check_disk),

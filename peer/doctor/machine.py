@@ -1,6 +1,7 @@
-"""Stages of the machine itself: room for a volunteer's files and for PyTorch, and cores for the work.
+"""Stages of the machine itself: room for a volunteer's files and for PyTorch, cores, the device and its speed.
 
-The operating system tells the numbers; a container's limits count where they are lower.
+The operating system tells the numbers; a container's limits count where they are lower. The speed, in samples a second,
+is measured. PyTorch lives in a helper, so that a microbatch that is too large takes nothing else with it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import asyncio
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
+from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.doctor.context import Context
+from peer.doctor.helper import Helper, HelperError, training_helper_main
+from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -23,6 +27,8 @@ MIB, GIB = 1 << 20, 1 << 30
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # log, reports that wait, tokenizer; a dataset's cache beside them
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alone; with a small model
 BUSY_SHARE = 0.5  # of the cores: beyond it other programs and the training slow each other down
+MODEL_COPIES = 8  # that the swarm's processes hold beside the helper's: optimizer, averages on their way, buffers
+BYTES_PER_PARAMETER = 4
 
 
 async def check_disk(context: Context) -> CheckResult:
@@ -148,3 +154,73 @@ def _first_number(*paths: Path) -> int | None:
         except (OSError, ValueError):  # missing, or "max"
             continue
     return None
+
+
+async def check_device(context: Context) -> CheckResult:
+    """The device that `--device` names can be used."""
+    options = context.options
+    try:
+        device = await _ask(context, Look(options.device, options.threads))
+    except HelperError as error:
+        return failed(str(error), "Install manyhands again, into an environment of its own.")
+    assert isinstance(device, DetectedDevice)
+    if device.error:
+        return failed(device.error, "Install PyTorch's build for this machine's GPU, or join with `--device cpu`.")
+    data = {"device": device.name, "threads": device.threads, "torch": device.torch}
+    remedy = "Install PyTorch's CUDA build and the card's driver, or go on without it."
+    if device.fault:
+        return warning(f"It would train on {device.name}: {device.fault}.", remedy, **data)
+    if device.idle_gpu:
+        return warning(f"It would train on {device.name}: PyTorch cannot use the NVIDIA card here.", remedy, **data)
+    return ok(f"It would train on {device.name}.", **data)
+
+
+async def check_speed(context: Context) -> CheckResult:
+    """Some seconds of the run's training (without a run: the demo's), on random tokens."""
+    config, whose = _model_to_try(context)
+    options = context.options
+    question = Compute(
+        config.to_json(), options.microbatch_size, options.device, options.threads, context.timing.speed_s
+    )
+    try:
+        speed = await _ask(context, question)
+    except HelperError as error:  # the kernel kills what asks for too much
+        speed = Speed(error=str(error), out_of_memory=error.died)
+    assert isinstance(speed, Speed)
+    if not speed.error:
+        context.speed = speed
+    microbatch_size = speed.microbatch_size or options.microbatch_size or config.data.microbatch_size
+    return judge_speed(speed, microbatch_size, whose, read_memory().total_bytes)
+
+
+def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
+    """Judge the measurement on a machine with so much memory."""
+    of = f"microbatches of {microbatch_size} of {whose} model"
+    if speed.out_of_memory:  # even one by one
+        remedy = "Close what else runs, or use a machine with more memory."
+        return failed(f"No {of} fit into memory: {speed.error.rstrip('.')}.", remedy)
+    if speed.error:
+        return failed(
+            f"No {of} could be computed: {speed.error.rstrip('.')}.",
+            "Join with `--microbatch 1`, or use another machine.",
+        )
+    needed_bytes = speed.peak_bytes + MODEL_COPIES * BYTES_PER_PARAMETER * speed.parameters
+    data = {**asdict(speed), "needed_bytes": needed_bytes}
+    found = f"{speed.samples_per_second:,.1f} samples a second, in {of}."
+    if needed_bytes > memory_bytes:
+        remedy = f"Close what else runs, or use a machine with {needed_bytes / GIB:.0f} GiB of memory."
+        return warning(f"{found} Training it needs about {needed_bytes / GIB:.1f} GiB.", remedy, **data)
+    return ok(found, **data)
+
+
+def _model_to_try(context: Context) -> tuple[RunConfig, str]:
+    if context.description is not None:
+        return context.description.config, "the run's"
+    return RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), "the demo's"
+
+
+async def _ask(context: Context, question: Question) -> Answer:
+    if context.training_helper is None:
+        context.training_helper = Helper(context.training_helper_main or training_helper_main)
+        context.resources.push_async_callback(context.training_helper.end)
+    return await context.training_helper.ask(question, context.timing.helper_s)

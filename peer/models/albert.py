@@ -3,7 +3,7 @@
 The module is transformers', so its checkpoints are too. What differs is the forward, which computes the same function
 for a training batch: query, key and value in one product, the fused form of GELU, attention without a mask where
 nothing is padded, and from the last layer's attention on only the positions that a loss looks at (those with labels and
-[CLS]). `peer.models.families` lists it beside the families that run as transformers wrote them.
+[CLS]). `peer.models.build` lists it beside the families that run as transformers wrote them.
 
 PyTorch hands float32 products to MKL, which does not use the AVX-512 units of AMD's processors: oneDNN, which PyTorch
 carries too, is about twice as fast there at the same precision. It is reached through the operator that PyTorch's own

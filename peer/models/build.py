@@ -1,27 +1,235 @@
 """The model to train: built alike on every machine, evaluated alike everywhere, described for its checkpoints.
 
-Which families there are and what is particular about each stands in `peer/models/families.py`.
+`FAMILIES` says how transformers is told to make each family, and how each is run for a training batch. Every family is
+transformers' own module. It is run in two parts, `encode` and `token_logits`, so that the head, which for a large
+vocabulary is much of the work, sees only the positions that have a label. ALBERT's are faster ones of our own
+(`peer/models/albert.py`). `peer/models/objectives.py` runs what the table lists.
+
+Some parameters have a gradient of zero by construction, which in floating point is rounding noise, and LAMB would make
+steps of the usual length of it. Averages are identical on all peers, so nobody would drift; but the steps are aimless,
+grow with the run and take part in the norms by which LAMB scales the rest. So such parameters stay as they are: above
+all the bias of attention's keys, which adds the same to all scores of a row, as softmax ignores it. Where positions are
+scored against keys (DeBERTa's p2c) that bias has a meaning, and is trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
+from peer.config.model import Model, reformer_settings
 from peer.config.run import RunConfig
 from peer.data.tokenization.special_tokens import SpecialIds
-from peer.models.families import FAMILIES, Family
+from peer.models import albert
+from peer.models.albert import use_onednn
+
+if TYPE_CHECKING:
+    from peer.data.batching.batches import Batch
 
 HASH_SEED = 0  # of Reformer's random hashing where a loss has to be the same everywhere
+Settings = dict[str, Any]
+
+
+def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
+    """The last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l), as transformers computes it."""
+    segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
+    outputs = model.base_model(batch.input_ids, attention_mask=batch.attention_mask, **segments, **more)
+    hidden: Tensor = outputs.last_hidden_state  # (b, l, hidden)
+    return hidden.flatten(0, 1).index_select(0, wanted)
+
+
+def compile_layers(model: Any, compiler: str | None) -> None:
+    """Have transformers' own layers, all in one list, compiled by it when they are next called; None: no longer."""
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
+            for layer in module:
+                layer._compiled_call_impl = None  # as before `nn.Module.compile`, which nothing else undoes
+                if compiler is not None:
+                    layer.compile(backend=compiler)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family; the models in the signatures are of the class that `model` names."""
+
+    model: str  # transformers' class, with the head that the objective needs
+    settings: Callable[[Model, SpecialIds], Settings]  # of its transformers configuration
+    token_logits: Callable[[Any, Tensor], Tensor]  # hidden (n, hidden) -> (n, vocabulary)
+    encode: Callable[[Any, Batch, Tensor], Tensor] = encode
+    order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
+    untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # parameters, as patterns of names
+    prepare: Callable[[Any], None] = use_onednn  # a last touch to the new module
+    compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: no longer
+    own_checkpointing: bool = False  # `encode` looks for the encoder's `gradient_checkpointing` itself
+
+
+def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
+    """Return the settings that most families call by the same names."""
+    return {
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "intermediate_size": model.intermediate_size,
+        "max_position_embeddings": model.max_position_embeddings,
+        "hidden_dropout_prob": model.hidden_dropout_prob,
+        "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
+        "pad_token_id": _padding(special),
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _padding(special: SpecialIds) -> int | None:
+    """The padding's id; None where the separator stands for it, whose embedding has to be trained."""
+    return None if special.pad == special.sep else special.pad
+
+
+def _albert(model: Model, special: SpecialIds) -> Settings:
+    own = {
+        "embedding_size": model.embedding_size,
+        "num_hidden_groups": model.num_hidden_groups,
+        "hidden_act": "gelu_new",
+        "classifier_dropout_prob": model.hidden_dropout_prob,
+    }
+    return _sizes(model, special) | own | model.options
+
+
+def _bert(model: Model, special: SpecialIds) -> Settings:
+    return _sizes(model, special) | model.options
+
+
+def _roberta(model: Model, special: SpecialIds) -> Settings:
+    own = {
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        # RoBERTa counts positions from the one after its padding's id: the first ones are never used.
+        "max_position_embeddings": model.max_position_embeddings + special.pad + 1,
+        "bos_token_id": special.cls,
+        "eos_token_id": special.sep,
+    }
+    return _sizes(model, special) | own | model.options
+
+
+def _electra(model: Model, special: SpecialIds) -> Settings:
+    return _sizes(model, special) | {"embedding_size": model.embedding_size} | model.options
+
+
+def _deberta(model: Model, special: SpecialIds) -> Settings:
+    """Return the settings of the authors' base model; transformers' defaults are a BERT."""
+    own = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
+    return _sizes(model, special) | own | model.options
+
+
+def _deberta_v2(model: Model, special: SpecialIds) -> Settings:
+    """Return the settings of the authors' DeBERTa-v3 base."""
+    own = {"position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+    return _deberta(model, special) | own | model.options
+
+
+def _reformer(model: Model, special: SpecialIds) -> Settings:
+    sizes = _sizes(model, special)
+    del sizes["attention_probs_dropout_prob"]  # one for each kind of attention
+    own = {"feed_forward_size": sizes.pop("intermediate_size"), "eos_token_id": special.sep}
+    return sizes | own | reformer_settings(model)
+
+
+def _gpt2(model: Model, special: SpecialIds) -> Settings:
+    return {
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_hidden_layers,
+        "n_head": model.num_attention_heads,
+        "n_inner": model.intermediate_size,
+        "n_positions": model.max_position_embeddings,
+        "embd_pdrop": model.hidden_dropout_prob,
+        "resid_pdrop": model.hidden_dropout_prob,
+        "attn_pdrop": model.attention_probs_dropout_prob,
+        "pad_token_id": _padding(special),
+        "bos_token_id": special.sep,
+        "eos_token_id": special.sep,
+        **model.options,
+    }
+
+
+def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
+    """A bias of what queries are scored against is noise, unless positions are scored against keys as well (p2c)."""
+    relative = model.options.get("relative_attention", True)
+    scores = model.options.get("pos_att_type", ["c2p", "p2c"])
+    untrained = ["*.pos_key_proj.bias"]
+    if not (relative and isinstance(scores, list) and "p2c" in scores):
+        untrained += ["*.self.key_proj.bias", "deberta.encoder.LayerNorm.bias"]
+    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # of the relative positions
+
+
+def _prepare_gpt2(model: Any) -> None:
+    """The biases of query, key and value are one vector: the middle third of its gradient becomes zero."""
+    use_onednn(model)
+
+    def without_key(gradient: Tensor) -> Tensor:
+        query, key, value = gradient.chunk(3)
+        return torch.cat([query, torch.zeros_like(key), value])
+
+    for block in model.transformer.h:
+        block.attn.c_attn.bias.register_hook(without_key)
+
+
+_KEY_BIASES = ("*.attention.self.key.bias",)
+FAMILIES: Mapping[str, Family] = {
+    "albert": Family(
+        model="AlbertForPreTraining",
+        settings=_albert,
+        token_logits=albert.token_logits,
+        encode=albert.encode,
+        order_logits=albert.order_logits,
+        compile_layers=albert.compile_layers,
+        own_checkpointing=True,
+        prepare=lambda _: None,  # its forward of our own uses oneDNN anyway
+    ),
+    "bert": Family("BertForMaskedLM", _bert, lambda model, hidden: model.cls(hidden), untrained=lambda _: _KEY_BIASES),
+    "roberta": Family(
+        model="RobertaForMaskedLM",
+        settings=_roberta,
+        token_logits=lambda model, hidden: model.lm_head(hidden),
+        untrained=lambda _: _KEY_BIASES,
+    ),
+    "electra": Family(
+        model="ElectraForMaskedLM",
+        settings=_electra,
+        token_logits=lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
+        untrained=lambda _: _KEY_BIASES,
+    ),
+    "deberta": Family("DebertaForMaskedLM", _deberta, lambda model, hidden: model.cls(hidden)),
+    "deberta-v2": Family(
+        model="DebertaV2ForMaskedLM",
+        settings=_deberta_v2,
+        token_logits=lambda model, hidden: model.cls(hidden),
+        untrained=_untrained_in_deberta_v2,
+    ),
+    "reformer": Family(
+        model="ReformerForMaskedLM",
+        settings=_reformer,
+        token_logits=lambda model, hidden: model.lm_head.decoder(hidden),
+        encode=partial(encode, use_cache=False),
+        untrained=lambda _: ("lm_head.bias",),  # transformers' head has it and does not add it
+    ),
+    "gpt2": Family(
+        model="GPT2LMHeadModel",
+        settings=_gpt2,
+        token_logits=lambda model, hidden: model.lm_head(hidden),
+        encode=partial(encode, use_cache=False),
+        prepare=_prepare_gpt2,
+    ),
+}
 
 
 def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreTrainedModel:

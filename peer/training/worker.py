@@ -34,8 +34,7 @@ from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.memory import FoundSizes, describe_work, fitting_microbatch_size, is_out_of_memory
 from peer.config.phases import phase_at
 from peer.config.run import RunConfig
-from peer.data.batching.batches import Batch, BatchStream, open_batches
-from peer.data.batching.phased import PhasedBatches
+from peer.data.batching.batches import Batch, BatchStream, PhasedBatches, open_batches
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from peer.config.data import Source
-from peer.data.sources.builtin import BuiltinUnits
 from peer.data.sources.files import FileUnits
-from peer.data.sources.units import Units
+from peer.data.sources.units import BuiltinUnits, Units
 
 
 def open_units(source: Source, *, whole: bool = False) -> Units:

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from auth.credentials import Credentials
 from auth.errors import ConfigError
-from peer.cli.doctor import app
-from peer.doctor.support_bundle import LOG_BYTES
+from peer.cli.doctor import LOG_BYTES, app
 
 CODE = "NJA6J-G2MZA-NPN90-YTCDD"
 

@@ -16,9 +16,9 @@ from peer.data.batching.synthetic import random_batch
 from peer.doctor.checkup import TRAINING
 from peer.doctor.context import Context, Options, Timing
 from peer.doctor.helper import HelperMain
+from peer.doctor.machine import GIB, judge_speed
 from peer.doctor.questions import Compute, DetectedDevice, Look, Speed
 from peer.doctor.stages import StageResult, Verdict, run_stages
-from peer.doctor.training import GIB, judge_speed
 from peer.doctor.training_helper import SPECIAL, compute, look
 from tests.support import doctor_mains
 from tests.support.waiting import PATIENCE_S

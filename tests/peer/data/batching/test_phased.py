@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from peer.config.run import RunConfig
-from peer.data.batching.batches import STATE_FILE, BatchStream, open_batches
-from peer.data.batching.phased import PhasedBatches
+from peer.data.batching.batches import STATE_FILE, BatchStream, PhasedBatches, open_batches
 from peer.data.prepare import prepare_tokenizer
 
 SEED = 1

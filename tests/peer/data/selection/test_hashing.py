@@ -13,8 +13,8 @@ import pytest
 
 from peer.config.run import RunConfig
 from peer.data.selection.hashing import SALT, Part, PartFilter, document_hash, uniform
-from peer.data.sources.builtin import builtin_documents
 from peer.data.sources.documents import open_documents
+from peer.data.sources.units import builtin_documents
 
 SHARE = 0.3
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from peer.data.sources.units import deal_units
+from peer.data.sources.units import MIN_DOCSTRING_CHARACTERS, builtin_documents, deal_units, long_docstrings
+
+LONG = "word " * (MIN_DOCSTRING_CHARACTERS // 5 + 1)
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32), st.integers(0, 9))
@@ -37,3 +39,38 @@ def test_each_epoch_has_an_order_of_its_own() -> None:
     """Another seed is another order, the same seed the same."""
     assert deal_units(50, 3, (0, 1)).tolist() == deal_units(50, 3, (0, 1)).tolist()
     assert deal_units(50, 3, (0, 1)).tolist() != deal_units(50, 3, (0, 2)).tolist()
+
+
+def test_the_corpus_is_large_and_holds_each_document_once() -> None:
+    """There is enough prose for a demo: more than a million characters in different documents."""
+    documents = builtin_documents()
+    assert sum(map(len, documents)) > 1_000_000
+    assert len(set(documents)) == len(documents)
+
+
+def test_the_order_is_the_same_every_time() -> None:
+    """Reading the library again gives the same documents in the same order, so that a place in it keeps its meaning."""
+    assert builtin_documents.__wrapped__() == builtin_documents()
+
+
+def test_docstrings_of_modules_classes_and_functions_are_found() -> None:
+    """Every kind of docstring counts, nested ones included, cleaned of its indentation."""
+    source = f'"""M {LONG}"""\nclass C:\n    """C {LONG}"""\n    async def f(self):\n        """F\n        {LONG}"""\n'
+    assert [text[:3] for text in long_docstrings(source.encode())] == ["M w", "C w", "F\nw"]
+
+
+def test_short_docstrings_and_other_strings_are_no_documents() -> None:
+    """Labels and data are left out."""
+    source = f'"""Short."""\nDATA = """{LONG}"""\n'
+    assert list(long_docstrings(source.encode())) == []
+
+
+def test_a_module_that_does_not_parse_is_left_out() -> None:
+    """A template among the library's files spoils nothing."""
+    assert list(long_docstrings(b'"""doc"""\ndef broken(:')) == []
+
+
+def test_nothing_is_imported_to_read_it() -> None:
+    """A module that would fail on import is read like any other."""
+    source = f'"""{LONG}"""\nraise SystemExit\n'
+    assert len(list(long_docstrings(source.encode()))) == 1

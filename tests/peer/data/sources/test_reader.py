@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peer.data.sources import blocks
-from peer.data.sources.blocks import BlockReader
-from peer.data.sources.builtin import SequenceReader
+from peer.data.sources import reader
 from peer.data.sources.faults import SourcePlace, retrying
-from peer.data.sources.units import State
+from peer.data.sources.reader import BlockReader
+from peer.data.sources.units import SequenceReader, State
 
 TEXTS = [["a", "b", "c"], [], ["d", "e"], ["f"]]
 
@@ -90,5 +89,5 @@ def test_a_unit_that_fails_ends_the_block_with_what_came_before() -> None:
 
 def test_long_documents_make_blocks_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded by characters as well as by documents."""
-    monkeypatch.setattr(blocks, "MAX_BLOCK_CHARACTERS", 2)
+    monkeypatch.setattr(reader, "MAX_BLOCK_CHARACTERS", 2)
     assert open_reader(FewUnits()).read(10).records == ["a", "b"]
