@@ -1,10 +1,31 @@
 """Conversion of encoded text to a model's input arrays: packed, between special tokens, with segments and their order.
 
-`open_packer` picks the packer for the run's objective and family of models.
+`open_packer` picks the packer for the run's objective and family of models. Chunks of tokens are packed into samples of
+exactly the sequence length: none lost, none tokenized again, no padding.
+
+For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one document as fit into
+a sample. Of the pieces at hand the best become *anchors*, one for each sample; all others are *filler*, a plain run of
+tokens that fills the samples up to the last place and is cut wherever a sample is full. What is left of it starts the
+next chunk's samples.
+
+    [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
+    [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
+
+So the label is about two consecutive, whole-sentence passages of one document, and nothing else gives it away: both
+orders begin at a sentence's start, break at a sentence's end and carry the filler in the same place. Only an anchor
+that is a single sentence (one longer than a sample, mostly) is cut inside it.
+
+With `n` tokens at hand there are always `n // capacity` samples to fill, and never fewer pieces than that: a piece is
+at most one capacity long and the filler left over is shorter. Which pieces become anchors is therefore free.
+
+Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as RoBERTa's full sentences
+(Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each other, each with a separator after it, and the
+run is cut wherever a sample is full. So nearly all context is the text's own.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -13,12 +34,15 @@ from numpy.typing import NDArray
 
 from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
-from peer.data.batching.packing import ContiguousPacker, PackedSamples, PairPacker, Tokens
 from peer.data.tokenization.encoding import EncodedChunk
 from peer.data.tokenization.special_tokens import SpecialIds
 
 SWAP_PROBABILITY = 0.5
 Number = TypeVar("Number", np.int8, np.int64)
+Ints = NDArray[np.int64]
+Tokens = NDArray[np.int32]
+MIDDLE = (0.25, 0.75)  # the part of an anchor in which a break is looked for first
+SINGLE_SENTENCE_WORTH = 0.5  # of an anchor without an inner sentence end, relative to its length
 
 
 @dataclass(frozen=True)
@@ -129,3 +153,126 @@ def join_samples(first: Samples, second: Samples) -> Samples:
 
 def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> NDArray[Number] | None:
     return None if first is None or second is None else np.concatenate([first, second])
+
+
+@dataclass(frozen=True)
+class PackedSamples:
+    """Samples without their special tokens; `capacity` tokens each."""
+
+    tokens: Tokens  # (samples, capacity)
+    first_lengths: Ints  # (samples,) tokens of the first segment; the rest is the second
+    swapped: NDArray[np.bool_]  # (samples,) whether the second passage comes first
+
+
+@dataclass(frozen=True)
+class _Anchors:
+    starts: Ints  # (samples,) index of the first token
+    lengths: Ints  # (samples,)
+    breaks: Ints  # (samples,) tokens before the break
+    swapped: NDArray[np.bool_]  # (samples,)
+
+
+class PairPacker:
+    """Packs chunk after chunk for sentence order; keeps the tokens that do not fill a sample yet."""
+
+    def __init__(self, capacity: int, swap_probability: float, rng: np.random.Generator) -> None:
+        if capacity < 2:
+            raise ValueError(f"A sample needs room for two tokens at least, not {capacity}.")
+        self._capacity, self._swap_probability, self._rng = capacity, swap_probability, rng
+        self.carried: Tokens = np.empty(0, np.int32)  # always shorter than `capacity`
+
+    def pack(self, chunk: EncodedChunk) -> PackedSamples:
+        """All samples that the carried tokens and this chunk fill, in random order."""
+        tokens = np.concatenate([self.carried, chunk.tokens])
+        starts, ends = cut_pieces(chunk, self._capacity)
+        shift = len(self.carried)
+        anchors = self._choose_anchors(
+            starts + shift, ends + shift, chunk.sentence_ends + shift, samples=len(tokens) // self._capacity
+        )
+        filler = tokens[~_covered(len(tokens), anchors)]
+        filler_ends = np.cumsum(self._capacity - anchors.lengths)
+        used = int(filler_ends[-1]) if len(filler_ends) else 0
+        self.carried = filler[used:]
+        filler_starts = filler_ends - (self._capacity - anchors.lengths)
+        rows = _arrange(tokens, filler, anchors, filler_starts, self._capacity)
+        first_lengths = np.where(anchors.swapped, anchors.lengths - anchors.breaks, anchors.breaks)
+        order = self._rng.permutation(len(rows))
+        return PackedSamples(rows[order], first_lengths[order], anchors.swapped[order])
+
+    def _choose_anchors(self, starts: Ints, ends: Ints, sentence_ends: Ints, samples: int) -> _Anchors:
+        """The longest pieces, those with an inner sentence end first; where each breaks, and which are swapped."""
+        inner = np.searchsorted(sentence_ends, ends, "left") > np.searchsorted(sentence_ends, starts, "right")
+        worth = (ends - starts) * np.where(inner, 1.0, SINGLE_SENTENCE_WORTH)
+        chosen = np.sort(np.argsort(-worth, kind="stable")[:samples])
+        starts, lengths = starts[chosen], (ends - starts)[chosen]
+        breaks = self._choose_breaks(starts, lengths, sentence_ends)
+        # A single token has no two parts: it stands before the filler, in order.
+        swapped = (self._rng.random(len(chosen)) < self._swap_probability) & (lengths > 1)
+        return _Anchors(starts, lengths, breaks, swapped)
+
+    def _choose_breaks(self, starts: Ints, lengths: Ints, sentence_ends: Ints) -> Ints:
+        """For each anchor the inner sentence end nearest to a random place in its middle, else that place."""
+        wanted = starts + np.floor(lengths * self._rng.uniform(*MIDDLE, len(starts))).astype(np.int64)
+        breaks = np.clip(wanted, starts + 1, np.maximum(starts + 1, starts + lengths - 1))
+        if not len(sentence_ends):
+            return breaks - starts
+        after = np.searchsorted(sentence_ends, wanted)
+        nearest = np.full(len(starts), np.iinfo(np.int64).max)
+        for index in (after - 1, after):
+            end = sentence_ends[np.clip(index, 0, len(sentence_ends) - 1)]
+            distance = np.abs(end - wanted)
+            better = (end > starts) & (end < starts + lengths) & (distance < nearest)
+            breaks, nearest = np.where(better, end, breaks), np.where(better, distance, nearest)
+        return breaks - starts
+
+
+def cut_pieces(chunk: EncodedChunk, capacity: int) -> tuple[Ints, Ints]:
+    """Starts and ends of the longest runs of whole sentences of one document that fit into `capacity` tokens.
+
+    A sentence that is longer than that is cut, every `capacity` tokens.
+    """
+    sentence_ends: list[int] = chunk.sentence_ends.tolist()
+    ends: list[int] = []
+    start = 0
+    for document_end in chunk.document_ends.tolist():
+        while start < document_end:
+            limit = min(start + capacity, document_end)
+            last = bisect_right(sentence_ends, limit) - 1  # the last sentence that ends within the limit
+            start = sentence_ends[last] if last >= 0 and sentence_ends[last] > start else limit
+            ends.append(start)
+    return np.array([0, *ends[:-1]][: len(ends)], np.int64), np.array(ends, np.int64)
+
+
+def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:
+    """Return which of the tokens belong to an anchor."""
+    steps = np.zeros(tokens + 1, np.int8)
+    np.add.at(steps, anchors.starts, 1)
+    np.add.at(steps, anchors.starts + anchors.lengths, -1)
+    return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
+
+
+def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: Ints, capacity: int) -> Tokens:
+    """Each sample's anchor (rotated at its break where it is swapped), then its filler."""
+    column = np.arange(capacity)  # (capacity,)
+    length = anchors.lengths[:, None]  # (samples, 1)
+    turned = column + np.where(anchors.swapped, anchors.breaks, 0)[:, None]  # (samples, capacity)
+    in_anchor = anchors.starts[:, None] + np.where(turned < length, turned, turned - length)
+    in_filler = len(tokens) + filler_starts[:, None] + column - length
+    return np.concatenate([tokens, filler])[np.where(column < length, in_anchor, in_filler)]
+
+
+class ContiguousPacker:
+    """Packs chunk after chunk as one run of text; keeps the tokens that do not fill a sample yet."""
+
+    def __init__(self, capacity: int, separator: int, rng: np.random.Generator) -> None:
+        self._capacity, self._separator, self._rng = capacity, separator, rng
+        self.carried: Tokens = np.empty(0, np.int32)  # always shorter than `capacity`
+
+    def pack(self, chunk: EncodedChunk) -> Tokens:
+        """All samples that the carried tokens and this chunk fill, in random order  # (samples, capacity)"""
+        run = np.insert(chunk.tokens, chunk.document_ends, self._separator)
+        run = np.concatenate([self.carried, run])
+        full = len(run) - len(run) % self._capacity
+        self.carried = run[full:]
+        rows = run[:full].reshape(-1, self._capacity)
+        return rows[self._rng.permutation(len(rows))]

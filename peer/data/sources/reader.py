@@ -3,7 +3,7 @@
 A block is as many records as are shuffled together, read from unit to unit. A block can be read again from its place:
 it is the next `size` records from there.
 
-`peer.data.sources.stream` runs the reader in a thread.
+`peer.data.sources.documents` runs the reader in a thread.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 from hypothesis import given, strategies as st
 
-from peer.data.batching.packing import ContiguousPacker
+from peer.data.batching.samples import ContiguousPacker
 from peer.data.tokenization.encoding import EncodedChunk
 
 SEPARATOR = -1

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import accumulate
+
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from peer.config.run import RunConfig
-from peer.data.batching.packing import PackedSamples
-from peer.data.batching.samples import Samples, framed_samples, join_samples, open_packer, pair_samples
+from peer.data.batching.samples import (
+    PackedSamples,
+    PairPacker,
+    Samples,
+    cut_pieces,
+    framed_samples,
+    join_samples,
+    open_packer,
+    pair_samples,
+)
 from peer.data.tokenization.encoding import EncodedChunk
 from peer.data.tokenization.special_tokens import SpecialIds
 
@@ -17,6 +29,8 @@ PACKED = PackedSamples(
     first_lengths=np.array([1, 3]),
     swapped=np.array([False, True]),
 )
+Document = list[int]  # the number of tokens of each sentence
+DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), max_size=12)
 
 
 def test_a_pair_has_a_separator_after_each_segment() -> None:
@@ -84,3 +98,166 @@ def test_texts_of_one_segment_can_be_joined() -> None:
     joined = join_samples(samples[:1], samples[1:])
     assert joined.input_ids.tolist() == samples.input_ids.tolist()
     assert joined.token_type_ids is joined.sop_labels is None
+
+
+def chunk_of(documents: list[Document], first_token: int = 0) -> EncodedChunk:
+    """Documents whose tokens are numbered through, so that each token says where it came from."""
+    sentences = [length for document in documents for length in document]
+    total = sum(sentences)
+    return EncodedChunk(
+        tokens=np.arange(first_token, first_token + total, dtype=np.int32),
+        sentence_ends=np.array(list(accumulate(sentences)), np.int64),
+        document_ends=np.array(list(accumulate(map(sum, documents))), np.int64),
+    )
+
+
+def segments(packed: PackedSamples, row: int) -> tuple[list[int], list[int]]:
+    """A sample's two segments."""
+    tokens = packed.tokens[row].tolist()
+    return tokens[: packed.first_lengths[row]], tokens[packed.first_lengths[row] :]
+
+
+def pack_all(chunks: list[list[Document]], capacity: int, seed: int) -> tuple[list[PackedSamples], PairPacker, int]:
+    """Pack chunk after chunk; what came out, the packer, and the number of tokens that went in."""
+    packer = PairPacker(capacity, swap_probability=0.5, rng=np.random.default_rng(seed))
+    packed, tokens = [], 0
+    for documents in chunks:
+        chunk = chunk_of(documents, first_token=tokens)
+        tokens += len(chunk.tokens)
+        packed.append(packer.pack(chunk))
+    return packed, packer, tokens
+
+
+@given(chunks=st.lists(DOCUMENTS, max_size=4), capacity=st.integers(2, 50), seed=st.integers(0, 9))
+def test_every_token_comes_out_once(chunks: list[list[Document]], capacity: int, seed: int) -> None:
+    """Tokens in are tokens out, but for fewer than one sample that wait for the next chunk; and nothing is padding."""
+    packed, packer, tokens = pack_all(chunks, capacity, seed)
+    out = Counter(token for samples in packed for token in samples.tokens.reshape(-1).tolist())
+    out.update(packer.carried.tolist())
+    assert out == Counter(range(tokens))
+    assert len(packer.carried) < capacity
+
+
+@given(chunks=st.lists(DOCUMENTS, max_size=4), capacity=st.integers(2, 50), seed=st.integers(0, 9))
+def test_both_segments_hold_tokens(chunks: list[list[Document]], capacity: int, seed: int) -> None:
+    """No segment is ever empty."""
+    packed, _, _ = pack_all(chunks, capacity, seed)
+    for samples in packed:
+        assert ((samples.first_lengths > 0) & (samples.first_lengths < capacity)).all()
+
+
+@given(documents=DOCUMENTS, capacity=st.integers(2, 50), seed=st.integers(0, 9))
+def test_a_swapped_pair_is_consecutive_text_of_one_document(
+    documents: list[Document], capacity: int, seed: int
+) -> None:
+    """What stands first in a swapped sample follows, in its document, on what stands second."""
+    chunk = chunk_of(documents)
+    packed = PairPacker(capacity, 1.0, np.random.default_rng(seed)).pack(chunk)
+    document_of = np.searchsorted(chunk.document_ends, chunk.tokens, side="right")
+    for row in np.flatnonzero(packed.swapped):
+        later, rest = segments(packed, int(row))
+        assert later == list(range(later[0], later[-1] + 1))
+        earlier = rest[: rest.index(later[0] - 1) + 1]
+        assert earlier == list(range(earlier[0], later[0]))
+        assert len(set(document_of[earlier + later].tolist())) == 1
+
+
+def test_pairs_break_between_sentences_and_end_with_one() -> None:
+    """Both passages are whole sentences in either order, so that where they begin and end betrays nothing."""
+    documents = [[7, 9, 6, 8, 5]] * 40
+    chunk = chunk_of(documents)
+    packed = PairPacker(24, 0.5, np.random.default_rng(0)).pack(chunk)
+    starts = {0, *chunk.sentence_ends.tolist()}
+    for row in range(len(packed.tokens)):
+        first, second = segments(packed, row)
+        assert first[0] in starts
+        assert second[0] in starts
+        assert first[-1] + 1 in starts
+    assert 0.3 < packed.swapped.mean() < 0.7
+
+
+def test_a_short_document_shares_a_sample_with_filler() -> None:
+    """Leftovers fill samples whose pair is from another document, after the pair."""
+    packed = PairPacker(10, 0.0, np.random.default_rng(0)).pack(chunk_of([[2], [4, 4], [2]]))
+    assert len(packed.tokens) == 1
+    assert segments(packed, 0) == ([2, 3, 4, 5], [6, 7, 8, 9, 0, 1])
+
+
+def test_what_does_not_fit_starts_the_next_samples() -> None:
+    """The tokens left over come first in the filler of the next chunk."""
+    packer = PairPacker(10, 0.0, np.random.default_rng(0))
+    packer.pack(chunk_of([[4, 4], [5]]))
+    assert packer.carried.tolist() == [10, 11, 12]
+    following = packer.pack(chunk_of([[4, 3]], first_token=20))
+    assert sorted(following.tokens[0].tolist()) == [10, 11, 12, *range(20, 27)]
+    assert following.tokens[0].tolist() == [*range(20, 27), 10, 11, 12]
+
+
+def test_a_sentence_longer_than_a_sample_is_cut() -> None:
+    """Each full sample of it is a piece of its own, and the rest goes on with the next sentence."""
+    starts, ends = cut_pieces(chunk_of([[25, 3, 4], [6]]), capacity=10)
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 10), (10, 20), (20, 28), (28, 32), (32, 38)]
+
+
+def test_a_sentence_that_does_not_fit_after_the_first_begins_a_piece() -> None:
+    """The first sentence of all is a piece, too."""
+    starts, ends = cut_pieces(chunk_of([[3, 6]]), capacity=8)
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 3), (3, 9)]
+
+
+def test_a_piece_of_two_sentences_goes_before_one_of_a_single_sentence() -> None:
+    """Of equally long pieces the one that can be broken between sentences is broken."""
+    packer = PairPacker(8, 0.0, np.random.default_rng(0))
+    anchors = packer._choose_anchors(np.array([0, 8]), np.array([8, 16]), np.array([8, 12, 16]), samples=1)
+    assert (anchors.starts.tolist(), anchors.breaks.tolist()) == ([8], [4])
+
+
+@given(documents=DOCUMENTS, seed=st.integers(0, 9))
+def test_an_anchor_breaks_at_the_sentence_end_nearest_to_a_place_in_its_middle(
+    documents: list[Document], seed: int
+) -> None:
+    """One inside the anchor, the earlier of two equally near; where there is none, at the place itself."""
+    chunk = chunk_of(documents)
+    starts, ends = cut_pieces(chunk, 50)
+    breaks = PairPacker(50, 0.5, np.random.default_rng(seed))._choose_breaks(starts, ends - starts, chunk.sentence_ends)
+    shares = np.random.default_rng(seed).uniform(0.25, 0.75, len(starts))
+    for start, end, share, found in zip(starts.tolist(), ends.tolist(), shares.tolist(), breaks.tolist(), strict=True):
+        place = start + int(share * (end - start))
+        inner = [sentence_end for sentence_end in chunk.sentence_ends.tolist() if start < sentence_end < end]
+        within = min(max(place, start + 1), max(start + 1, end - 1))
+        assert start + found == min(inner, key=lambda inside: (abs(inside - place), inside), default=within)
+
+
+@pytest.mark.parametrize(("length", "places"), [(1, {1}), (2, {1}), (3, {1, 2}), (100, set(range(25, 75)))])
+def test_a_single_sentence_breaks_anywhere_in_its_middle(length: int, places: set[int]) -> None:
+    """Both parts hold tokens, unless there is one token only."""
+    starts = np.arange(0, 2000 * length, length)
+    packer = PairPacker(max(2, length), 0.5, np.random.default_rng(0))
+    assert set(packer._choose_breaks(starts, np.full(2000, length), starts + length).tolist()) == places
+
+
+def test_whatever_has_two_parts_is_swapped_where_the_packer_is_told_to() -> None:
+    """A single token has only one."""
+    packer, ends = PairPacker(4, 1.0, np.random.default_rng(0)), np.array([1, 3, 6, 10])
+    anchors = packer._choose_anchors(np.array([0, 1, 3, 6]), ends, ends, samples=4)
+    assert (anchors.lengths.tolist(), anchors.swapped.tolist()) == ([1, 2, 3, 4], [False, True, True, True])
+
+
+def test_without_swapping_every_pair_is_in_order() -> None:
+    """A packer that is told to swap nothing leaves all tokens in their order."""
+    packed = PairPacker(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))
+    assert not packed.swapped.any()
+    assert (np.diff(packed.tokens, axis=1) == 1).all()
+
+
+def test_the_same_seed_packs_the_same_samples() -> None:
+    """Randomness comes from the generator that is passed in, and from nowhere else."""
+    one, two, other = (pack_all([[[5, 6, 7]] * 30], 16, seed)[0][0] for seed in (1, 1, 2))
+    assert (one.tokens == two.tokens).all()
+    assert (one.tokens != other.tokens).any()
+
+
+def test_a_sample_needs_room_for_two_segments() -> None:
+    """A capacity of one token is the caller's mistake."""
+    with pytest.raises(ValueError, match="two tokens"):
+        PairPacker(1, 0.5, np.random.default_rng(0))
