@@ -24,10 +24,9 @@ from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, open_batches
-from peer.data.batching.validation_set import draw_samples
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
-from peer.models.held_out import evaluate
+from peer.models.held_out import draw_samples, evaluate
 from peer.network.placement import Placement
 from peer.network.traffic import BYTES_PER_S_OF_MBIT, Throttle, Traffic
 from peer.swarm.swarm import Swarm

@@ -24,11 +24,10 @@ from benchmarks.reporting import Figure, argument_parser, report
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, open_batches
-from peer.data.batching.validation_set import draw_samples
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
-from peer.models.held_out import evaluate
+from peer.models.held_out import draw_samples, evaluate
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
 from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.guard import ReductionGuard

@@ -27,10 +27,9 @@ from coordinator.run.directory import RunDirectory
 from coordinator.store.checkpoint_models import UnigramBaseline
 from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
-from peer.data.batching.validation_set import ValidationSet, open_validation_set
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
-from peer.models.held_out import HeldOutMetrics, evaluate, unigram_loss
+from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0

@@ -1,5 +1,9 @@
 """Evaluation of a model on text that it was not trained on: losses and accuracies, summed over microbatches.
 
+The samples are drawn once per run from the held-out documents, and kept on disk. All checkpoints of a run see the same
+samples with the same places masked, after a restart too, and even if its sources have grown meanwhile; each sequence
+length of its phases has a set of its own.
+
 The forward is the one that training uses (`peer.models.objectives`). The coordinator's validator evaluates each
 checkpoint so. `unigram_loss` is the loss of guessing each token by its frequency alone: a model that has learned
 anything loses less.
@@ -7,20 +11,46 @@ anything loses less.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from peer.data.batching.batches import Batch, parts_of
+from auth.files import make_private_directory, write_private
+from peer.config.run import RunConfig
+from peer.data.batching.batches import CHUNK_CHARACTERS, Batch, SampleMaker, parts_of
+from peer.data.batching.samples import join_samples
+from peer.data.selection.hashing import PartFilter, document_hash
+from peer.data.sources.documents import DocumentStream, open_documents
 from peer.data.tokenization.special_tokens import SpecialIds
+from peer.data.tokenization.tokenizers import TOKENIZER_FILE
 from peer.models.build import evaluating, family_of
 from peer.models.objectives import IGNORED, label_rows, logits_at_once
 
 TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch: it must fit beside the keeper
+logger = logging.getLogger(__name__)
+MAX_DOCUMENTS_READ = 500_000  # of a huge corpus: some minutes, some gigabytes
+DRAWING_DEVICE = 0  # reads the documents in the order of this device's number; nobody trains on what it finds
+FORMAT = "1"
+SMALL_TYPES = {
+    "input_ids": torch.int32,
+    "token_type_ids": torch.int8,
+    "label_positions": torch.int32,
+    "labels": torch.int32,
+    "sop_labels": torch.int8,
+}
 
 
 @dataclass(frozen=True)
@@ -111,3 +141,134 @@ def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
             counts[token] = 0
     frequencies = (counts + 1) / (counts + 1).sum()
     return float(-frequencies[samples.labels].log().mean())
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """At least one sample, labelled."""
+
+    samples: Batch
+    sha256: str  # of the samples, labels included: losses on equal sets can be compared
+
+
+class HeldOutDocuments:
+    """Each held-out document once, in an order that is always the same, until all are read or the limit is reached."""
+
+    def __init__(self, documents: DocumentStream, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
+        self._documents, self._limit = documents, limit
+        self._held_out = PartFilter("validation", share)
+        self._hashes: set[int] = set()
+        self.read = 0  # documents of all parts so far
+
+    @property
+    def found(self) -> int:
+        """Held-out documents so far."""
+        return len(self._hashes)
+
+    def __iter__(self) -> Iterator[str]:
+        while self.read < self._limit:
+            document = next(self._documents)
+            if self._documents.epoch:
+                return
+            self.read += 1
+            if self._held_out.keeps(document) and (digest := document_hash(document)) not in self._hashes:
+                self._hashes.add(digest)
+                yield document
+
+
+def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path) -> ValidationSet | None:
+    """The set for the sequence length of `config`, as it was saved, else drawn now; None if too little is held out.
+
+    Raises `ConfigError` for unusable sources and `StorageError` if the set cannot be saved.
+    """
+    path = directory / f"length-{config.data.sequence_length}.safetensors"
+    key = _set_key(config, tokenizer_dir)
+    saved = _load(path, key)
+    if saved is not None:
+        return saved
+    batch = draw_samples(config, tokenizer_dir)
+    if batch is None:
+        return None
+    tensors = _tensors(batch)
+    make_private_directory(directory)
+    metadata = {"format": FORMAT, "key": key, "sha256": _digest(tensors)}
+    write_private(path, save(tensors, metadata))
+    return ValidationSet(batch, metadata["sha256"])
+
+
+def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
+    """Draw as many labelled samples as the run wants, or as the held-out documents fill; None if they fill none."""
+    wanted = config.data.validation.samples
+    maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
+    samples = None
+    with open_documents(config, DRAWING_DEVICE, part=None, tokenizer_dir=tokenizer_dir) as stream:
+        documents = HeldOutDocuments(stream, config.data.validation.share, limit)
+        for chunk in _chunks(documents):
+            more = maker.samples(chunk)
+            samples = more if samples is None else join_samples(samples, more)
+            if len(samples) >= wanted:
+                break
+    count = 0 if samples is None else min(wanted, len(samples))
+    logger.info(
+        "validation set: %d of %d samples of %d tokens, from %d held-out documents among %d read",
+        *(count, wanted, config.data.sequence_length, documents.found, documents.read),
+    )
+    return maker.batch(samples[:wanted]) if samples is not None and count else None
+
+
+def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Groups of documents of so many characters that sentences can be packed well, and no more are read than that."""
+    remaining = iter(documents)
+    for first in remaining:
+        chunk, characters = [], 0
+        for document in chain([first], remaining):
+            chunk.append(document)
+            characters += len(document)
+            if characters >= CHUNK_CHARACTERS:
+                break
+        yield chunk
+
+
+def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
+    """Names all that must be as it was for saved samples to be of use; other sources do not make them useless."""
+    model, data, run = config.model, config.data, config.run
+    parts = [config.objective.model_dump(), data.validation.model_dump(), data.sequence_length, model.architecture]
+    digest = sha256(json.dumps([*parts, run.seed, FORMAT]).encode())
+    digest.update((tokenizer_dir / TOKENIZER_FILE).read_bytes())
+    return digest.hexdigest()
+
+
+def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
+    """The batch's tensors by name, in the smallest types that hold them."""
+    found = {name: getattr(batch, name) for name in SMALL_TYPES}
+    return {name: tensor.to(SMALL_TYPES[name]) for name, tensor in found.items() if tensor is not None}
+
+
+def _digest(tensors: dict[str, torch.Tensor]) -> str:
+    return sha256(save(tensors)).hexdigest()
+
+
+def _load(path: Path, key: str) -> ValidationSet | None:
+    """The saved set, or None if there is none, it is damaged, or it was made for another run file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError) as error:
+        logger.warning("the validation set %s cannot be read (%s): drawing it again", path.name, error)
+        return None
+    if metadata.get("key") != key:
+        logger.warning("the validation set %s is of another run file: drawing it again", path.name)
+        return None
+    if metadata.get("sha256") != _digest(tensors):
+        logger.warning("the validation set %s is damaged: drawing it again", path.name)
+        return None
+    return ValidationSet(_batch(tensors), metadata["sha256"])
+
+
+def _batch(tensors: dict[str, torch.Tensor]) -> Batch:
+    """Build the batch that `_tensors` was made of."""
+    fields: dict[str, Any] = dict.fromkeys(SMALL_TYPES)
+    return Batch(attention_mask=None, **fields | {name: tensor.to(torch.int64) for name, tensor in tensors.items()})

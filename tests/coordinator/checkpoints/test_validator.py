@@ -22,7 +22,7 @@ from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.service.parts import VALIDATOR, Part, PartProcess
-from peer.data.batching.validation_set import open_validation_set
+from peer.models.held_out import open_validation_set
 from tests.support import part_mains
 from tests.support.small_checkpoints import add_checkpoint, run_model
 from tests.support.small_run import make_small_run
