@@ -2,7 +2,7 @@
 
 ALBERT, BERT and RoBERTa are one architecture with other names: embeddings, layers that normalize after each residual
 sum, and a head. Weights keep the names that the PyTorch module gives them, so nothing is converted on the way.
-This module is apart from `peer.backends.jax_encoder` because machines without JAX import it, too.
+This module is apart from `peer.backends.jax_backend` because machines without JAX import it, too.
 """
 
 from __future__ import annotations
