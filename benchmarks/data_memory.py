@@ -22,7 +22,8 @@ from benchmarks.reporting import Figure, argument_parser, report
 from peer.config.run import RunConfig
 from peer.data.batching.batches import SampleMaker, make_batches
 from peer.data.prepare import prepare_tokenizer
-from peer.data.sources.documents import DocumentStream, Position, open_documents
+from peer.data.sources.documents import DocumentStream, open_documents
+from peer.data.sources.reader import Position
 
 DOCUMENTS = 1_000_000
 QUICK_DOCUMENTS = 100_000

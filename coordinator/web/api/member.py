@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from fastapi import HTTPException
 from pydantic import BaseModel
@@ -134,16 +135,7 @@ def member_page(database: Database, number: int, now: float) -> MemberPage:
         streaks=StreaksOnPage(current=row.current, longest=row.longest, active_days=row.active),
         devices_total=len(person.devices),
         devices=[_device(each) for each in _newest(person)],
-        losses=[
-            LossOnPage(
-                cause=each.cause,
-                samples=each.samples,
-                times=each.times,
-                last_day=midnight(each.last_day),
-                last_step=each.last_step,
-            )
-            for each in losses
-        ],
+        losses=[LossOnPage(**asdict(each) | {"last_day": midnight(each.last_day)}) for each in losses],
         days=_days(days),
         steps=StepsOnPage(count=steps.steps, first=steps.first, last=steps.last, ranges=list(steps.ranges)),
         stays=_stays(database, number, now),

@@ -27,8 +27,8 @@ from peer.data.selection.duplicates import open_duplicates
 from peer.data.selection.kenlm import train_kenlm
 from peer.data.selection.perplexity import Floats, PerplexityTally, decide, plan_sampling, probabilities, quartiles_of
 from peer.data.selection.scoring import Scorer
+from peer.data.sources.documents import open_units
 from peer.data.sources.faults import describe
-from peer.data.sources.open import open_units
 from peer.data.tokenization.training import train_tokenizer
 
 Packing = Literal["none", "gz", "zst"]

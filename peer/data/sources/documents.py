@@ -20,18 +20,19 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
 
 from auth.errors import ConfigError
+from peer.config.data import Source
 from peer.config.run import RunConfig
 from peer.data.selection.filters import OpenFilters, build_filters
 from peer.data.selection.hashing import Part, PartFilter
 from peer.data.sources.faults import Pauses
-from peer.data.sources.open import open_units
+from peer.data.sources.files import FileUnits
 from peer.data.sources.reader import Block, Position, Reserve, SourcePlan, SourceReader, Trouble, no_wait
+from peer.data.sources.units import BuiltinUnits, Units
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str], None]  # told in one sentence what keeps documents from coming
 
-TROUBLE_CHECK_S = 0.1
 CHECK_S = 0.1  # how often who waits looks whether that is still worth it
 CLOSING_S = 1.0  # a thread that waits for the network longer ends by itself, later
 START: Position = {"epoch": 0, "block": 0, "turn": 0, "state": None, "units": None, "size": None, "index": 0}
@@ -208,7 +209,7 @@ class MixedDocuments:
             hopeless = len(troubles) == len(self._streams) and all(trouble.resting for trouble in troubles)
             if hopeless and not any(stream.has_given for stream in self._streams):
                 raise ConfigError(troubles[0].text)
-            self._pauses(TROUBLE_CHECK_S)
+            self._pauses(CHECK_S)
 
 
 def check_position(value: Any, sources: int) -> Position:
@@ -286,7 +287,7 @@ def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
             elif stream.trouble is not None and stream.trouble.resting:
                 raise ConfigError(stream.trouble.text)
             else:
-                pauses(TROUBLE_CHECK_S)
+                pauses(CHECK_S)
     finally:
         pauses.close()
         stream.close()
@@ -302,3 +303,14 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
         device_number=device_number,
         block_documents=config.data.shuffle_buffer,
     )
+
+
+def open_units(source: Source, *, whole: bool = False) -> Units:
+    """Open the units of a source: by default cut so finely that many devices can share it, else as it lies there."""
+    if source.kind == "builtin":
+        return BuiltinUnits()
+    if source.kind in ("text", "jsonl"):
+        return FileUnits(source, whole=whole)
+    from peer.data.sources.datasets import DatasetUnits
+
+    return DatasetUnits(source, whole=whole)

@@ -27,7 +27,8 @@ from peer.data.batching.batches import (
     open_batches,
 )
 from peer.data.prepare import prepare_tokenizer
-from peer.data.sources.documents import DocumentStream, Position, open_documents
+from peer.data.sources.documents import DocumentStream, open_documents
+from peer.data.sources.reader import Position
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from peer.data.batching.prefetch import Prefetched
+from peer.data.batching.batches import Prefetched
 from tests.support.waiting import PATIENCE_S
 
 
