@@ -13,25 +13,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from itertools import groupby
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Cookie, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
+from coordinator.evaluation.evaluations import curves
 from coordinator.ledger.presence import KEEPER_SILENT_S, read_swarm_status
+from coordinator.statistics.curve import ENGLISH, CurveTexts, MilestoneTexts, draw_curve
+from coordinator.statistics.milestones import milestones
+from coordinator.web.api.history import milestones_of
 from coordinator.web.api.join import joining_of
 from coordinator.web.api.people import participants_of
+from coordinator.web.api.trials import trial_of
 from coordinator.web.http.answers import FOR_EVER, REVALIDATE, AnswerCache, Encoded, answer, encode
 from coordinator.web.pages.frozen import Archive
 from coordinator.web.pages.headers import ARCHIVE_POLICY
 from coordinator.web.pages.translations import Translation, choose_language, texts_of
-from coordinator.web.pages.values import curve_of, history_values, model_values, overview_values
 from coordinator.web.state.live import LiveSnapshot
+from coordinator.web.state.overview import ValidationFacts, checkpoint_facts, overview_of
 from coordinator.web.state.snapshot import Snapshot
 from dashboards import WEB, catalogs, content_type, page_files, page_version
+from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
 LANGUAGE_COOKIE = "manyhands-language"
@@ -45,6 +53,88 @@ Language = Annotated[str | None, Query(max_length=16)]
 Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
 ONE_DAY = "public, max-age=86400"
 _COMPRESSING = threading.Lock()
+# What the field begins with, in the run's language: a visitor need only press the button.
+EXAMPLES = {
+    "blanks": {
+        "bn": "আমার সোনার বাংলা, আমি তোমায় ___ ।",
+        "en": "Many hands make light ___.",
+        "es": "Más vale ___ que nunca.",
+        "id": "Bersatu kita ___, bercerai kita runtuh.",
+    },
+    "continuation": {
+        "bn": "এক দেশে এক",
+        "en": "Once upon a",
+        "es": "Había una",
+        "id": "Pada suatu",
+    },
+}
+
+
+def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
+    """`overview`, as the API gives it, and `curve`, an SVG; `state` is the application's."""
+    snapshot: Snapshot = state.live.current
+    drawing = curve_of(snapshot, state.config, curve_texts(texts))
+    return {
+        "overview": overview_of(snapshot, state.config, state.join_link),
+        "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
+    }
+
+
+def curve_texts(texts: Translation) -> CurveTexts:
+    """The words of the drawing in a language."""
+    return CurveTexts(
+        training=texts("curve.training"),
+        held_out=texts("curve.held_out"),
+        step=texts("curve.step"),
+        phase=texts("curve.phase"),
+        milestone=texts("curve.milestone"),
+        waiting=texts("curve.waiting"),
+        milestones=MilestoneTexts(
+            first_step=texts("history.first-step"),
+            samples=texts("history.milestone_samples"),
+            devices=texts("history.milestone_devices"),
+            loss=texts("history.milestone_loss"),
+        ),
+    )
+
+
+def curve_of(snapshot: Snapshot, config: RunConfig, texts: CurveTexts = ENGLISH, alone: bool = False) -> str:
+    """The loss over global steps as an SVG; `alone`: a file of its own, which brings its style along."""
+    points = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
+    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # losses on other samples join no line
+    held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
+    title = f"Loss of {config.run.name} over {len(points)} global steps"
+    boundaries = {phase.from_step: texts.phase.format(number=phase.number) for phase in all_phases(config)[1:]}
+    told = [texts.milestones.of(each) for each in milestones(snapshot.steps, snapshot.validations)]
+    return draw_curve(points, title, boundaries, held_out, texts, alone, told)
+
+
+def history_values(state: Any, texts: Translation) -> dict[str, Any]:
+    """The values of `history.html`; `state` is the application's."""
+    snapshot: Snapshot = state.live.current
+    drawing = curve_of(snapshot, state.config, curve_texts(texts))
+    return {
+        "last": snapshot.steps[-1].step if snapshot.steps else 0,
+        "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
+        "milestones": milestones_of(snapshot).milestones,
+    }
+
+
+def model_values(state: Any, _texts: Translation) -> dict[str, Any]:
+    """The values of `model.html`; `state` is the application's."""
+    snapshot: Snapshot = state.live.current
+    trial = trial_of(state.config, snapshot)
+    language = state.config.run.language.split("-")[0].lower()
+    return {
+        "trial": {
+            **trial.model_dump(),
+            "enabled": state.config.dashboard.try_it,
+            "example": EXAMPLES[trial.kind].get(language, ""),
+        },
+        "evaluations": [ValidationFacts(**row.facts) for row in snapshot.validations],
+        "tasks": curves(state.config.evaluation.tasks, snapshot.evaluations),
+        "checkpoints": [checkpoint_facts(row) for row in snapshot.checkpoints],
+    }
 
 
 def no_values(_state: Any, _texts: Translation) -> dict[str, Any]:
@@ -207,12 +297,11 @@ def plotly(request: Request) -> Response:
 async def curve(request: Request) -> Response:
     """The loss over global steps, as a drawing of its own."""
     state, snapshot = request.app.state, request.app.state.live.current
-    make = partial(_curve, snapshot, state.config)
+
+    def make() -> bytes:
+        return curve_of(snapshot, state.config, alone=True).encode()
+
     return answer(request, await state.answers.get("curve.svg", snapshot.curve_version, make, "image/svg+xml"))
-
-
-def _curve(snapshot: Snapshot, config: RunConfig) -> bytes:
-    return curve_of(snapshot, config, alone=True).encode()
 
 
 @router.get("/healthz")

@@ -10,7 +10,7 @@ import pytest
 from coordinator.statistics.curve import HEIGHT, MAX_POINTS, MilestoneTexts, decimate, draw_curve, groups, kept_places
 from coordinator.statistics.milestones import Milestone, MilestoneKind
 from coordinator.web.pages.translations import texts_of
-from coordinator.web.pages.values import curve_texts
+from coordinator.web.pages.views import curve_texts
 
 
 @pytest.mark.parametrize(
