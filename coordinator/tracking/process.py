@@ -5,8 +5,7 @@ other; the process ends without those that hang. A failed write is tried again l
 points to write are recorded on disk before they are written: if the process is killed, the next one knows which points
 may have been written, and the sink, if it can be asked, how many were.
 
-`Sink` is the protocol that `coordinator.tracking.tensorboard`, `coordinator.tracking.trackio` and
-`coordinator.tracking.wandb` implement.
+`Sink` is the protocol that `coordinator.tracking.tensorboard` and `coordinator.tracking.trackers` implement.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from coordinator.run.secrets import read_secret
 from coordinator.run.sink_settings import TensorBoardSettings, TrackioSettings, WandbSettings
 from coordinator.store.engine import Database, open_engine
 from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
+from coordinator.tracking.trackers import TrackioSink, WandbSink
 
 logger = logging.getLogger(__name__)
 LAST_S = 8.0  # for what is left, once told to stop
@@ -175,8 +175,6 @@ def open_tensorboard(directory: RunDirectory, settings: TensorBoardSettings) -> 
 
 def open_wandb(directory: RunDirectory, settings: WandbSettings) -> Sink:
     """A run whose id follows from this run's certificate, so that it is found again."""
-    from coordinator.tracking.wandb import WandbSink
-
     name, link = directory.config.run.name, directory.join_link
     key = _secret(directory, settings.api_key_file, "sinks.wandb.api_key_file")
     return WandbSink(settings, name, f"{name}-{link.fingerprint[:12]}", directory.sinks_dir / "wandb", key)
@@ -184,8 +182,6 @@ def open_wandb(directory: RunDirectory, settings: WandbSettings) -> Sink:
 
 def open_trackio(directory: RunDirectory, settings: TrackioSettings) -> Sink:
     """A run of this run's name."""
-    from coordinator.tracking.trackio import TrackioSink
-
     token = _secret(directory, settings.token_file, "sinks.trackio.token_file")
     return TrackioSink(settings, directory.config.run.name, directory.sinks_dir / "trackio", token)
 
