@@ -1,26 +1,44 @@
 """The watch over a machine: reads it every few seconds, and tells the agent what it read and what follows from that.
 
-It reads the machine's energy, and what the limits ask for; nobody pays for what is not asked.
+It reads the machine's energy, and what the limits ask for; nobody pays for what is not asked. For `--polite` it reads
+whether the machine runs on battery (from the kernel's list of power supplies), pays for its network by the byte (from
+what NetworkManager knows or guesses), or is used by others: a person at the keyboard (as systemd's login manager knows)
+or other programs on the processors. Properties that services of the system publish are read with `busctl`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 from peer.limits.cloud import Cloud
 from peer.limits.energy import EnergyMeter
 from peer.limits.limits import Limits
 from peer.limits.policy import Decision, Readings, decide
-from peer.limits.power import SUPPLIES, Activity, Property, is_metered, on_battery, read_cpu_times, read_property
 from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use
 
 POLL_S = 5.0
+TIMEOUT_S = 5.0  # for `busctl` to answer
+Property = Callable[[str, str, str, str], str | None]  # service, object, interface, name -> value
+LOGIND = "org.freedesktop.login1"
+BUSY_SHARE = 0.25  # of all cores, used by others on average over `WINDOW_S`
+WINDOW_S = 30.0
+QUIET_S = 120.0  # so long others must have been quiet
+NETWORK_MANAGER = "org.freedesktop.NetworkManager"
+YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is "unknown"
+SUPPLIES = Path("/sys/class/power_supply")
+BATTERIES = frozenset({"Battery", "UPS"})
 
 
 async def watch(
@@ -44,6 +62,108 @@ async def watch(
 def local_time(now: float) -> datetime:
     """Unix seconds as aware time on the clock on the wall here."""
     return datetime.fromtimestamp(now).astimezone()
+
+
+def on_battery(supplies: Path = SUPPLIES) -> bool | None:
+    """True if a battery of the machine itself (no mouse's) is being emptied and no mains supply is connected."""
+    if not supplies.is_dir():
+        return None
+    found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
+    if any(_word(supply, "online") == "1" for supply in found if _word(supply, "type") not in BATTERIES):
+        return False
+    return any(_word(supply, "status") == "Discharging" for supply in found if _word(supply, "type") in BATTERIES)
+
+
+def _word(supply: Path, name: str) -> str:
+    try:
+        return (supply / name).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
+    """Read the value, as `busctl` writes it without its type; None without such a service, or without a system bus."""
+    arguments = [command, "--system", "get-property", service, path, interface, name]
+    try:
+        found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    kind, _, value = found.stdout.strip().partition(" ")
+    return value if kind else None
+
+
+def is_metered(read: Property = read_property) -> bool | None:
+    """Return whether the connection to the internet is metered; a guess (a phone's hotspot) counts as knowledge."""
+    answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
+    return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
+
+
+class Activity:
+    """A watch for use of the machine: by a person at its keyboard, or by other programs on its processors."""
+
+    def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
+        self._cpu_times, self._read = cpu_times, read
+        self._programs = OtherPrograms(os.cpu_count() or 1)
+
+    def in_use(self) -> bool | None:
+        """Return whether a person or programs use the machine; None if persons are unknown and programs are quiet."""
+        programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
+        return programs or person
+
+
+def person_present(read: Property = read_property) -> bool | None:
+    """Return whether a session is active, by systemd's login manager; None without it. No login means no person.
+
+    The manager calls a terminal idle after five minutes without a key, a desktop when that says so.
+    """
+    idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
+    return {"true": False, "false": True}.get(idle or "")
+
+
+class OtherPrograms:
+    """A watch for other programs that have kept the processors busy within the last `QUIET_S`."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._seen: deque[CpuTimes] = deque()
+        self._busy_at = float("-inf")
+
+    def busy(self, times: CpuTimes) -> bool:
+        """Take in the times read now; return whether others are busy, false before `WINDOW_S` have been seen."""
+        while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
+            self._seen.popleft()
+        self._seen.append(times)
+        first = self._seen[0]
+        if times.at - first.at >= WINDOW_S and others_share(first, times, self._cores) >= BUSY_SHARE:
+            self._busy_at = times.at
+        return times.at < self._busy_at + QUIET_S
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Seconds of processor time used up to a moment."""
+
+    at: float  # seconds of any steady clock
+    machine_s: float  # by everything, over all cores
+    own_s: dict[int, float]  # by each of our own processes, by its id
+
+
+def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
+    """Read the processor times of the machine, and of this process and its descendants."""
+    times = psutil.cpu_times()
+    busy_s = times.user + times.system + getattr(times, "nice", 0.0)
+    own = {}
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.Error):
+            used = process.cpu_times()
+            own[process.pid] = used.user + used.system
+    return CpuTimes(clock(), busy_s, own)
+
+
+def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
+    """Return the share of all cores that others used in between; a new process counts from its start."""
+    own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
+    return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
 
 
 class Machine:

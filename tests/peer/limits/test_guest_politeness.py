@@ -12,12 +12,12 @@ import pytest
 
 from peer.limits.cloud import Cloud
 from peer.limits.limits import NO_LIMITS, Limits
-from peer.limits.monitor import Machine
-from peer.limits.power import (
+from peer.limits.monitor import (
     QUIET_S,
     WINDOW_S,
     Activity,
     CpuTimes,
+    Machine,
     OtherPrograms,
     is_metered,
     on_battery,
