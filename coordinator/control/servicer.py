@@ -131,7 +131,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Tell a member where the newest checkpoint is downloaded."""
         async with answering(context, self._services.refusals, "file"):
             await asyncio.to_thread(self._services.membership.check, request.token)
-            return await asyncio.to_thread(offered_checkpoint, self._services)
+            return await asyncio.to_thread(_offered_checkpoint, self._services)
 
     async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
         """One connected stay of a device; read and written through `context`."""
@@ -226,7 +226,7 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
             yield chunk
 
 
-def offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
+def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
     """The newest published checkpoint as joining peers are offered it; without an address where there is none."""
     status = read_swarm_status(services.database)
     newest = next((row for row in checkpoints(services.database) if not row.withheld), None)

@@ -87,7 +87,7 @@ def make_release(
             text = task_card(config.run.name, config.run.language, base, terms, task, result)
             (folder / task.name / "README.md").write_text(text, encoding="utf-8")
         if wanted.demo:
-            write_demo(folder / DEMO, config.run.name, terms, _shown(run.directory, wanted.repository, list(tuned)))
+            _write_demo(folder / DEMO, config.run.name, terms, _shown(run.directory, wanted.repository, list(tuned)))
     return Released(stored, choice, loss, tuple(task.name for task in tuned))
 
 
@@ -267,7 +267,7 @@ class Shown:
     task: str  # as transformers' pipelines call it
 
 
-def write_demo(folder: Path, run_name: str, terms: str, models: Mapping[str, Shown]) -> None:
+def _write_demo(folder: Path, run_name: str, terms: str, models: Mapping[str, Shown]) -> None:
     """Fill an empty folder; models of kinds that the page cannot show are left out."""
     folder.mkdir()
     for name in FILES:

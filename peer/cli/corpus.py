@@ -192,7 +192,7 @@ def _plain(sampling: Sampling) -> dict[str, Any]:
 def _draw(folder: Path, method: Method, tally: PerplexityTally, fragment: str) -> None:
     title = f"{method.capitalize()} sampling: {tally.kept:,} of {tally.documents:,} documents"
     table = [COLUMNS, *[[str(value) for value in row] for row in _rows(tally)]]
-    write_page(folder / "report.html", title, write_pictures(tally, title, folder), table, fragment)
+    _write_page(folder / "report.html", title, _write_pictures(tally, title, folder), table, fragment)
 
 
 def _quartile_content(tally: PerplexityTally) -> list[dict[str, Any]]:
@@ -221,7 +221,7 @@ def _percent(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
+def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
     """Draw `distributions.png` in the folder; returns the same picture as SVG. Raises `ConfigError`."""
     figure = _figure_of(tally, title)
     figure.savefig(folder / "distributions.png", dpi=130)
@@ -230,7 +230,7 @@ def write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
     return vector.getvalue()[vector.getvalue().index("<svg") :]
 
 
-def write_page(path: Path, title: str, picture: str, table: Sequence[Sequence[str]], fragment: str) -> None:
+def _write_page(path: Path, title: str, picture: str, table: Sequence[Sequence[str]], fragment: str) -> None:
     """One page that needs nothing else: the picture, the table (its first row the headings) and the run file's part."""
     rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table[1:]]
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table[0])

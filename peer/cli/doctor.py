@@ -126,7 +126,7 @@ def support_bundle(
     options = make_options(link, state_dir)
     findings = [] if no_doctor else asyncio.run(_examine(options))
     redact = make_redactor(str(Path.home()), getpass.getuser(), socket.gethostname())
-    write_bundle(out, collect(options.state_dir, findings), redact)
+    _write_bundle(out, collect(options.state_dir, findings), redact)
     typer.echo(f"Written to {out}: read it, then send it to the run's operator.")
 
 
@@ -170,7 +170,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_bundle(path: Path, files: Mapping[str, str], redact: Callable[[str], str]) -> None:
+def _write_bundle(path: Path, files: Mapping[str, str], redact: Callable[[str], str]) -> None:
     """Write the archive, readable by its owner only, whole or not at all. Raises `StorageError` if that fails."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:

@@ -248,14 +248,14 @@ async def overview_events(state: Any) -> AsyncIterator[bytes]:
     answers: AnswerCache = state.answers
     sent, sent_at = b"", float("-inf")
     async for snapshot in live.updates():
-        make = partial(overview_event, snapshot, state.config, state.join_link)
+        make = partial(_overview_event, snapshot, state.config, state.join_link)
         event = (await answers.get("event", snapshot.version, make, EVENT_STREAM)).content
         if _news(event) != sent or snapshot.taken_at - sent_at >= ALIVE_S:
             sent, sent_at = _news(event), snapshot.taken_at
             yield event
 
 
-def overview_event(snapshot: Snapshot, config: Any, join_link: str) -> bytes:
+def _overview_event(snapshot: Snapshot, config: Any, join_link: str) -> bytes:
     """One event, `event: overview` with the JSON of `/api/v1/overview`, of whose contributions it has few."""
     overview = overview_of(snapshot, config, join_link, SHOWN_CONTRIBUTIONS)
     return f"event: overview\ndata: {overview.model_dump_json()}\n\n".encode()
@@ -289,11 +289,11 @@ async def curve(
     `smoothing` adds the exponential moving average of the loss over about so many steps, taken before thinning.
     """
     snapshot = live_of(request).current
-    make = partial(curve_points, snapshot, points, smoothing, after, until)
+    make = partial(_curve_points, snapshot, points, smoothing, after, until)
     return await cached(request, ("curve", points, smoothing, after, until), snapshot.steps_version, make)
 
 
-def curve_points(snapshot: Snapshot, points: int, smoothing: int, after: int, until: int) -> Curve:
+def _curve_points(snapshot: Snapshot, points: int, smoothing: int, after: int, until: int) -> Curve:
     """See `curve`."""
     totals = accumulate(row.samples for row in snapshot.steps)
     known = [(row, total, row.loss) for row, total in zip(snapshot.steps, totals, strict=True) if row.loss is not None]

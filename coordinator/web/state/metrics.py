@@ -50,7 +50,7 @@ class SnapshotCollector(Collector):
         yield from _totals(snapshot)
         yield from _checkpoints(snapshot)
         yield from _validation(snapshot, self._validates)
-        yield from figures_metrics(snapshot.figures)
+        yield from _figures_metrics(snapshot.figures)
         yield _alarms(snapshot)
 
 
@@ -213,7 +213,7 @@ def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callabl
     return lambda: generate_latest(registry) + generate_latest(telemetry.registry)
 
 
-def figures_metrics(figures: Figures) -> Iterator[Metric]:
+def _figures_metrics(figures: Figures) -> Iterator[Metric]:
     """Metrics of the keeper's counts, of suspicions and quarantine; counters begin anew when the keeper does."""
     yield from _rounds(figures.rounds)
     peers = gauge(
