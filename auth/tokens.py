@@ -240,7 +240,8 @@ def _signer(text: str, authority_public: bytes, run: str) -> bytes:
 
 @lru_cache(maxsize=CACHED_KEYS)
 def _public_key(raw: bytes) -> OKPKey:
-    return OKPKey.import_key(Ed25519PublicKey.from_public_bytes(raw))
+    key: OKPKey = OKPKey.import_key(Ed25519PublicKey.from_public_bytes(raw))
+    return key
 
 
 def _verify(
