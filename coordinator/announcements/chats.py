@@ -3,6 +3,9 @@
 Discord and Slack are posted to a webhook's address, Matrix by `PUT /_matrix/client/v3/rooms/.../send`. A request goes
 over HTTPS, without redirects, and waits 10 s for the connection and for each read. Its result is one of four
 (`Result`), by which `coordinator.announcements.herald` decides whether to try again.
+
+apprise is not used. It tells only success or failure, so that a message that may have been shown would be repeated or
+lost; it waits out a chat's limit itself, names Matrix messages by a counter of its own, and reads answers of any size.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ CoNLL files have a word on each line, its tags in further columns, and an empty 
 accepts any line ends, a byte order mark, tabs or spaces between columns, empty columns, several empty lines,
 `-DOCSTART-` lines and CoNLL-U's comments. A line with a tab and only a word or only a tag is skipped with a warning. A
 sentence of more than 1000 words is read, with a warning. Anything else is an error.
+
+`datasets` reads the Hub's datasets, but its loaders for files are not used: there are none for CoNLL and SQuAD, and
+those for tables guess types (the labels `1` and `NA` become a number and nothing).
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 AdamW with linear warm-up and decay, in accelerate. Training stops early when the score on the development set has not
 improved for `patience` epochs, and the model gets the weights of its best epoch. Each task provides a `Subject`: its
 data, model and scores; everything else is the same for all tasks.
+
+transformers' Trainer is not used. It draws the batches in another order, so results of the same task before and after
+could not be compared; and only with a subclass, a callback and a folder does it stop at the first infinite loss and
+keep the best epoch's weights in memory.
 """
 
 from __future__ import annotations
