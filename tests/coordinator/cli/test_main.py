@@ -14,7 +14,7 @@ from auth.join_link import JoinLink
 from auth.keys import DeviceKey
 from auth.tokens import verify_revocations
 from coordinator.checkpoints.validations import record_validation
-from coordinator.cli import main as cli
+from coordinator.cli import members
 from coordinator.context.open_run import open_run
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
 from coordinator.members.quarantine import SuspicionReport, hear
@@ -141,7 +141,7 @@ def test_no_code_is_made_that_nobody_would_see(run_dir: Path, monkeypatch: pytes
     def refuse() -> None:
         raise ConfigError("It is not installed.")
 
-    monkeypatch.setattr(cli, "own_software", refuse)
+    monkeypatch.setattr(members, "own_software", refuse)
     with pytest.raises(ConfigError):
         call("invite", run_dir, "ada")
     with open_run(run_dir) as run:
