@@ -1,7 +1,12 @@
-"""Tells a volunteer why its samples do not count and what would help, when most of them are lost."""
+"""Words for the volunteer, few enough to be read: why most samples do not count and what would help, and warnings.
+
+Warnings come from the data path, from any thread; all of them go to the log.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,10 +16,13 @@ from peer.reporting.messages import LostCause, Notice
 if TYPE_CHECKING:
     from peer.swarm.swarm import Conditions, StepOutcome
 
+logger = logging.getLogger(__name__)
 REMEMBERED = 8  # outcomes with samples, this peer's or lost ones
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
 SILENT_S = 3600.0  # between two pieces of advice about the same cause
+PAUSE_S = 60.0  # between two warnings
+SAME_PAUSE_S = 3600.0  # what stays wrong is said again now and then
 
 
 class Adviser:
@@ -71,3 +79,26 @@ def advice(cause: str, now: Conditions) -> str | None:
             " longer steps or `averaging.delay`, which the run's operator may choose."
         )
     return f"{late}. The run's operator may let late samples count with `averaging.delay`."
+
+
+class SparingReports:
+    """Passes on one warning a minute at most, the same one once an hour, and says how many it withheld."""
+
+    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._tell, self._clock = tell, clock
+        self._lock = threading.Lock()
+        self._silent_until = clock()
+        self._withheld = 0
+        self._last, self._last_until = "", clock()
+
+    def __call__(self, text: str) -> None:
+        logger.warning(text)
+        with self._lock:
+            now = self._clock()
+            if now < self._silent_until or (text == self._last and now < self._last_until):
+                self._withheld += 1
+                return
+            more = f" (The log has {self._withheld} more warnings since the last one.)" if self._withheld else ""
+            self._silent_until, self._withheld = now + PAUSE_S, 0
+            self._last, self._last_until = text, now + SAME_PAUSE_S
+        self._tell(text + more)

@@ -59,7 +59,6 @@ from peer.reporting.messages import (
     WorkerMessage,
     WorkerPlan,
 )
-from peer.reporting.warnings import SparingReports
 from peer.runtime.devices import Stay
 from peer.runtime.processes import (
     LOG_FILE,
@@ -70,7 +69,7 @@ from peer.runtime.processes import (
     write_output_to,
 )
 from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
-from peer.training.advice import Adviser
+from peer.training.advice import Adviser, SparingReports
 from peer.training.bootstrap import StateTaking
 from peer.training.tally import Tally
 from peer.training.trainer import HeldBatches, train
