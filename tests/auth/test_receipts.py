@@ -77,6 +77,13 @@ def test_what_is_signed_in_another_form_is_refused(body: str) -> None:
         open_receipt(SignedReceipt(body, ADA.sign(body.encode())), ADA.public_key)
 
 
+@pytest.mark.parametrize("body", ["বাংলা", "\ud800", "[" * (MAX_RECEIPT_CHARS + 1)])
+def test_a_body_that_is_too_long_or_not_ascii_is_refused_unread(body: str) -> None:
+    """Before anybody spends time on its signature; a lone surrogate could not even be encoded for that."""
+    with pytest.raises(RequestError, match="ASCII text of at most"):
+        open_receipt(SignedReceipt(body, b""), ADA.public_key)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "{}\nnot base64!", "{}\n\xff", "x" * (MAX_RECEIPT_CHARS + 1)])
 def test_what_is_no_receipt_is_refused(text: str) -> None:
     """Whatever arrives in its place: one sentence, and nothing is believed."""

@@ -232,14 +232,14 @@ async def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tm
 
 
 class OneRecord:
-    """A DHT that holds the record of one peer."""
+    """A DHT that holds the record of one peer of the run."""
 
     def __init__(self, jwt: str) -> None:
         self._record = ValueWithExpiration({b"owner": ValueWithExpiration({"token": jwt}, NOW + 10)}, NOW + 10)
 
-    def get(self, _key: str, **_options: bool) -> asyncio.Future[Any]:
+    def get(self, key: str, **_options: bool) -> asyncio.Future[Any]:
         found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        found.set_result(self._record)
+        found.set_result(self._record if key == peers_key(RUN) else None)
         return found
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from coordinator.members.names import hide_name, set_display_name
 from coordinator.statistics.people import (
+    DeviceFacts,
+    Given,
     HardwareClass,
     LeaderboardPeriod,
     Streaks,
@@ -19,7 +21,7 @@ from coordinator.statistics.people import (
     streaks,
 )
 from coordinator.store.engine import Database
-from coordinator.store.models import DailyShare
+from coordinator.store.models import DailyShare, Device
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd, stay
 from tests.support.stores import Kind, empty_store
 
@@ -99,6 +101,33 @@ def test_who_is_here_now_is_seen_with_speed_and_state(database: Database) -> Non
     ]
     assert [each.online for each in bob.devices] == [False]
     assert (ada.last_seen_at, bob.last_seen_at) == (NOW - 1, NOW - 59)
+
+
+def test_a_device_is_described_by_all_that_is_known_of_it(database: Database) -> None:
+    """Its number among all devices, role and hardware, its contribution, and when it joined and was seen."""
+    ada, _, cleo = people(database, NOW)
+    assert ada.devices[1] == DeviceFacts(
+        number=1,
+        kind=HardwareClass.CPU,
+        role="trainer",
+        joined_at=0.0,
+        given=Given(samples=5, elapsed_s=60.0, days=frozenset({TODAY})),
+        online=False,
+        state="",
+        samples_per_second=0.0,
+        last_seen_at=NOW - DAY,
+        shut_out=False,
+    )
+    assert [each.number for each in cleo.devices] == [3]
+
+
+@pytest.mark.parametrize("shut_out_by", ["revoked_at", "quarantined_at"])
+def test_a_device_that_was_revoked_or_is_in_quarantine_is_shut_out(database: Database, shut_out_by: str) -> None:
+    """Either is enough; the member's other devices are not affected."""
+    with database.begin() as session:
+        setattr(session.get_one(Device, "ada-2"), shut_out_by, NOW - 60)
+    ada = people(database, NOW)[0]
+    assert [each.shut_out for each in ada.devices] == [False, True]
 
 
 def test_one_member_can_be_asked_for(database: Database) -> None:

@@ -17,6 +17,7 @@ from hivemind.proto import averaging_pb2
 from peer.averaging.all_reduce import ExactAllReduce, take_averages
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
+from peer.reduction.audit import Drawn
 from peer.reduction.combine import PartReducer, RefusedPart
 from peer.reduction.compression import decode
 from peer.reduction.findings import Finding, Findings
@@ -349,9 +350,13 @@ def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
 
 
 def test_too_few_parts_of_a_reducer_fail_the_round() -> None:
-    """Nobody waits for the others: their values are missing."""
+    """Nobody waits for the others: their values are missing. What was sent is kept, to be shown to others."""
+    received: list[averaging_pb2.AveragingData] = []
 
-    async def returned(_parts: object) -> AsyncIterator[averaging_pb2.AveragingData]:
+    async def returned(
+        parts: AsyncIterator[averaging_pb2.AveragingData],
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        received.extend([message async for message in parts])
         average = serialize_torch_tensor(torch.ones(3))
 
         async def answers() -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -365,5 +370,8 @@ def test_too_few_parts_of_a_reducer_fail_the_round() -> None:
         with pytest.raises(AllreduceException, match="returned 1 of 2 parts"):
             await taking._communicate_with_peer(AUXILIARY)
         assert taking.missing_values == 3
+        kept = [taking.evidence.sent(Drawn(1, part)) for part in range(3)]
+        assert kept == [*(message.tensor_part for message in received), None]
+        assert len(received) == 2
 
     asyncio.run(take_part())

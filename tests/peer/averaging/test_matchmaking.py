@@ -131,6 +131,7 @@ async def test_a_group_begins_when_everybody_known_has_come() -> None:
     assert await begins(3)
     assert await begins(2)
     assert not await begins(4)
+    assert not await begins(1)
     assert not await begins(0)
 
 
@@ -174,6 +175,13 @@ async def test_what_is_wanted_holds_for_the_search() -> None:
     assert vars(search)["min_group_size"] == 5
     assert vars(search)["min_matchmaking_time"] == search.potential_leaders.min_matchmaking_time == 4.0
     assert vars(search)["request_timeout"] == 2.0
+
+
+def test_before_the_first_step_any_two_peers_may_average() -> None:
+    """From the beginning of the run, whoever else is to come."""
+    gathering = Gathering(15.0)
+    assert (gathering.required, gathering.expected, gathering.keeperless) == (2, 0, 2)
+    assert (gathering.position, gathering.window_s) == ((0, 0), 15.0)
 
 
 @pytest.mark.parametrize("window_s", [0.5, 3.0, 15.0, 600.0])

@@ -185,6 +185,14 @@ def test_one_sender_moves_the_average_by_a_radius_at_most(size: float, flipped: 
     assert norm(found - clean) <= norm(mean) / 6**0.5 + norm(mean - clean) + 1e-6
 
 
+@pytest.mark.parametrize("size", [10.0, 1e30])
+def test_a_sender_that_is_cut_moves_the_average_by_its_radius(size: float) -> None:
+    """By its direction and no further, also where the squares of its values are infinite in float32."""
+    parts = [WeightedPart(0, torch.zeros(VALUES), 3.0), WeightedPart(1, torch.full((VALUES,), size), 1.0)]
+    found = centered_clipping(parts, torch.zeros(VALUES), usual=1.0, radius=1.0, iterations=1)
+    assert norm(found) == pytest.approx(0.25**0.5)
+
+
 def test_without_a_history_the_median_is_the_centre() -> None:
     """A sender of enormous numbers does not set the first average."""
     honest = senders(4)

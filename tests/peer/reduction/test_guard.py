@@ -128,6 +128,9 @@ def test_centred_clipping_begins_from_the_last_average() -> None:
     averages = reduced(begun(guard, last, 1.0), [last, last, attack], [1.0] * 3)
     for average, centre in zip(averages, parts(last), strict=True):
         assert norm_of(average - centre) <= 2.0 * norm_of(centre) / math.sqrt(3) * 2
+    most = [[30.0 * tensor for tensor in last]] * 2  # so is the senders' median
+    for average, centre in zip(reduced(begun(guard, last, 1.0), [last, *most], [1.0] * 3), parts(last), strict=True):
+        assert norm_of(average - centre) <= 2.0 * norm_of(centre) / math.sqrt(3) * 4
     mean = reduced(begun(ReductionGuard(), last, 1.0), [last, last, attack], [1.0] * 3)
     assert norm_of(averages[-1] - last[1]) <= norm_of(mean[-1] - last[1]) + 1e-6
 

@@ -53,8 +53,15 @@ def test_missing_sketch_says_nothing() -> None:
 
 
 def test_many_tensors_fit_into_a_record() -> None:
-    """A model with more tensors than projections still has a sketch of bounded size."""
-    assert len(sketch_of(parameters(tensors=100))) == SKETCH_SIZE
+    """A model with more tensors than projections still has a sketch of bounded size, in which every tensor counts."""
+    many = parameters(tensors=100)
+    moments = [tensor * 1e-9 for tensor in many]
+    assert len(sketch_of(many)) == SKETCH_SIZE
+    for first in (0, 50, 99):
+        other = [tensor * (2.0 if index == first else 1.0) for index, tensor in enumerate(many)]
+        assert drifted(sketch_of(other), sketch_of(many))
+        moved = [moment * (2.0 if index == first else 1.0) for index, moment in enumerate(moments)]
+        assert drifted(sketch_of(many, moved), sketch_of(many, moments))
 
 
 def test_other_moments_are_drift() -> None:

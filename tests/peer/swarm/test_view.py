@@ -102,6 +102,13 @@ def test_an_observer_is_not_waited_for() -> None:
     assert (view.averaging, view.samples, view.trainers) == (2, 5, 1)
 
 
+def test_the_census_counts_peers_by_role_and_reachability() -> None:
+    """Whatever their steps; a peer in client mode takes no connections, and an observer averages nothing."""
+    client = record(step=2).model_copy(update={"client_mode": True})
+    view = view_of([*peers(record(), record(step=2), client), *peers(record(), role="observer"), keeper(3)])
+    assert view.census == (("keeper", True, 1), ("trainer", False, 1), ("trainer", True, 2))
+
+
 def test_peers_one_step_behind_are_arriving() -> None:
     """Whoever has averaged a step and not taken it yet is seen, keeper and auxiliary peers included; no others are."""
     others = [*peers(record(step=3), role="auxiliary"), keeper(4)]

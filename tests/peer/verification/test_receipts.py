@@ -83,6 +83,11 @@ def more_samples(content: dict[str, Any]) -> None:
         content[overview]["contributions"][0]["samples"] += 1
 
 
+def no_row(content: dict[str, Any]) -> None:
+    for overview in ("before", "after"):
+        del content[overview]["contributions"][0]
+
+
 def more_counted(content: dict[str, Any]) -> None:
     content["pages"][0]["steps"][0]["claims"][0]["counted"] += 1
 
@@ -135,6 +140,7 @@ def two_by_one_member(content: dict[str, Any]) -> None:
     "tamper",
     [
         more_samples,
+        no_row,
         more_counted,
         more_received,
         no_receipt,
@@ -152,6 +158,16 @@ def test_whatever_is_changed_is_found(published: Published, tamper: Tamper) -> N
     content = saved(published)
     tamper(content)
     assert verify(Published.model_validate_json(json.dumps(content))).problems
+
+
+@pytest.mark.parametrize("overview", ["before", "after"])
+def test_a_row_that_was_there_only_before_or_after_the_pages_were_read_is_no_error(
+    published: Published, overview: str
+) -> None:
+    """The run went on meanwhile: a member's first samples may have been added since, or undone."""
+    content = saved(published)
+    content[overview]["contributions"].append({"member": "newcomer", "samples": 5})
+    assert verify(Published.model_validate_json(json.dumps(content))).problems == []
 
 
 def test_what_no_receipt_is_about_is_told(published: Published) -> None:

@@ -39,6 +39,7 @@ def test_a_pair_has_a_separator_after_each_segment() -> None:
     assert samples.input_ids.tolist() == [[2, 10, 3, 11, 12, 13, 3], [2, 20, 21, 22, 3, 23, 3]]
     assert samples.token_type_ids is not None
     assert samples.token_type_ids.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1]]
+    assert (samples.input_ids.dtype, samples.token_type_ids.dtype) == (np.int32, np.int8)
 
 
 def test_the_label_says_whether_the_pair_is_swapped() -> None:
@@ -46,12 +47,14 @@ def test_the_label_says_whether_the_pair_is_swapped() -> None:
     labels = pair_samples(PACKED, SPECIAL).sop_labels
     assert labels is not None
     assert labels.tolist() == [0, 1]
+    assert labels.dtype == np.int64
 
 
 def test_a_text_of_its_own_has_one_segment_and_no_label() -> None:
     """[CLS] text [SEP], for masked language modelling alone."""
     samples = framed_samples(PACKED.tokens, SPECIAL)
     assert samples.input_ids.tolist() == [[2, 10, 11, 12, 13, 3], [2, 20, 21, 22, 23, 3]]
+    assert samples.input_ids.dtype == np.int32
     assert samples.token_type_ids is None
     assert samples.sop_labels is None
 

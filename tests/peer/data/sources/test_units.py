@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from peer.data.sources.units import MIN_DOCSTRING_CHARACTERS, builtin_documents, deal_units, long_docstrings
+from peer.data.sources.units import (
+    MIN_DOCSTRING_CHARACTERS,
+    MIN_UNITS,
+    builtin_documents,
+    deal_units,
+    long_docstrings,
+    parts_of_each,
+)
 
 LONG = "word " * (MIN_DOCSTRING_CHARACTERS // 5 + 1)
 
@@ -27,12 +34,26 @@ def test_devices_begin_at_places_that_are_evenly_spread(devices: int) -> None:
     assert len(set(begins)) == devices
 
 
+@pytest.mark.parametrize(("device", "begin"), [(0, 0), (1, 61), (2, 23), (3, 85)])
+def test_a_device_goes_round_from_its_place(device: int, begin: int) -> None:
+    """A saved place is an index in this order, so the same device has the same order in every version."""
+    order = deal_units(100, 0, (7,)).tolist()
+    assert deal_units(100, device, (7,)).tolist() == order[begin:] + order[:begin]
+
+
 @pytest.mark.parametrize("devices", [3, 10, 40])
 def test_devices_cover_the_source_before_they_repeat_each_other(devices: int) -> None:
     """When together they have taken up half as many units as there are, few of these were taken up twice."""
     units = 400
     taken = [int(unit) for device in range(devices) for unit in deal_units(units, device, (1,))[: 200 // devices]]
     assert len(set(taken)) >= 0.85 * len(taken)
+
+
+@pytest.mark.parametrize(("shards", "parts"), [(1, MIN_UNITS), (5, 4), (MIN_UNITS - 1, 2), (MIN_UNITS, 1), (1000, 1)])
+def test_few_shards_are_read_in_parts(shards: int, parts: int) -> None:
+    """As few parts as make enough units; a shard that must stay whole is one unit."""
+    assert parts_of_each(shards) == parts
+    assert parts_of_each(shards, whole=True) == 1
 
 
 def test_each_epoch_has_an_order_of_its_own() -> None:
