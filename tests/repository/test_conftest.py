@@ -138,6 +138,14 @@ def test_make_test_starts_some_whole_swarms() -> None:
     }
 
 
+def test_the_modules_and_tests_of_make_mutants_are_there() -> None:
+    """pytest refuses to run at all when one of the files that it is told does not exist."""
+    settings = (ROOT / "pyproject.toml").read_text().partition("[tool.mutmut]")[2].partition("\n[tool.")[0]
+    names = re.findall(r'^    "([\w/]+\.py)",', settings, re.MULTILINE)
+    assert "tests/auth/test_tokens.py" in names
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
 def test_what_is_thorough_is_there() -> None:
     """Each folder and file that `make test` leaves out exists."""
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
