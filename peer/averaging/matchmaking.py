@@ -163,13 +163,14 @@ def required_group_size(averaging: int, attempts: int, has_waited: bool) -> int:
     return averaging // 2 + 1 if has_waited or attempts >= FULL_GROUP_ATTEMPTS else averaging
 
 
-def keeperless_group_size(live: int, has_keeper: bool) -> int:
+def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
     """Return the number of peers that a group without the keeper needs, so that no two groups take the same step.
 
     There is one keeper: while it is there no step is taken without it. Without it more than half of all `live` peers,
-    whatever their step, take the step.
+    whatever their step, take the step. None is taken that one of them has taken already (`is_taken`): perhaps with the
+    keeper, before it went, and then the keeper's state counts.
     """
-    return NEVER if has_keeper else live // 2 + 1
+    return NEVER if has_keeper or is_taken else live // 2 + 1
 
 
 def hold_searches(matchmaking: Matchmaking) -> None:

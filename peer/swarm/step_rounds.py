@@ -157,7 +157,7 @@ class StepRounds:
         has_waited = time.monotonic() - self._due_since > self._patience_s
         gathering.required = required_group_size(view.averaging, self.attempts, has_waited)
         has_keeper = view.keepers > 0 or tracker.keeper_may_be_late
-        gathering.keeperless = keeperless_group_size(view.live, has_keeper)
+        gathering.keeperless = keeperless_group_size(view.live, has_keeper, is_taken=view.newest_step > tracker.step)
         keeper_known = view.keepers > 0 or not tracker.keeper_may_be_late
         known = view is not self._due_view and view.step == tracker.step and keeper_known
         gathering.expected = view.averaging + view.arriving if known else 0

@@ -50,6 +50,7 @@ class SwarmView:
     keepers: int
     keeper_sketch: Sketch  # the beacon's, if it is of `step`; else empty
     live: int = 0  # peers that take part, whatever their step, keeper and auxiliary peers included
+    newest_step: int = 0  # that any of them has taken
     arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
@@ -66,9 +67,18 @@ class SwarmView:
         return sum(pace.rate for pace in self.paces if (pace.rate, pace.peer_id) > own)
 
 
-def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, allowances: Allowances) -> SwarmView:
-    """Build the view of the swarm at `step` from the records, believed as far as the allowances go."""
-    active = [peer for peer in peers if peer.record.training and peer.role in TRAINING_ROLES]
+def view_swarm(
+    peers: Iterable[KnownPeer],
+    lately: Iterable[KnownPeer],
+    step: int,
+    beacon: Beacon | None,
+    allowances: Allowances,
+) -> SwarmView:
+    """Build the view of the swarm at `step` from the records, believed as far as the allowances go.
+
+    `lately`: these and those of the last looks, for a look may miss some.
+    """
+    active, live = taking_part(peers), taking_part(lately)
     trainers = training(active)
     current = [peer for peer in trainers if peer.record.step == step]
     return SwarmView(
@@ -79,11 +89,17 @@ def view_swarm(peers: Iterable[KnownPeer], step: int, beacon: Beacon | None, all
         rate=sum(map(allowances.rate, trainers)),
         keepers=sum(peer.role == "keeper" for peer in active),
         keeper_sketch=beacon.sketch if beacon is not None and beacon.step == step else (),
-        live=len(active),
+        live=len(live),
+        newest_step=max((peer.record.step for peer in live), default=0),
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
         paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
     )
+
+
+def taking_part(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
+    """Return the peers that take part in averaging."""
+    return [peer for peer in peers if peer.record.training and peer.role in TRAINING_ROLES]
 
 
 def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
@@ -130,6 +146,8 @@ class SwarmCourse:
         self._own_id = own_id
         self._is_keeper = is_keeper
         self._watch = BeaconWatch(silent_after_s)
+        self._silent_after_s = silent_after_s
+        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # when, and what it said
         self._first_step_s = first_step_s  # a step is taken to last so long before anybody knows
         self._least_share = least_share
         self._suspicions = suspicions
@@ -146,8 +164,13 @@ class SwarmCourse:
         held = self._watch.look(beacon, now)
         if self.era != era:
             self._sketches.clear()  # of steps that are undone
+        self._last_seen |= {peer.peer_id: (now, peer) for peer in peers}
+        self._last_seen = {
+            peer_id: (at, peer) for peer_id, (at, peer) in self._last_seen.items() if now - at <= self._silent_after_s
+        }
+        lately = [peer for _, peer in self._last_seen.values()]
         if self._watch.newest is not None:  # who has not returned yet is nowhere
-            peers = [peer for peer in peers if peer.record.era == self.era]
+            peers, lately = ([peer for peer in seen if peer.record.era == self.era] for seen in (peers, lately))
         trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
         # the keeper, whose own the beacon is, follows most members however far they have come without it
@@ -156,7 +179,7 @@ class SwarmCourse:
             self._begin_step(step, beacon, now)
         self._met_at = now if trainers and self._met_at is None else self._met_at
         self.allowances = self._allowances(trainers, target, now)
-        view = view_swarm(peers, step, beacon, self.allowances)
+        view = view_swarm(peers, lately, step, beacon, self.allowances)
         if not self._is_keeper or self.has_met_all(now):
             self._remember_sketches(trainers, view)
         self._look_for_liars(trainers, view.step, target, now)

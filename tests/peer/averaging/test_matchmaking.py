@@ -209,10 +209,11 @@ def test_later_attempts_need_more_than_half(averaging: int) -> None:
 @pytest.mark.parametrize("live", range(1, 9))
 def test_two_groups_that_share_no_peer_never_both_take_a_step(live: int) -> None:
     """Whatever their sizes and steps: one has the keeper, or one has most peers; peers that are left may be too few."""
-    least = keeperless_group_size(live, has_keeper=False)
+    least = keeperless_group_size(live, has_keeper=False, is_taken=False)
     assert [size for size in range(live + 1) if size >= least <= live - size] == []
     assert least <= live
-    assert not any(size >= keeperless_group_size(live, has_keeper=True) for size in range(live + 1))
+    for has_keeper, is_taken in [(True, False), (False, True)]:
+        assert keeperless_group_size(live, has_keeper, is_taken) > live
 
 
 def test_a_search_that_was_given_up_ends_in_order() -> None:

@@ -50,7 +50,7 @@ class Scene:
         self.heard: list[Any] = []
         self.left = list(rounds)
         self.steering = Steering()
-        self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, keepers=1)
+        self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, newest_step=4, keepers=1)
         vars(self.view).update(view)
         self.tracker: Any = SimpleNamespace(
             view=self.view,
@@ -180,6 +180,9 @@ def test_a_group_without_the_keeper_needs_most_of_all_peers() -> None:
     scene.required()
     assert scene.gathering.keeperless == 4
     assert scene.gathering.position == (2, 4)
+    scene.view.newest_step = 5  # taken already, perhaps with the keeper before it went
+    scene.required()
+    assert scene.gathering.keeperless == NEVER
 
 
 def test_a_group_begins_at_once_only_where_everybody_is_known() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peer.swarm.credit import Allowances, CreditBook
@@ -56,7 +58,7 @@ def view_of(known: list[KnownPeer]) -> SwarmView:
     if beacons and beacons[0].record.course is not None:
         beacon = Beacon(beacons[0].record.step, beacons[0].record.sketch, 1.0, beacons[0].record.course)
     step = nearest_step(agreed_step(steps_by_member(training(known))), beacon, beacon)
-    return view_swarm(known, step, beacon, Allowances(target=1000))
+    return view_swarm(known, known, step, beacon, Allowances(target=1000))
 
 
 def test_samples_of_the_current_step_add_up() -> None:
@@ -94,6 +96,26 @@ def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
     assistants = peers(record(samples=9, rate=5.0), record(step=7), record(step=7), role="auxiliary")
     view = view_of([*peers(record(samples=8, rate=2.0)), *assistants])
     assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
+
+
+def test_a_peer_that_one_look_misses_lives_until_it_has_been_silent_for_long() -> None:
+    """What a majority of all peers is must not hang on one look; another record of a peer counts at once."""
+    scene, both = Scene(), peers(record(step=7), record(step=8))
+    scene.look(both)
+    assert (scene.look(both[:1], now=10.0).live, scene.look(both[:1], now=10.0).newest_step) == (2, 8)
+    gone = scene.look(both[:1], now=11.0)
+    assert (gone.live, gone.newest_step) == (1, 7)
+    scene.look(both, now=12.0)
+    left = both[1].record.model_copy(update={"training": False})
+    assert scene.look([both[0], replace(both[1], record=left)], now=13.0).live == 1
+
+
+def test_a_peer_that_has_not_returned_to_the_checkpoint_has_taken_no_step() -> None:
+    """Neither those that this look has missed."""
+    scene = Scene()
+    scene.look([keeper(3), *peers(record(step=8))])
+    view = scene.look([keeper(2, era=1)], now=1.0)
+    assert (view.live, view.newest_step) == (1, 2)
 
 
 def test_an_observer_is_not_waited_for() -> None:
@@ -408,5 +430,5 @@ def test_the_faster_peers_fill_what_is_missing_first() -> None:
     rates = [1.0, 3.0, 3.0, 8.0]
     known = peers(*[record(step=4).model_copy(update={"rate": rate}) for rate in rates])
     others = peers(record(step=3).model_copy(update={"rate": 50.0}))
-    view = view_swarm([*known, *others], 4, None, Allowances(target=100_000, usual_s=1.0))
+    view = view_swarm([*known, *others], [], 4, None, Allowances(target=100_000, usual_s=1.0))
     assert sorted(view.faster_rate(peer.peer_id) for peer in known) == [0.0, 8.0, 11.0, 14.0]
