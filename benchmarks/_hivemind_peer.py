@@ -1,33 +1,27 @@
-"""One peer of home_lines.py with plain hivemind: `python -m benchmarks._hivemind_peer PLAN`, until its input ends.
+"""One peer of home_lines.py or scale.py with plain hivemind: `python -m benchmarks._hivemind_peer PLAN`.
 
 The keeper's place has an auxiliary peer, which lends its line to the averaging. It says what _home_peer.py says.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
 import time
 from functools import partial
 from itertools import count
 from typing import Any
 
 import hivemind
-import torch
 from hivemind.averaging.control import StepControl
 from hivemind.compression import Float16Compression
 
-from benchmarks._home_peer import PORT, DownloadWatch, Journal, end_of_input, run_to_end
+from benchmarks._home_peer import PORT, DownloadWatch, Journal, begin, end_of_input, run_to_end
 from benchmarks._homes import Plan
 from benchmarks._swarm_worker import RepeatedBatches
-from benchmarks._trainer_variant import SPECIAL
 from peer.config.run import RunConfig
-from peer.models.build import build_model
 from peer.models.objectives import compute_losses
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
 from peer.reporting.messages import LostCause
-from peer.runtime.processes import exit_now, kill_forks_at_end
+from peer.runtime.processes import exit_now
 
 ASSIST_EVERY_S = 0.2
 
@@ -84,13 +78,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
 
 def main() -> None:
     """Do what the plan says."""
-    kill_forks_at_end()
-    plan = Plan(**json.loads(sys.argv[1]))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    torch.set_num_threads(1)
-    config = RunConfig.from_json(plan.config_json)
-    journal = Journal()
-    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+    plan, config, model, journal = begin()
     dht = hivemind.DHT(
         initial_peers=list(plan.initial_peers),
         host_maddrs=[f"/ip4/0.0.0.0/tcp/{PORT}"],
@@ -149,7 +137,7 @@ def train(plan: Plan, config: RunConfig, model: Any, optimizer: WatchedOptimizer
         began = time.monotonic()
         compute_losses(model, batch, config).total.backward()  # type: ignore[no-untyped-call]
         time.sleep(max(0.0, plan.seconds_per_sample * batch.samples - (time.monotonic() - began)))
-        journal.computed += batch.samples
+        journal.count(batch.samples)
         optimizer.train_on(batch.samples)
         optimizer.zero_grad()
         journal.say("progress", step=optimizer.local_epoch, microbatch=number)

@@ -1,12 +1,14 @@
-"""One peer of home_lines.py: `python -m benchmarks._home_peer PLAN` keeps or trains until its standard input ends.
+"""One peer of home_lines.py or scale.py: `python -m benchmarks._home_peer PLAN`, until its standard input ends.
 
-It says what happens as JSON, a line each, with the time, the samples computed and the bytes over its host's line.
+It says what happens as JSON, a line each, with the time, the samples computed, and the bytes over its host's line and
+of its calls of the DHT.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import random
 import sys
@@ -19,6 +21,8 @@ from typing import Any, NoReturn
 
 import psutil
 import torch
+from google.protobuf.message import Message
+from hivemind.p2p import P2P, PeerID
 
 from auth.credentials import Credentials
 from benchmarks._homes import Plan
@@ -50,19 +54,55 @@ WHOLE = 0.9  # of the parameters' bytes: less was no state
 PORT = 31330
 
 
-class Journal:
-    """The journal that this peer keeps for home_lines.py, one line of JSON an event."""
+class DhtCalls:
+    """The bytes of this peer's calls of others' DHT nodes, with the answers, by the kind of call.
+
+    A call is counted where it is made, in whichever process; over all peers that is what a peer sends on the average.
+    """
+
+    KINDS = ("find", "store", "ping")
 
     def __init__(self) -> None:
+        self._bytes = {kind: multiprocessing.Value("q", 0) for kind in self.KINDS}
+        call: Any = P2P._call_unary_protobuf_handler
+
+        async def counted(p2p: P2P, peer: PeerID, name: str, request: Message, answer: type[Message]) -> Message:
+            response: Message = await call(p2p, peer, name, request, answer)
+            self._count(name, request.ByteSize() + response.ByteSize())
+            return response
+
+        P2P._call_unary_protobuf_handler = counted
+
+    def _count(self, name: str, size_bytes: int) -> None:
+        kind = self._bytes.get(name.rpartition("DHTProtocol.rpc_")[2])
+        if kind is not None:
+            with kind.get_lock():
+                kind.value += size_bytes
+
+    def read(self) -> dict[str, int]:
+        """Return the bytes of each kind of call so far."""
+        return {kind: counted.value for kind, counted in self._bytes.items()}
+
+
+class Journal:
+    """The journal that this peer keeps for its benchmark, one line of JSON an event."""
+
+    def __init__(self, calls: DhtCalls) -> None:
         self.computed = 0  # samples
+        self._calls = calls
         self._lock = threading.Lock()
+
+    def count(self, samples: int) -> None:
+        """Add computed samples."""
+        self.computed += samples
+        self.say("computed")
 
     def say(self, event: str, **facts: Any) -> None:
         """One line."""
         sent, received = line_traffic()
         known = {"at": time.monotonic(), "computed": self.computed, "sent": sent, "received": received}
         with self._lock:
-            print(json.dumps({"event": event} | known | facts), flush=True)
+            print(json.dumps({"event": event} | known | {"dht": self._calls.read()} | facts), flush=True)
 
 
 class DownloadWatch:
@@ -95,7 +135,7 @@ class PacedBackend(TorchBackend):
         began = time.monotonic()
         result = super().accumulate(batch)
         time.sleep(max(0.0, self._seconds_per_sample * batch.samples - (time.monotonic() - began)))
-        self._journal.computed += result.samples
+        self._journal.count(result.samples)
         return result
 
 
@@ -128,15 +168,19 @@ def run_to_end(act: Callable[[], None]) -> NoReturn:
     exit_now(0)
 
 
-def main() -> None:
-    """Do what the plan says."""
+def begin() -> tuple[Plan, RunConfig, Any, Journal]:
+    """Begin as every peer does, of either system: its orders, its run, the run's model and its journal."""
     kill_forks_at_end()
     plan = Plan(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     torch.set_num_threads(1)
     config = RunConfig.from_json(plan.config_json)
-    journal = Journal()
-    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+    return plan, config, build_model(config, config.tokenizer.vocab_size, SPECIAL), Journal(DhtCalls())
+
+
+def main() -> None:
+    """Do what the plan says."""
+    plan, config, model, journal = begin()
     maddr = f"/ip4/0.0.0.0/tcp/{PORT}"
     announced = None if plan.behind_nat else (f"/ip4/{plan.address}/tcp/{PORT}",)
     swarm = Swarm.join(

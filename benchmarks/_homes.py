@@ -1,4 +1,4 @@
-"""The homes of home_lines.py: hosts with their lines, and on each of them one peer's process.
+"""The homes of home_lines.py and scale.py: hosts with their lines, and on each of them one peer's process.
 
 `Homes` starts the keeper and the volunteers; each process says what happens, and `Peer` keeps it.
 """
@@ -83,13 +83,14 @@ class Peer:
     def __init__(self, host: Host, system: str, plan: Plan, log: Path) -> None:
         self.plan, self.has_died = plan, False
         self.began_at, self.left_at = time.monotonic(), math.inf
-        command = host.command(sys.executable, "-m", f"benchmarks.{MODULES[system]}", json.dumps(asdict(plan)))
+        command = [sys.executable, "-m", f"benchmarks.{MODULES[system]}", json.dumps(asdict(plan))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with log.open("w") as file:
             self.process = subprocess.Popen(  # noqa: S603
                 command,
                 cwd=ROOT,
                 env=environment,
+                preexec_fn=host.enter,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

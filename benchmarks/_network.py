@@ -1,6 +1,6 @@
 """Hosts with links of their own rates, on this machine: network namespaces joined by a bridge, shaped by `tc`.
 
-Needs root, iproute2 and nftables. Used by averaging.py, home_lines.py and the system tests.
+Needs root, iproute2 and nftables. Used by averaging.py, home_lines.py, scale.py and the system tests.
 """
 
 from __future__ import annotations
