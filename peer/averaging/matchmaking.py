@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing as mp
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from hivemind.averaging.control import StepControl
@@ -29,6 +29,7 @@ from auth.swarm.directory import PeerDirectory
 logger = logging.getLogger(__name__)
 AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
 MOST_AVOIDED = 1000
+LOOK_S = 0.3  # between two looks for leaders
 BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
 NEVER = 2**30  # peers are in no group
@@ -109,16 +110,27 @@ class Gathering:
 class Leaders:
     """One averager's choice among the peers that declare themselves leaders; used in its own process only."""
 
-    def __init__(self, directory: PeerDirectory, clock: Callable[[], float]) -> None:
-        self._directory, self._clock = directory, clock
+    def __init__(
+        self,
+        directory: PeerDirectory,
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._directory, self._clock, self._pause = directory, clock, pause
         self._avoided: dict[PeerID, float] = {}  # until when
+        self._looked_at = float("-inf")
 
     def choose_for(self, matchmaking: Matchmaking) -> None:
-        """Have this search ask no leaders but those chosen here; call it once."""
+        """Have this search ask no leaders but those chosen here, and look for them now and then; call it once.
+
+        hivemind looks again as soon as a look has found no leader, the whole time.
+        """
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
 
         async def trusted(*args: Any, **kwargs: Any) -> list[tuple[PeerID, float]]:
+            await self._pause(max(0.0, self._looked_at + LOOK_S - self._clock()))
+            self._looked_at = self._clock()
             found = await declared(*args, **kwargs)
             may_lead = await self.among([peer for peer, _ in found])
             return [(peer, expiration) for peer, expiration in found if peer in may_lead]

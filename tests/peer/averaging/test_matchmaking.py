@@ -19,6 +19,7 @@ from hivemind.p2p import PeerID
 from peer.averaging.matchmaking import (
     AVOIDED_S,
     FULL_GROUP_ATTEMPTS,
+    LOOK_S,
     MOST_REQUEST_S,
     Gathering,
     Leaders,
@@ -56,7 +57,12 @@ class Scene:
         self.matchmaking: Any = SimpleNamespace(
             group_key_manager=SimpleNamespace(get_averagers=self._declared), _request_join_group=self._request
         )
-        Leaders(Directory(), lambda: self.now).choose_for(self.matchmaking)  # type: ignore[arg-type]
+        self.paused_s = 0.0
+        Leaders(Directory(), lambda: self.now, self._pause).choose_for(self.matchmaking)  # type: ignore[arg-type]
+
+    async def _pause(self, seconds: float) -> None:
+        self.paused_s += seconds
+        self.now += seconds
 
     async def _declared(self, _key: str, only_active: bool) -> list[tuple[PeerID, float]]:
         assert only_active
@@ -81,6 +87,18 @@ async def test_strangers_are_not_asked() -> None:
     assert await scene.matchmaking._request_join_group(ALICE) is not None
     assert scene.asked == [ALICE]
     assert await scene.leaders() == [ALICE, BOB]
+
+
+async def test_leaders_are_looked_for_now_and_then() -> None:
+    """However often hivemind asks: with nobody to follow it asks again at once, the whole time."""
+    scene = Scene([ALICE, BOB])
+    began = scene.now
+    for _ in range(5):
+        await scene.leaders()
+    assert scene.paused_s == pytest.approx(4 * LOOK_S)
+    scene.now += LOOK_S
+    await scene.leaders()
+    assert scene.now - began == pytest.approx(5 * LOOK_S)
 
 
 async def test_who_leads_strangers_is_avoided_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
