@@ -22,7 +22,6 @@ import psutil
 import torch
 from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.compression import Float16Compression
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture, get_dht_time
@@ -30,7 +29,7 @@ from hivemind.utils import MPFuture, get_dht_time
 from auth.credentials import Credentials
 from auth.swarm import access as swarm_auth
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import RecordKey, peers_key
+from auth.swarm.authorizer import peers_key, record_subkey
 from auth.swarm.directory import PeerDirectory
 from benchmarks.averaging import RUN, Plan
 from peer.averaging.all_reduce import ExactAllReduce
@@ -120,8 +119,7 @@ def main() -> None:
     if plan.is_open:
         open_doors()
     dht = join(plan, credentials)
-    owner = RSASignatureValidator(RecordKey(credentials.device_key.private_der)).local_public_key
-    dht.store(peers_key(RUN), {"token": credentials.token_jwt}, get_dht_time() + LIFETIME_S, owner)
+    dht.store(peers_key(RUN), "here", get_dht_time() + LIFETIME_S, record_subkey(credentials.device_key.peer_id))
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))
     gradient = torch.nn.Parameter(torch.zeros(plan.values))
     gradient.grad = torch.full((plan.values,), float(plan.place))

@@ -29,7 +29,7 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import SwarmAuthorizer, owner_subkey, peers_key
+from auth.swarm.authorizer import peers_key, record_subkey
 from peer.averaging.averager import SwarmGradientAverager
 from peer.network.placement import Placement
 from peer.swarm.dht import start_dht
@@ -49,8 +49,6 @@ def main(run: str, directory: str, keeper: str, *others: str) -> None:
     """Join, then knock until told to stop."""
     use_hivemind_log_handler("nowhere")
     torch.set_num_threads(1)
-    # what it is shown or has itself it never doubts, whatever the time
-    SwarmAuthorizer.is_token_valid = lambda _self, _token: True  # type: ignore[method-assign,assignment]
     credentials = Credentials(Path(directory))
     dht = start_dht(run, credentials, [keeper], Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",)))
     stop = threading.Event()
@@ -78,10 +76,9 @@ async def _knock_on(dht: DHT, run: str, credentials: Credentials, peers: list[Pe
 
 
 def _publish(dht: DHT, run: str, credentials: Credentials) -> None:
-    """Its record, by which others know its token."""
-    own = owner_subkey(credentials.device_key.public_key)
-    value = {"token": credentials.token_jwt}
-    dht.store(peers_key(run), value, get_dht_time() + RECORD_LIFE_S, subkey=own, return_future=True)
+    """Its record, with which others learn its token."""
+    own = record_subkey(credentials.device_key.peer_id)
+    dht.store(peers_key(run), "here", get_dht_time() + RECORD_LIFE_S, subkey=own, return_future=True)
 
 
 class _Ping:

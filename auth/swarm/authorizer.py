@@ -1,22 +1,32 @@
-"""Signed requests and records of the swarm: each carries an access token and a signature by its device's key."""
+"""Whom the swarm's DHT serves, and what it stores: calls of members only, and records that their owners have signed.
+
+The transport proves which libp2p identity calls, or is called; a token says whose that is. So a node sends its token
+only to those that do not know it yet, and no call is signed. A record passes through many nodes, and so carries its
+owner's signature.
+
+Under the run's key each device has two entries, named by its identity: its record, and its token, until that expires.
+Tokens are signed by the authority: any node may pass on those that it was shown, and of two the later one counts.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
-from hivemind.proto.auth_pb2 import AccessToken as WireToken
-from hivemind.utils.auth import AuthorizedRequestBase, TokenAuthorizerBase
+from hivemind.utils.auth import AuthorizedRequestBase, AuthorizedResponseBase
 from hivemind.utils.crypto import RSAPrivateKey
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError
+from auth.keys import verify_signature
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
@@ -24,16 +34,54 @@ TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
 STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 16_384
+MAX_TOKENS = 4096  # that a node remembers, before it forgets those that are no longer valid
+_TOKEN = b"token "
+_KNOWN = b"+"
+_dumps, _loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
 
 
 def peers_key(run: str) -> str:
-    """The DHT key under which every peer of `run` keeps its record."""
+    """The DHT key under which every peer of `run` has its token and its record."""
     return f"{run}_peers"
 
 
 def peers_key_id(run: str) -> bytes:
     """Return the ID of the peers' key, as requests and records carry it."""
     return bytes(DHTID.generate(source=peers_key(run)).to_bytes())
+
+
+def record_subkey(peer_id: str) -> bytes:
+    """The subkey of a device's record; only the device can write it."""
+    return bytes(PeerID.from_base58(peer_id).to_bytes())
+
+
+def token_subkey(peer_id: str) -> bytes:
+    """The subkey of a device's token."""
+    return _TOKEN + record_subkey(peer_id)
+
+
+def owner_of(subkey: object) -> tuple[str, bool]:
+    """Return whose subkey this is, and whether it is the token's; raises `ValueError` if it is neither's."""
+    if not isinstance(subkey, bytes):
+        raise ValueError("a peer's subkey must be bytes")
+    is_token = subkey.startswith(_TOKEN)
+    return PeerID(subkey.removeprefix(_TOKEN)).to_base58(), is_token
+
+
+def tokens_in(entries: object) -> Iterator[tuple[str, str]]:
+    """The tokens among the entries under the peers key, as strings, with the libp2p identity that each is under."""
+    return ((owner, value) for owner, is_token, value in read_entries(entries) if is_token and isinstance(value, str))
+
+
+def read_entries(entries: object) -> Iterator[tuple[str, bool, Any]]:
+    """The owner of each entry under the peers key, whether it is the token's, and its value; others are left out."""
+    for subkey, entry in entries.items() if isinstance(entries, dict) else ():
+        try:
+            owner, is_token = owner_of(subkey)
+        except ValueError:
+            continue
+        if isinstance(entry, ValueWithExpiration):
+            yield owner, is_token, entry.value
 
 
 class RecordKey(RSAPrivateKey):
@@ -43,63 +91,148 @@ class RecordKey(RSAPrivateKey):
         self._private_key = serialization.load_der_private_key(private_der, password=None)
 
 
-class SwarmAuthorizer(TokenAuthorizerBase):
-    """Signs this node's DHT requests with its token and key; refuses requests and answers without a valid token."""
+class MemberTokens:
+    """The tokens that a node has seen, of each device the one that expires last."""
 
-    def __init__(self, credentials: Credentials, key: RecordKey, clock: Clock = time.time) -> None:
-        super().__init__(key)
-        self._credentials = credentials
-        self._clock = clock
+    def __init__(self, credentials: Credentials, clock: Clock = time.time) -> None:
+        self._credentials, self._clock = credentials, clock
+        self._seen: dict[str, str] = {}  # libp2p identity -> JWT
+        self._own = ""
+        self.on_new: Callable[[AccessToken, str], object] = lambda _token, _jwt: None
 
-    async def get_token(self) -> WireToken:
+    def own_jwt(self) -> str:
+        """Return this device's own token, as it is now."""
         jwt = self._credentials.token_jwt
-        return WireToken(public_key=self.local_public_key.to_bytes(), signature=jwt.encode())
+        if jwt != self._own and self.show(jwt) is not None:
+            self._own = jwt
+        return jwt
 
-    def is_token_valid(self, access_token: WireToken) -> bool:
-        token = checked_token(self._credentials, access_token.signature, self._clock())
-        return token is not None and token.public_key.encode() == access_token.public_key
+    def show(self, jwt: object) -> AccessToken | None:
+        """Return the token if it is valid, and remember it."""
+        token = self.read(jwt)
+        if token is not None:
+            self._keep(token, jwt.decode() if isinstance(jwt, bytes) else str(jwt))
+        return token
 
-    async def validate_request(self, request: AuthorizedRequestBase) -> bool:
-        """A peer that only reads may store its own record, by which others know it, and nothing else."""
-        if isinstance(request, dht_pb2.StoreRequest):
-            token = checked_token(self._credentials, request.auth.client_access_token.signature, self._clock())
-            own = peers_key_id(self._credentials.run)
-            if token is not None and token.role not in TRAINING_ROLES and any(key != own for key in request.keys):
-                return False
-        return bool(await super().validate_request(request))
+    def read(self, jwt: object) -> AccessToken | None:
+        """Return the token if it is a valid, unexpired and not revoked one."""
+        return checked_token(self._credentials, jwt, self._clock())
 
-    def does_token_need_refreshing(self, access_token: WireToken) -> bool:
-        return access_token.signature != self._credentials.token_jwt.encode()
+    def of(self, peer_id: str) -> AccessToken | None:
+        """Return the valid token of this device that was seen last; None if there is none."""
+        return self.read(self._seen.get(peer_id))
+
+    def _keep(self, token: AccessToken, jwt: str) -> None:
+        known = self.of(token.peer_id)
+        if known is not None and known.expires_at >= token.expires_at:
+            return
+        self._seen[token.peer_id] = jwt
+        self.on_new(token, jwt)
+        if len(self._seen) > MAX_TOKENS:
+            self._seen = {peer_id: kept for peer_id, kept in self._seen.items() if self.read(kept) is not None}
+
+
+class SwarmAuthorizer:
+    """Shows this node's token where it is not known, and refuses calls and answers of peers without a valid one."""
+
+    def __init__(self, tokens: MemberTokens, run: str) -> None:
+        self.tokens, self.run = tokens, run
+        self._shown: dict[PeerID, str] = {}  # the token by which a node knows this one
+
+    def sign_request(self, request: AuthorizedRequestBase, service: PeerID) -> bool:
+        """Put into a request what the service has to know; return whether this node's token had to be."""
+        if self.tokens.of(service.to_base58()) is not None:
+            request.auth.service_public_key = _KNOWN
+        if self._shown.get(service) == self.tokens.own_jwt():
+            return False
+        self.introduce(request)
+        return True
+
+    def introduce(self, request: AuthorizedRequestBase) -> None:
+        """Put this node's token into a request."""
+        request.auth.client_access_token.signature = self.tokens.own_jwt().encode()
+
+    def validate_request(self, request: AuthorizedRequestBase, client: PeerID) -> bool:
+        """Whether to serve a request of this peer; one that only reads may store its own record, and nothing else."""
+        token = self._token_of(client, request.auth.client_access_token.signature)
+        if token is None:
+            return False
+        if isinstance(request, dht_pb2.StoreRequest) and token.role not in TRAINING_ROLES:
+            return all(key == peers_key_id(self.run) for key in request.keys)
+        return True
+
+    def sign_response(self, response: AuthorizedResponseBase, request: AuthorizedRequestBase) -> None:
+        """Put this node's token into an answer to a peer that does not know it."""
+        if not request.auth.service_public_key:
+            response.auth.service_access_token.signature = self.tokens.own_jwt().encode()
+
+    def validate_response(
+        self, response: AuthorizedResponseBase, request: AuthorizedRequestBase, service: PeerID
+    ) -> bool:
+        """Whether to believe an answer of this peer, which has this node's token from now on."""
+        if request.auth.client_access_token.signature:
+            self._shown[service] = request.auth.client_access_token.signature.decode()
+        return self._token_of(service, response.auth.service_access_token.signature) is not None
+
+    def _token_of(self, peer: PeerID, shown: bytes) -> AccessToken | None:
+        """The token of a peer, which it shows or which is known."""
+        peer_id = peer.to_base58()
+        token = self.tokens.show(shown) if shown else self.tokens.of(peer_id)
+        return token if token is not None and token.peer_id == peer_id else None
 
 
 class PeerRecordValidator(RecordValidatorBase):
-    """Refuses records under the run's peers key that are not signed by the key of the token they carry.
+    """Signs this device's record under the run's peers key; refuses tokens and records there that are not valid."""
 
-    The signature itself is hivemind's `RSASignatureValidator`'s work; this one ties the signing key to a token.
-    """
-
-    def __init__(self, credentials: Credentials, run: str, clock: Clock = time.time) -> None:
-        self._credentials = credentials
+    def __init__(self, credentials: Credentials, tokens: MemberTokens, run: str) -> None:
+        self._key = credentials.device_key
+        self._own = _dumps(record_subkey(self._key.peer_id))
+        self._tokens = tokens
         self._key_id = peers_key_id(run)
-        self._clock = clock
 
     def validate(self, record: DHTRecord) -> bool:
+        """Whether this is a valid token, stored until it expires, or a record signed by the holder of a known one."""
         if record.key != self._key_id:
             return True
         if len(record.value) > MAX_RECORD_BYTES:
             return False
         try:
-            owner = DHTProtocol.serializer.loads(record.subkey)
-            value = DHTProtocol.serializer.loads(record.value)
-            token = checked_token(self._credentials, value["token"], self._clock())
-        except (ValueError, TypeError, KeyError, AssertionError):  # the last: hivemind's, of values with odd times
+            owner, is_token = owner_of(_loads(record.subkey))
+            if is_token:
+                token = self._tokens.show(_loads(record.value))
+                return token is not None and (token.peer_id, token.expires_at) == (owner, record.expiration_time)
+            value, signature = _parts(record.value)
+        except (ValueError, TypeError, AssertionError):  # the last: hivemind's, of values with odd times
             return False
-        return token is not None and owner == owner_subkey(token.public_key.encode())
+        token = self._tokens.of(owner)
+        return token is not None and verify_signature(
+            token.public_key.encode(), _signed_bytes(record, value), signature
+        )
+
+    def sign_value(self, record: DHTRecord) -> bytes:
+        """Return the value with this device's signature, if the record is its own."""
+        if record.key != self._key_id or record.subkey != self._own:
+            return record.value
+        self._tokens.own_jwt()  # without it the record would be nobody's here
+        return bytes(_dumps([record.value, self._key.sign(_signed_bytes(record, record.value))]))
+
+    def strip_value(self, record: DHTRecord) -> bytes:
+        """Return the value of a valid record without its signature."""
+        if record.key != self._key_id or owner_of(_loads(record.subkey))[1]:
+            return record.value
+        return _parts(record.value)[0]
 
 
-def owner_subkey(public_key: bytes) -> bytes:
-    """The DHT subkey that only the holder of `public_key` (OpenSSH format) can write."""
-    return RSASignatureValidator.PUBLIC_KEY_FORMAT.replace(b"_key_", public_key)
+def _parts(signed: bytes) -> tuple[bytes, bytes]:
+    """A signed value and its signature; raises `ValueError` or `TypeError`."""
+    value, signature = _loads(signed)
+    if not isinstance(value, bytes) or not isinstance(signature, bytes):
+        raise TypeError("a signed value and its signature are bytes")
+    return value, signature
+
+
+def _signed_bytes(record: DHTRecord, value: bytes) -> bytes:
+    return bytes(_dumps([record.key, record.subkey, value, record.expiration_time]))
 
 
 def checked_token(credentials: Credentials, jwt: object, now: float) -> AccessToken | None:

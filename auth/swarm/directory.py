@@ -9,10 +9,9 @@ from typing import TypeVar
 
 from hivemind.dht import DHT
 from hivemind.p2p import PeerID
-from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import Clock, checked_token, peers_key
+from auth.swarm.authorizer import Clock, checked_token, peers_key, tokens_in
 from auth.tokens import AccessToken
 
 Message = TypeVar("Message")
@@ -78,14 +77,11 @@ class PeerDirectory:
 
     async def _read_records(self) -> None:
         found = await self._dht.get(self._key, latest=True, return_future=True)
-        records = found.value if found is not None and isinstance(found.value, dict) else {}
         now = self._clock()
-        for record in records.values():
-            if isinstance(record, ValueWithExpiration) and isinstance(record.value, dict):
-                jwt = record.value.get("token")
-                token = checked_token(self._credentials, jwt, now)
-                if token is not None and isinstance(jwt, str):
-                    self._tokens[token.peer_id] = jwt
+        for peer_id, jwt in tokens_in(found.value if found is not None else None):
+            token = checked_token(self._credentials, jwt, now)
+            if token is not None and token.peer_id == peer_id:
+                self._tokens[peer_id] = jwt
         self._tokens = {peer: jwt for peer, jwt in self._tokens.items() if checked_token(self._credentials, jwt, now)}
 
 

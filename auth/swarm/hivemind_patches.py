@@ -12,6 +12,8 @@ Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a m
 calls itself for each of them without end: ten kilobytes of tuples in tuples overflow the C stack, and the process dies.
 So one member's record could have ended every node that looked at it.
 
+The DHT's nodes speak `auth.swarm.protocol`: with members only, and of news only.
+
 A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
 minutes.
 """
@@ -25,11 +27,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing, suppress
 from typing import Any
 
+import hivemind.dht.node
 from google.protobuf.message import DecodeError, Message
 from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.proto.p2pd_pb2 import RPCError
 from hivemind.utils.serializer import MSGPackSerializer
+
+from auth.swarm.protocol import MemberProtocol
 
 logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # how long each waits for the other's last word: a slow line still has a window's worth to carry
@@ -48,6 +53,7 @@ def patch_hivemind() -> None:
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
     MSGPackSerializer._decode_ext_types = _decode_bounded
+    hivemind.dht.node.DHTProtocol = MemberProtocol
 
 
 def _decode_bounded(type_code: int, data: bytes) -> Any:

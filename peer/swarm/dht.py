@@ -1,6 +1,10 @@
 """A peer's node of the swarm's DHT: started for members only, at the peer's place in the network, and watched.
 
 A DHT that has lost the keeper is told where it is, and the two become one: `greet` runs in the DHT's own process.
+
+The traffic of a node must fit an ordinary home line. hivemind's nodes ask twenty others at each look and each report,
+hold what they have found in a cache that they renew, and push it to further nodes. A node here asks a few of those that
+hold the entries, for the news since its last look (`auth.swarm.protocol`).
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing as mp
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +23,13 @@ import psutil
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID, DHTKey
 from hivemind.p2p import PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
 from auth.credentials import Credentials
 from auth.errors import SwarmError
-from auth.swarm.authorizer import Clock, PeerRecordValidator, RecordKey, SwarmAuthorizer
+from auth.swarm.authorizer import Clock, MemberTokens, PeerRecordValidator, RecordKey, SwarmAuthorizer
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
@@ -34,6 +40,15 @@ DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
 SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
+REPLICAS = 4  # nodes that hold an entry
+THRIFT = {  # hivemind's options of a node
+    "bucket_size": 8,
+    "num_replicas": REPLICAS,
+    "cache_locally": False,
+    "cache_nearest": 0,
+    "cache_on_store": False,
+    "cache_refresh_before_expiry": 0.0,
+}
 REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}  # "relayed" is our own patch's
 
 
@@ -44,7 +59,18 @@ class Node(DHT):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         patch_hivemind()  # the node's process and the averagers' are forked from this one
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **(THRIFT | options))
+
+    async def _get(self, key: DHTKey, latest: bool, future: Any, **options: Any) -> None:
+        """Bring the news of a key before it is read, and then read what this node holds."""
+        if latest:
+            await look(self._node, key)
+        await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
+
+    async def _store(self, *arguments: Any, **options: Any) -> None:
+        """Look only for as many nodes as are to store it, with the news known, or all of them would send the same."""
+        await look(self._node, options["key"])
+        await super()._store(*arguments, beam_size=REPLICAS, **options)
 
     async def _run_coroutine(self, coro: Any, future: Any) -> None:
         """Hold the task: neither asyncio nor hivemind do, so one that only waits for a stream would go as garbage."""
@@ -105,7 +131,7 @@ def start_dht(
     `relays`: addresses of volunteers, beside the keeper, through which others reach a relayed peer.
     """
     mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
-    key = RecordKey(credentials.device_key.private_der)
+    key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:
         return Node(
             initial_peers=list(initial_peers),
@@ -121,14 +147,31 @@ def start_dht(
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
             nat_port_map=False,
-            authorizer=SwarmAuthorizer(credentials, key, clock),
-            record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, run, clock)],
+            authorizer=SwarmAuthorizer(tokens, run),
+            record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, run)],
         )
     except Exception as error:  # hivemind's, its daemon's and the system's own
         raise SwarmError(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
             f"{', '.join(initial_peers) or 'others'} and that the run is being served."
         ) from error
+
+
+async def look(node: DHTNode, key: DHTKey) -> None:
+    """Bring to this node the news of a key: what any other node has read, and the rest from one that holds the entries.
+
+    Both are drawn anew each time. Without the first the few that hold the entries would send everything to everybody.
+    """
+    key_id = DHTID.generate(source=key)
+    table: Any = node.protocol.routing_table
+    holders = [peer_id for _, peer_id in table.get_nearest_neighbors(key_id, REPLICAS, exclude=node.node_id)]
+    others = [peer_id for peer_id in table.peer_id_to_uid if peer_id not in holders]
+    random.shuffle(holders)
+    if others:
+        await node._call_find_with_blacklist(random.choice(others), [key_id])
+    for holder in holders:
+        if await node._call_find_with_blacklist(holder, [key_id]) is not None:
+            break
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:

@@ -10,13 +10,14 @@ before, in era and step, is none; nor is one that the keeper has not renewed.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from hivemind.utils.timed_storage import ValueWithExpiration
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from auth.swarm.authorizer import read_entries, tokens_in
 from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
 from peer.config.steering import Steering
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
@@ -27,6 +28,7 @@ MAX_CREDITS = 64  # devices whose share of a step is so large that it must be na
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 MAX_RATE = 1e7  # samples per second
+FLOAT_BYTES = 4  # of a sketch's value
 
 
 class Course(BaseModel):
@@ -91,7 +93,6 @@ class PeerRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    token: Annotated[str, Field(max_length=4096)]
     step: Annotated[int, Field(ge=0, le=MAX_STEP)]  # global steps completed
     samples: Annotated[int, Field(ge=0, le=2**31)]  # accumulated towards the next
     rate: Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]  # samples per second
@@ -102,10 +103,26 @@ class PeerRecord(BaseModel):
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
     course: Course | None = None  # the keeper's alone: with it the record is the step's beacon
 
+    def pack(self) -> list[Any]:
+        """Return the fields' values in their order, the sketch in 32 bits each."""
+        fields = self.model_dump() | {"sketch": struct.pack(f">{len(self.sketch)}f", *self.sketch)}
+        return list(fields.values())
+
+    @classmethod
+    def unpack(cls, values: object) -> PeerRecord:
+        """Return the record that was packed; raises `ValueError` for anything else."""
+        if not isinstance(values, list) or len(values) != len(cls.model_fields):
+            raise ValueError("no record")
+        fields = dict(zip(cls.model_fields, values, strict=True))
+        if not isinstance(packed := fields["sketch"], bytes) or len(packed) % FLOAT_BYTES:
+            raise ValueError("no sketch")
+        sketch = struct.unpack(f">{len(packed) // FLOAT_BYTES}f", packed)
+        return cls.model_validate(fields | {"sketch": sketch})
+
 
 @dataclass(frozen=True)
 class KnownPeer:
-    """A validated record and its owner, as the record's token names it."""
+    """A validated record and its owner, as the owner's token names it."""
 
     peer_id: str
     member: str
@@ -114,19 +131,19 @@ class KnownPeer:
     record: PeerRecord
 
 
-def read_records(records: Any, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
-    """Validate each record of the DHT's dictionary alone; a bad one is dropped and spoils no other."""
+def read_records(entries: object, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
+    """Validate each record among the DHT's entries alone; a bad one is dropped and spoils no other."""
+    checked = {peer_id: check(jwt) for peer_id, jwt in tokens_in(entries)}
     known = []
-    for entry in records.values() if isinstance(records, dict) else ():
-        if not isinstance(entry, ValueWithExpiration) or not isinstance(entry.value, dict):
+    for peer_id, is_token, value in read_entries(entries):
+        token = checked.get(peer_id)
+        if is_token or token is None or token.peer_id != peer_id:
             continue
         try:
-            record = PeerRecord.model_validate(entry.value)
-        except ValidationError:
+            record = PeerRecord.unpack(value)
+        except ValueError:
             continue
-        token = check(record.token)
-        if token is not None:
-            known.append(KnownPeer(token.peer_id, token.member, token.device_id, token.role, record))
+        known.append(KnownPeer(peer_id, token.member, token.device_id, token.role, record))
     return known
 
 

@@ -17,13 +17,12 @@ from functools import partial
 from typing import Any
 
 from hivemind.dht import DHT
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import RecordKey, checked_token, peers_key
+from auth.swarm.authorizer import RecordKey, checked_token, peers_key, record_subkey
 from auth.tokens import AccessToken
 from peer.config.steering import Steering
 from peer.reduction.findings import Finding
@@ -39,6 +38,8 @@ logger = logging.getLogger(__name__)
 LOOKS_AHEAD = 4  # looks, at least, before a batch is full that fills as fast as peers say
 NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, 0, ())
 UNKNOWN_S = 1.0  # between two looks before anybody's rate is known
+REPORTS_PER_S = 16.0  # of all peers together at most, for each of them reads all reports
+LOOKS_PER_S = 60.0  # likewise, for a look names all records
 
 
 def interval_s(remaining_s: float, least_s: float, most_s: float) -> float:
@@ -93,7 +94,7 @@ class StepTracker(ProgressTracker):
         self.view = NOTHING_SEEN
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
-        self._owner = RSASignatureValidator(key).local_public_key
+        self._owner = record_subkey(dht.peer_id.to_base58())
         self.heartbeat_s = self.metadata_expiration / 4
 
     @property
@@ -210,7 +211,7 @@ class StepTracker(ProgressTracker):
             self.dht.store(
                 key=self.training_progress_key,
                 subkey=self._owner,
-                value=record.model_dump(),
+                value=record.pack(),
                 expiration_time=now + self.metadata_expiration,
                 return_future=True,
             ).result(timeout_s)
@@ -219,7 +220,6 @@ class StepTracker(ProgressTracker):
     def _record(self, now: float) -> PeerRecord:
         progress = self.local_progress
         return PeerRecord(
-            token=self._access.credentials.token_jwt,
             step=progress.epoch,
             samples=claim_of(progress.samples_accumulated, self.target_batch_size),
             rate=min(float(progress.samples_per_second), MAX_RATE),
@@ -258,7 +258,9 @@ class StepTracker(ProgressTracker):
             published_at, stage, samples = self._published
             progress = self.local_progress
             is_news = stage != self._stage or progress.samples_accumulated < samples
-            left_s = published_at + interval_s(self.remaining_s, 0.0, self.max_refresh_period) - time.monotonic()
+            least_s = self.view.live / REPORTS_PER_S
+            due_in_s = interval_s(self.remaining_s, least_s, max(least_s, self.max_refresh_period))
+            left_s = published_at + due_in_s - time.monotonic()
             if is_news or left_s <= 0 or self.shutdown_triggered.is_set():
                 return
             self.should_report_progress.wait(left_s)
@@ -331,7 +333,8 @@ class StepTracker(ProgressTracker):
         elif began_at is not None:
             remaining_s = time.monotonic() - began_at
         most_s = self.max_refresh_period if view.keepers else min(self.max_refresh_period, GREETING_PERIOD_S / 2)
-        return interval_s(remaining_s, self.min_refresh_period, most_s)
+        least_s = max(self.min_refresh_period, view.live / LOOKS_PER_S)
+        return interval_s(remaining_s, least_s, max(least_s, most_s))
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
         """Return the records with this peer's own as it is now, not as it was last published."""

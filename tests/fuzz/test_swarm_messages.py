@@ -13,6 +13,7 @@ from hivemind.compression import Float16Compression, NoCompression
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.streaming import combine_from_streaming, split_for_streaming
 from hivemind.utils.timed_storage import ValueWithExpiration
@@ -20,7 +21,7 @@ from hypothesis import given, strategies as st
 
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.swarm.authorizer import PeerRecordValidator, owner_subkey, peers_key
+from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, peers_key, record_subkey, token_subkey
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from peer.reduction.compression import BLOCKWISE, decode, encode
@@ -46,11 +47,11 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
     return credentials
 
 
-def a_record(jwt: str) -> dict[str, Any]:
-    """A valid record's fields."""
+def a_record() -> list[Any]:
+    """A valid record's values."""
     return PeerRecord(
-        token=jwt, step=3, samples=4, rate=1.5, time=NOW, training=True, client_mode=False, sketch=(0.5, -1.0)
-    ).model_dump()
+        step=3, samples=4, rate=1.5, time=NOW, training=True, client_mode=False, sketch=(0.5, -1.0)
+    ).pack()
 
 
 @inputs(300)
@@ -58,8 +59,9 @@ def a_record(jwt: str) -> dict[str, Any]:
 def test_records_on_their_way_into_the_dht(device: Credentials, data: st.DataObject) -> None:
     """The validator says yes or no, whatever the bytes of key, owner and value are."""
     patch_hivemind()  # as before any node
-    owner = dumps(owner_subkey(device.device_key.public_key))
-    value = dumps(a_record(device.token_jwt))
+    subkey = data.draw(st.sampled_from((record_subkey, token_subkey)))
+    owner = dumps(subkey(device.device_key.peer_id))
+    value = data.draw(st.sampled_from((dumps(device.token_jwt), dumps([dumps(a_record()), bytes(256)]))))
     nested = b"".join(b"\xc7\xff\x40" for _ in range(data.draw(st.integers(0, 2000)))) + b"\xc0"
     record = DHTRecord(
         DHTID.generate(source=peers_key(RUN)).to_bytes(),
@@ -67,22 +69,26 @@ def test_records_on_their_way_into_the_dht(device: Credentials, data: st.DataObj
         data.draw(spoilt(value) | st.binary(max_size=64) | st.just(nested) | st.just(tuples_in_tuples(2000))),
         NOW + 10,
     )
-    assert PeerRecordValidator(device, RUN, lambda: NOW).validate(record) in (True, False)
+    tokens = MemberTokens(device, lambda: NOW)
+    tokens.own_jwt()
+    assert PeerRecordValidator(device, tokens, RUN).validate(record) in (True, False)
 
 
 @inputs(300)
 @given(data=st.data())
-def test_records_that_the_dht_gives(data: st.DataObject) -> None:
+def test_records_that_the_dht_gives(device: Credentials, data: st.DataObject) -> None:
     """Each is looked at alone, and what follows from them is finite."""
-    token = AccessToken("Ada", "device", "Qm1", "key", "trainer", RUN, NOW, NOW + 60)
-    records: dict[Any, Any] = {"good": ValueWithExpiration(a_record("jwt"), NOW)}
-    for number in range(data.draw(st.integers(0, 4))):
-        fields = a_record("jwt") | {data.draw(st.sampled_from(sorted(PeerRecord.model_fields))): data.draw(JSON)}
-        records[number] = data.draw(st.just(ValueWithExpiration(fields, NOW)) | JSON)
-    found = read_records(records, lambda jwt: token if jwt == "jwt" else None)
+    peer_id, others = device.device_key.peer_id, [PeerID(bytes([number] * 34)).to_base58() for number in range(4)]
+    records: dict[Any, Any] = {record_subkey(peer_id): ValueWithExpiration(a_record(), NOW)}
+    for other in others[: data.draw(st.integers(0, 4))]:
+        values = a_record()
+        values[data.draw(st.integers(0, len(values) - 1))] = data.draw(JSON | st.binary(max_size=20))
+        records[record_subkey(other)] = data.draw(st.just(ValueWithExpiration(values, NOW)) | JSON)
+    records |= {token_subkey(each): ValueWithExpiration(each, NOW) for each in (peer_id, *others)}
+    found = read_records(records, lambda jwt: AccessToken("Ada", "device", jwt, "key", "trainer", RUN, NOW, NOW + 60))
     assert found[0].record.step == 3
     course = SwarmCourse(
-        own_id=data.draw(st.sampled_from(["Qm1", "other"])),
+        own_id=data.draw(st.sampled_from([peer_id, "other"])),
         is_keeper=data.draw(st.booleans()),
         silent_after_s=60.0,
         first_step_s=120.0,
@@ -92,7 +98,7 @@ def test_records_that_the_dht_gives(data: st.DataObject) -> None:
     view = course.look(NewestRecords(120.0).take(found, NOW), 32, NOW)
     assert 0 <= view.step <= 2**40
     assert 0 <= view.rate < float("inf")
-    assert read_records(data.draw(JSON), lambda jwt: token) == []
+    assert read_records(data.draw(JSON), lambda jwt: None) == []
 
 
 def decoded(message: runtime_pb2.Tensor) -> torch.Tensor | None:

@@ -5,20 +5,20 @@ Only the peer that is told so attacks; for all others nothing here has any effec
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from hivemind.dht import DHT
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
-from hivemind.utils.crypto import RSAPrivateKey
 
-from auth.swarm.authorizer import RecordKey, owner_subkey
+from auth.credentials import Credentials
+from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, owner_of, record_subkey, token_subkey
 from peer.swarm.records import PeerRecord
 from peer.swarm.state import SwarmStateAverager
 from peer.swarm.swarm import Swarm
@@ -72,14 +72,15 @@ class Insider:
             self._kept = dht.run_coroutine(partial(others_records, key=self._tracker.training_progress_key))
             self._orders.say("kept", records=len(self._kept))
         elif attack == "replay":
-            forger = Forger(self._tracker.training_progress_key, self._tracker._owner, self._swarm_key(), self._kept)
+            forger = Forger(self._tracker.training_progress_key, self._credentials, self._kept)
             self._orders.say("replayed", **dht.run_coroutine(forger.replay))
         else:
             return
         self._orders.attack = ""
 
-    def _swarm_key(self) -> bytes:
-        return self._swarm._tracker._access.credentials.device_key.private_der
+    @property
+    def _credentials(self) -> Credentials:
+        return self._swarm._tracker._access.credentials
 
 
 Stored = tuple[bytes, bytes, float]  # subkey, signed value, expiration
@@ -88,7 +89,8 @@ Stored = tuple[bytes, bytes, float]  # subkey, signed value, expiration
 async def others_records(_dht: DHT, node: DHTNode, key: str) -> list[Stored]:
     """Every record that this node holds, as it was sent here: signed by its owner."""
     found = node.protocol.storage.get(DHTID.generate(source=key))
-    return [(subkey, item.value, item.expiration_time) for subkey, item in found.value.items()]
+    entries = [(subkey, item.value, item.expiration_time) for subkey, item in found.value.items()]
+    return [entry for entry in entries if not owner_of(entry[0])[1]]
 
 
 @dataclass(frozen=True)
@@ -96,23 +98,26 @@ class Forger:
     """Sends records that are not its own, in every way there is, straight to each node."""
 
     key: str
-    own_subkey: bytes
-    own_private_der: bytes
+    credentials: Credentials
     kept: list[Stored]
 
     async def replay(self, _dht: DHT, node: DHTNode) -> dict[str, list[bool | None]]:
         """What each node answered to each: whether it stored that."""
-        own_key, unknown_key = RecordKey(self.own_private_der), RSAPrivateKey()
-        unknown_subkey = owner_subkey(unknown_key.get_public_key().to_bytes())
+        own_id = self.credentials.device_key.peer_id
+        own_subkey, unknown_subkey = record_subkey(own_id), record_subkey(PeerID(bytes(34)).to_base58())
         newest = {subkey: value for subkey, value, _ in await others_records(_dht, node, self.key)}
-        own, another = newest[self.own_subkey], next(item for item in self.kept if item[0] != self.own_subkey)
+        own, another = newest[own_subkey], next(item for item in self.kept if item[0] != own_subkey)
         later = max(item[2] for item in await others_records(_dht, node, self.key)) + 5.0
+        token = DHTProtocol.serializer.dumps(self.credentials.token_jwt)
+        expires_at = self.credentials.access_token(time.time()).expires_at
         forged: dict[str, Stored] = {
             "older": another,
-            "in_anothers_name": (another[0], self._signed(own_key, another[0], own, later), later),
-            "with_anothers_token": (self.own_subkey, self._signed(own_key, self.own_subkey, another[1], later), later),
-            "by_an_unknown_key": (unknown_subkey, self._signed(unknown_key, unknown_subkey, own, later), later),
-            "own": (self.own_subkey, self._signed(own_key, self.own_subkey, own, later), later),
+            "in_anothers_name": (another[0], self._signed(another[0], own, later), later),
+            "with_anothers_signature": (own_subkey, another[1], later),
+            "of_an_unknown_device": (unknown_subkey, self._signed(unknown_subkey, own, later), later),
+            "token_in_anothers_name": (token_subkey(owner_of(another[0])[0]), token, expires_at),
+            "token_for_longer": (token_subkey(own_id), token, expires_at + 5.0),
+            "own": (own_subkey, self._signed(own_subkey, own, later), later),
         }
         peers = list(node.protocol.routing_table.peer_id_to_uid)
         answers = {name: [await self._store(node, peer, item) for peer in peers] for name, item in forged.items()}
@@ -126,12 +131,9 @@ class Forger:
         )
         return None if stored is None else bool(stored[0])
 
-    def _signed(self, key: RSAPrivateKey, subkey: bytes, signed: bytes, expiration: float) -> bytes:
-        """Another's value under a new signature, by whatever key, over the record as the receiver will see it."""
-        validator = RSASignatureValidator(key)
-        record = DHTRecord(
-            DHTID.generate(source=self.key).to_bytes(), DHTProtocol.serializer.dumps(subkey), signed, expiration
-        )
-        record = replace(record, value=validator.strip_value(record))
-        signature = key.sign(validator._serialize_record(record))
-        return record.value + validator.SIGNATURE_FORMAT.replace(b"_value_", signature)
+    def _signed(self, subkey: bytes, signed: bytes, expiration: float) -> bytes:
+        """A value under a new signature by the own key, over the record as the receiver will see it."""
+        validator = PeerRecordValidator(self.credentials, MemberTokens(self.credentials), self.credentials.run)
+        validator._own = DHTProtocol.serializer.dumps(subkey)
+        record = DHTRecord(DHTID.generate(source=self.key).to_bytes(), validator._own, signed, expiration)
+        return validator.sign_value(replace(record, value=validator.strip_value(record)))

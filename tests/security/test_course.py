@@ -28,14 +28,15 @@ def test_progress_inflation(swarm: MemberSwarm) -> None:
 
 
 def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:
-    """Nobody stores another's older record, nor one in another's name, with another's token, or of an unknown key."""
+    """Nobody stores another's older record, nor one or a token in another's name, or of an unknown device."""
     swarm.insider.tell("keep records")
     assert swarm.insider.wait_for_event("kept")["records"] >= len(HONEST) + 1
     go_on_under(swarm, "nothing")
     swarm.insider.tell("replay")
     answers = swarm.insider.wait_for_event("replayed")
     assert any(answers.pop("own"))
-    for kind in ("older", "in_anothers_name", "with_anothers_token", "by_an_unknown_key", "over_all"):
+    records = ("older", "in_anothers_name", "with_anothers_signature", "of_an_unknown_device", "over_all")
+    for kind in (*records, "token_in_anothers_name", "token_for_longer"):
         assert answers[kind]
         assert not any(answers[kind]), kind
     go_on_under(swarm, "nothing")

@@ -16,9 +16,7 @@ def record(
     step: int = 3, samples: int = 0, *, training: bool = True, rate: float = 1.0, time: float = 1.0
 ) -> PeerRecord:
     """A record with what a test cares about."""
-    return PeerRecord(
-        token="jwt", step=step, samples=samples, rate=rate, time=time, training=training, client_mode=False
-    )
+    return PeerRecord(step=step, samples=samples, rate=rate, time=time, training=training, client_mode=False)
 
 
 def peers(*records: PeerRecord, role: str = "trainer") -> list[KnownPeer]:

@@ -28,12 +28,14 @@ from auth.keys import AuthorityKey
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.authorizer import (
     TRAINING_ROLES,
+    MemberTokens,
     PeerRecordValidator,
     RecordKey,
     SwarmAuthorizer,
-    owner_subkey,
     peers_key,
     peers_key_id,
+    record_subkey,
+    token_subkey,
 )
 from auth.swarm.directory import PeerDirectory, while_admitted
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
@@ -83,121 +85,213 @@ def mallory(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
     return member(tmp_path_factory.mktemp("mallory"), AuthorityKey.generate())
 
 
-def record(credentials: Credentials, value: Any, key: str = peers_key(RUN)) -> DHTRecord:
-    """A record as the DHT hands it to validators, signed by the device."""
-    signer = RecordKey(credentials.device_key.private_der)
-    unsigned = DHTRecord(
-        DHTID.generate(source=key).to_bytes(),
-        DHTProtocol.serializer.dumps(owner_subkey(credentials.device_key.public_key)),
-        DHTProtocol.serializer.dumps(value),
-        NOW + 10,
-    )
-    return replace(unsigned, value=RSASignatureValidator(signer).sign_value(unsigned))
+dumps = DHTProtocol.serializer.dumps
 
 
-def validator(credentials: Credentials, clock: Clock | None = None) -> CompositeValidator:
-    """What a node of the swarm validates records with."""
-    key = RecordKey(credentials.device_key.private_der)
-    return CompositeValidator([RSASignatureValidator(key), PeerRecordValidator(credentials, RUN, clock or Clock(NOW))])
+def tokens_of(credentials: Credentials, clock: Clock | None = None, *shown: Credentials) -> MemberTokens:
+    """The tokens that a device's node has been shown."""
+    tokens = MemberTokens(credentials, clock or Clock(NOW))
+    for each in shown:
+        tokens.show(each.token_jwt)
+    return tokens
 
 
-def test_members_record_is_taken(alice: Credentials) -> None:
-    """A record signed by the key that its token names is valid."""
-    assert validator(alice).validate(record(alice, {"token": alice.token_jwt}))
+def record(
+    credentials: Credentials, value: Any = "a record", key: str = peers_key(RUN), owner: Credentials | None = None
+) -> DHTRecord:
+    """A record as the DHT hands it to validators, signed by the device, under its own or another's subkey."""
+    own = PeerRecordValidator(credentials, tokens_of(credentials), RUN)
+    if owner is not None:
+        own._own = dumps(record_subkey(owner.device_key.peer_id))
+    subkey = record_subkey((owner or credentials).device_key.peer_id)
+    unsigned = DHTRecord(DHTID.generate(source=key).to_bytes(), dumps(subkey), dumps(value), NOW + 10)
+    return replace(unsigned, value=own.sign_value(unsigned))
 
 
-def test_expired_members_record_is_refused(alice: Credentials) -> None:
+def token_entry(jwt: Any, peer_id: str, expires_at: float = NOW + 60) -> DHTRecord:
+    """A token as it lies beside the records."""
+    key, subkey = DHTID.generate(source=peers_key(RUN)).to_bytes(), dumps(token_subkey(peer_id))
+    return DHTRecord(key, subkey, dumps(jwt), expires_at)
+
+
+def validator(credentials: Credentials, clock: Clock | None = None, *shown: Credentials) -> CompositeValidator:
+    """What a node of the swarm validates records with, when it has been shown these tokens."""
+    key, tokens = RecordKey(credentials.device_key.private_der), tokens_of(credentials, clock, *shown)
+    return CompositeValidator([RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, RUN)])
+
+
+def test_members_record_is_taken(alice: Credentials, bob: Credentials) -> None:
+    """A record that its owner has signed is valid where the owner's token is known, and stripped of the signature."""
+    check, signed = validator(bob, None, alice), record(alice)
+    assert check.validate(signed)
+    assert check.strip_value(signed) == dumps("a record")
+
+
+def test_record_of_an_unknown_owner_is_refused(alice: Credentials, bob: Credentials) -> None:
+    """Until a node has been shown the owner's token, and from then on it is taken."""
+    check = validator(bob)
+    assert not check.validate(record(alice))
+    assert check.validate(token_entry(alice.token_jwt, alice.device_key.peer_id))
+    assert check.validate(record(alice))
+
+
+def test_expired_members_record_is_refused(alice: Credentials, bob: Credentials) -> None:
     """After the token's time the same record is refused."""
-    assert not validator(alice, Clock(NOW + 61)).validate(record(alice, {"token": alice.token_jwt}))
+    clock = Clock(NOW)
+    check = validator(bob, clock, alice)
+    clock.now += 61
+    assert not check.validate(record(alice))
 
 
-def test_record_with_anothers_token_is_refused(alice: Credentials, mallory: Credentials) -> None:
-    """A stolen token does not make a record of the thief's valid: the key that signed is not the token's."""
-    assert not validator(alice).validate(record(mallory, {"token": alice.token_jwt}))
+def test_record_in_anothers_name_is_refused(alice: Credentials, bob: Credentials) -> None:
+    """A member's signature under another's subkey is none: the key that signed is not the token's."""
+    assert not validator(bob, None, alice, bob).validate(record(bob, owner=alice))
 
 
 def test_record_of_another_authority_is_refused(alice: Credentials, mallory: Credentials) -> None:
     """A token that the run's authority did not sign is none."""
-    assert not validator(alice).validate(record(mallory, {"token": mallory.token_jwt}))
+    check = validator(alice, None, mallory)
+    assert not check.validate(token_entry(mallory.token_jwt, mallory.device_key.peer_id))
+    assert not check.validate(record(mallory))
 
 
-@pytest.mark.parametrize("value", [None, 5, "text", {}, {"token": 5}, {"token": "x"}, {"token": None}])
+def test_a_token_lies_under_its_owners_subkey_until_it_expires(alice: Credentials, bob: Credentials) -> None:
+    """Anybody may store it there, and nobody elsewhere or for longer: a later token takes its place."""
+    check, peer_id = validator(bob), alice.device_key.peer_id
+    assert check.validate(token_entry(alice.token_jwt, peer_id))
+    assert not check.validate(token_entry(alice.token_jwt, peer_id, NOW + 61))
+    assert not check.validate(token_entry(alice.token_jwt, bob.device_key.peer_id))
+
+
+def test_an_older_token_replaces_no_newer_one(authority: AuthorityKey, bob: Credentials, tmp_path: Path) -> None:
+    """Whoever shows it again: of two the one counts that expires later."""
+    carol = member(tmp_path / "carol", authority)
+    older, tokens = carol.token_jwt, tokens_of(bob)
+    newer = replace(carol.access_token(NOW), role="auxiliary", expires_at=NOW + 999)
+    for jwt in (issue_token(authority, newer), older):
+        assert tokens.show(jwt)
+    assert tokens.of(carol.device_key.peer_id) == newer
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", {}, {"token": 5}, [b"x"], [b"x", b"y"], [1, 2], [b"x", b"y", b"z"]])
 def test_malformed_record_is_refused(alice: Credentials, value: Any) -> None:
-    """A record without a readable token is refused and raises nothing."""
-    assert not validator(alice).validate(record(alice, value))
+    """A record without a readable signature is refused and raises nothing, as is a token that is none."""
+    check = validator(alice, None, alice)
+    assert not check.validate(replace(record(alice), value=dumps(value)))
+    assert not check.validate(token_entry(value, alice.device_key.peer_id))
+
+
+@pytest.mark.parametrize("subkey", [None, 5, "text", b"", b"x", b"token ", {}])
+def test_an_entry_without_an_owner_is_refused(alice: Credentials, subkey: Any) -> None:
+    """Nothing lies under the peers key but tokens and records; no value takes the place of all of them."""
+    assert not validator(alice, None, alice).validate(replace(record(alice), subkey=dumps(subkey)))
 
 
 def test_oversized_record_is_refused(alice: Credentials) -> None:
     """A member cannot store more than a record needs."""
-    assert not validator(alice).validate(record(alice, {"token": alice.token_jwt, "filler": "x" * 20_000}))
+    assert not validator(alice, None, alice).validate(record(alice, "x" * 20_000))
 
 
 def test_unsigned_record_is_refused(alice: Credentials) -> None:
-    """The right token and owner without the owner's signature are not enough."""
-    signed = record(alice, {"token": alice.token_jwt})
-    unsigned = replace(signed, value=DHTProtocol.serializer.dumps({"token": alice.token_jwt}))
-    assert not validator(alice).validate(unsigned)
+    """The right owner without the owner's signature is not enough, nor is a signature over something else."""
+    check, signed = validator(alice, None, alice), record(alice)
+    value, signature = DHTProtocol.serializer.loads(signed.value)
+    assert not check.validate(replace(signed, value=value))
+    assert not check.validate(replace(signed, value=dumps([dumps("another record"), signature])))
+    assert not check.validate(replace(signed, expiration_time=NOW + 11))
 
 
 def test_other_keys_are_none_of_its_business(alice: Credentials) -> None:
     """Records under other keys (averaging groups) pass; their requests are authorized as a whole."""
-    assert validator(alice).validate(record(alice, True, key="demo_grad_averager.0b"))
+    declared = record(alice, True, key="demo_grad_averager.0b")
+    check = validator(alice)
+    assert check.validate(declared)
+    assert check.strip_value(declared) == dumps(True)
 
 
 def test_revoked_members_record_is_refused(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
     """As soon as a node knows the revocation, the revoked one's records are refused there."""
     bob = member(tmp_path / "bob", authority)
-    signed = record(alice, {"token": alice.token_jwt})
-    check = validator(bob)
-    assert check.validate(signed)
+    check = validator(bob, None, alice)
+    assert check.validate(record(alice))
     revoked = RevocationList(RUN, 1, NOW, frozenset({alice.device_key.peer_id}))
     bob.store_revocations(issue_revocations(authority, revoked))
-    assert not check.validate(signed)
+    assert not check.validate(record(alice))
 
 
-async def signed_ping(credentials: Credentials) -> dht_pb2.PingRequest:
-    """A DHT request of this device."""
-    request = dht_pb2.PingRequest()
-    await SwarmAuthorizer(credentials, RecordKey(credentials.device_key.private_der), Clock(NOW)).sign_request(
-        request, None
-    )
-    return request
+def node_of(credentials: Credentials) -> SwarmAuthorizer:
+    """What a device's node checks calls with."""
+    return SwarmAuthorizer(tokens_of(credentials), RUN)
 
 
-async def test_request_of_a_member_is_served(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
-    """Another member's node accepts a member's request, once."""
-    bob = member(tmp_path / "bob", authority)
-    node = SwarmAuthorizer(bob, RecordKey(bob.device_key.private_der), Clock(NOW))
-    request = await signed_ping(alice)
-    replay = dht_pb2.PingRequest.FromString(request.SerializeToString())
-    assert await node.validate_request(request)
-    assert not await node.validate_request(replay)
+def peer(credentials: Credentials) -> PeerID:
+    """A device's libp2p identity."""
+    return PeerID.from_base58(credentials.device_key.peer_id)
 
 
-async def test_request_of_a_stranger_is_not_served(alice: Credentials, mallory: Credentials) -> None:
+def test_request_of_a_member_is_served(alice: Credentials, bob: Credentials) -> None:
+    """Another member's node serves a member that shows its token, and later without it."""
+    node, caller, request = node_of(bob), node_of(alice), dht_pb2.PingRequest()
+    assert not node.validate_request(dht_pb2.PingRequest(), peer(alice))
+    assert caller.sign_request(request, peer(bob))
+    assert node.validate_request(request, peer(alice))
+    assert node.validate_request(dht_pb2.PingRequest(), peer(alice))
+
+
+def test_request_of_a_stranger_is_not_served(alice: Credentials, mallory: Credentials) -> None:
     """A request with another authority's token is refused."""
-    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
-    assert not await node.validate_request(await signed_ping(mallory))
+    request = dht_pb2.PingRequest()
+    node_of(mallory).sign_request(request, peer(alice))
+    assert not node_of(alice).validate_request(request, peer(mallory))
 
 
-async def test_request_with_a_stolen_token_is_not_served(alice: Credentials, mallory: Credentials) -> None:
-    """Alice's token under Mallory's signature is refused."""
-    request = await signed_ping(mallory)
-    request.auth.client_access_token.signature = alice.token_jwt.encode()
-    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
-    assert not await node.validate_request(request)
+def test_request_with_a_stolen_token_is_not_served(alice: Credentials, bob: Credentials, mallory: Credentials) -> None:
+    """Alice's token from Mallory's identity is refused, also where Alice is known."""
+    node, request = node_of(bob), dht_pb2.PingRequest()
+    node_of(alice).sign_request(request, peer(bob))
+    assert not node.validate_request(request, peer(mallory))
+    assert not node.validate_request(dht_pb2.PingRequest(), peer(mallory))
 
 
-async def test_renewed_token_is_used_for_the_next_request(authority: AuthorityKey, tmp_path: Path) -> None:
-    """When the agent stores a renewed token, requests carry it without a restart."""
+def test_an_answer_of_a_stranger_is_not_believed(alice: Credentials, bob: Credentials, mallory: Credentials) -> None:
+    """A node that shows no token of its own is none of the swarm's; a member's answer is believed from then on."""
+    caller, request = node_of(alice), dht_pb2.PingRequest()
+    caller.sign_request(request, peer(bob))
+    assert not caller.validate_response(dht_pb2.PingResponse(), request, peer(bob))
+    for node, believed in (mallory, False), (bob, True):
+        response = dht_pb2.PingResponse()
+        node_of(node).sign_response(response, request)
+        assert caller.validate_response(response, request, peer(bob)) is believed
+    assert caller.validate_response(dht_pb2.PingResponse(), request, peer(bob))
+
+
+def test_both_ends_show_their_tokens_once(alice: Credentials, bob: Credentials) -> None:
+    """Who knows the other's says so, and who was answered need not show its own again."""
+    caller, node = node_of(alice), node_of(bob)
+    shown = []
+    for _ in range(2):
+        request, response = dht_pb2.PingRequest(), dht_pb2.PingResponse()
+        caller.sign_request(request, peer(bob))
+        assert node.validate_request(request, peer(alice))
+        node.sign_response(response, request)
+        assert caller.validate_response(response, request, peer(bob))
+        shown.append((request.auth.client_access_token.signature, response.auth.service_access_token.signature))
+    assert shown == [(alice.token_jwt.encode(), bob.token_jwt.encode()), (b"", b"")]
+
+
+def test_renewed_token_is_shown_with_the_next_request(
+    authority: AuthorityKey, bob: Credentials, tmp_path: Path
+) -> None:
+    """When the agent stores a renewed token, others are shown it without a restart."""
     carol = member(tmp_path / "carol", authority)
-    signer = SwarmAuthorizer(carol, RecordKey(carol.device_key.private_der), Clock(NOW))
-    first, second = dht_pb2.PingRequest(), dht_pb2.PingRequest()
-    await signer.sign_request(first, None)
+    caller, first, second = node_of(carol), dht_pb2.PingRequest(), dht_pb2.PingRequest()
+    caller.sign_request(first, peer(bob))
+    response = dht_pb2.PingResponse()
+    node_of(bob).sign_response(response, first)
+    assert caller.validate_response(response, first, peer(bob))
     renewed = issue_token(authority, replace(carol.access_token(NOW), expires_at=NOW + 999))
     carol.store_token(renewed)
-    await signer.sign_request(second, None)
-    assert first.auth.client_access_token.signature != second.auth.client_access_token.signature
+    assert caller.sign_request(second, peer(bob))
     assert second.auth.client_access_token.signature == renewed.encode()
 
 
@@ -211,31 +305,29 @@ async def test_renewed_token_is_used_for_the_next_request(authority: AuthorityKe
         ("trainer", [RUN + "_grad_averager.0b"], True),
     ],
 )
-async def test_an_observer_stores_its_own_record_only(
+def test_an_observer_stores_its_own_record_only(
     authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role, keys: list[str], served: bool
 ) -> None:
     """It cannot declare itself for averaging or as a donor; by its record others know whom they give the state."""
     sender = member(tmp_path / role, authority, role=role)
     request = dht_pb2.StoreRequest(keys=[DHTID.generate(source=key).to_bytes() for key in keys])
-    await SwarmAuthorizer(sender, RecordKey(sender.device_key.private_der), Clock(NOW)).sign_request(request, None)
-    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
-    assert await node.validate_request(request) is served
+    node_of(sender).sign_request(request, peer(alice))
+    assert node_of(alice).validate_request(request, peer(sender)) is served
 
 
-async def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
+def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
     """Requests that store nothing are served."""
     watcher = member(tmp_path / "watcher", authority, role="observer")
-    node = SwarmAuthorizer(alice, RecordKey(alice.device_key.private_der), Clock(NOW))
     request = dht_pb2.FindRequest(keys=[peers_key_id(RUN)])
-    await SwarmAuthorizer(watcher, RecordKey(watcher.device_key.private_der), Clock(NOW)).sign_request(request, None)
-    assert await node.validate_request(request)
+    node_of(watcher).sign_request(request, peer(alice))
+    assert node_of(alice).validate_request(request, peer(watcher))
 
 
 class OneRecord:
-    """A DHT that holds the record of one peer of the run."""
+    """A DHT that holds the token of one peer of the run."""
 
-    def __init__(self, jwt: str) -> None:
-        self._record = ValueWithExpiration({b"owner": ValueWithExpiration({"token": jwt}, NOW + 10)}, NOW + 10)
+    def __init__(self, owner: Credentials) -> None:
+        self._record = entries_of(owner)
 
     def get(self, key: str, **_options: bool) -> asyncio.Future[Any]:
         found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -246,7 +338,7 @@ class OneRecord:
 async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: AuthorityKey, tmp_path: Path) -> None:
     """Of a long answer, or of parts on their way, nothing passes after the list has come; the rest is let go."""
     alice, bob = member(tmp_path / "alice", authority), member(tmp_path / "bob", authority)
-    directory = PeerDirectory(OneRecord(bob.token_jwt), alice, RUN, Clock(NOW))  # type: ignore[arg-type]
+    directory = PeerDirectory(OneRecord(bob), alice, RUN, Clock(NOW))  # type: ignore[arg-type]
     bob_id, ended = PeerID.from_base58(bob.device_key.peer_id), []
 
     async def messages() -> AsyncIterator[int]:
@@ -280,10 +372,12 @@ class LookedUp:
             await asyncio.sleep(0.001)
 
 
-def records_of(*values: Any) -> ValueWithExpiration[Any]:
-    """What a look-up finds: these values, one for each owner."""
-    owners = {bytes([number]): ValueWithExpiration(value, NOW + 10) for number, value in enumerate(values)}
-    return ValueWithExpiration(owners, NOW + 10)
+def entries_of(*owners: Credentials) -> ValueWithExpiration[Any]:
+    """What a look-up finds: the tokens of these devices."""
+    entries = {
+        token_subkey(owner.device_key.peer_id): ValueWithExpiration(owner.token_jwt, NOW + 60) for owner in owners
+    }
+    return ValueWithExpiration(entries, NOW + 60)
 
 
 def directory_of(dht: Any, credentials: Credentials, timer: Clock | None = None) -> PeerDirectory:
@@ -298,11 +392,11 @@ async def test_a_clock_set_back_delays_no_lookup(alice: Credentials, bob: Creden
     first = asyncio.create_task(directory.refresh())
     await dht.asked_times(1)
     second = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
-    dht.asked[0].set_result(records_of())
+    dht.asked[0].set_result(entries_of())
     await first
     wall.now -= 3600.0
     await dht.asked_times(2)
-    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    dht.asked[1].set_result(entries_of(bob))
     wall.now += 3600.0
     assert await second
 
@@ -314,7 +408,7 @@ async def test_waiting_for_a_lookup_keeps_nobody_from_what_is_known(alice: Crede
     bob_id = PeerID.from_base58(bob.device_key.peer_id)
     stranger = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
     await dht.asked_times(1)
-    dht.asked[0].set_result(records_of({"token": bob.token_jwt}))
+    dht.asked[0].set_result(entries_of(bob))
     assert await stranger
     waiting = asyncio.create_task(directory.refresh())
     assert await directory.admits(bob_id, TRAINING_ROLES)
@@ -332,7 +426,7 @@ async def test_those_who_ask_together_share_one_lookup_and_its_failure(alice: Cr
     assert [type(result) for result in await asyncio.gather(*asking, return_exceptions=True)] == [ConnectionError] * 3
     again = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
     await dht.asked_times(2)
-    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    dht.asked[1].set_result(entries_of(bob))
     assert await again
     assert len(dht.asked) == 2
 
@@ -365,7 +459,7 @@ async def test_a_caller_that_goes_takes_no_lookup_with_it(alice: Credentials, bo
     first, second = (asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(2))
     await dht.asked_times(1)
     first.cancel()
-    dht.asked[0].set_result(records_of({"token": bob.token_jwt}))
+    dht.asked[0].set_result(entries_of(bob))
     assert await second
     assert len(dht.asked) == 1
 
@@ -381,10 +475,10 @@ async def test_who_asks_during_a_lookup_gets_a_newer_one(alice: Credentials, bob
     for _ in range(5):  # turns of the event loop
         await asyncio.sleep(0.0)
     assert len(dht.asked) == 1
-    dht.asked[0].set_result(records_of())
+    dht.asked[0].set_result(entries_of())
     await older
     await dht.asked_times(2)
-    dht.asked[1].set_result(records_of({"token": bob.token_jwt}))
+    dht.asked[1].set_result(entries_of(bob))
     assert await newer
 
 
@@ -395,7 +489,7 @@ async def test_a_flood_of_strangers_costs_one_lookup_a_period(alice: Credentials
     directory.REFRESH_PERIOD_S = 3600.0
     first = asyncio.create_task(directory.refresh())
     await dht.asked_times(1)
-    dht.asked[0].set_result(records_of())
+    dht.asked[0].set_result(entries_of())
     await first
     bob_id = PeerID.from_base58(bob.device_key.peer_id)
     flood = []
@@ -411,8 +505,13 @@ async def test_a_flood_of_strangers_costs_one_lookup_a_period(alice: Credentials
 
 async def test_malformed_records_spoil_no_others(alice: Credentials, bob: Credentials) -> None:
     """Values that are no records, of whatever shape, are passed over; the sound one among them is read."""
-    found = records_of("text", None, 5, {"token": 5}, {"token": bob.token_jwt}, ["token"], {})
-    found.value[b"bare"] = {"token": alice.token_jwt}  # without a time
+    found = entries_of(bob)
+    bare = token_subkey(alice.device_key.peer_id)
+    for value in ("text", None, 5, {"token": 5}, [alice.token_jwt], {}):
+        found.value[bare + repr(value).encode()] = ValueWithExpiration(value, NOW + 10)
+    found.value[bare] = alice.token_jwt  # without a time
+    found.value[record_subkey(alice.device_key.peer_id)] = ValueWithExpiration(alice.token_jwt, NOW + 10)
+    found.value["text"] = ValueWithExpiration(alice.token_jwt, NOW + 10)
     dht = LookedUp()
     directory = directory_of(dht, alice)
     asking = asyncio.create_task(directory.with_role(TRAINING_ROLES))
@@ -426,7 +525,7 @@ async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentia
     """A look-up that finds nothing leaves known tokens known for as long as they are valid."""
     dht, timer = LookedUp(), Clock(0.0)
     directory = directory_of(dht, alice, timer)
-    for number, found in enumerate((records_of({"token": bob.token_jwt}), answer)):
+    for number, found in enumerate((entries_of(bob), answer)):
         reading = asyncio.create_task(directory.refresh())
         await dht.asked_times(number + 1)
         dht.asked[number].set_result(found)
@@ -469,7 +568,7 @@ async def test_a_group_with_a_stranger_is_given_up(
 ) -> None:
     """Tensors go to a group of members, and not to one with a single peer without a valid token in it."""
     access = SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW))
-    averager = Averager(OneRecord(bob.token_jwt), access)
+    averager = Averager(OneRecord(bob), access)
     peers = [PeerID.from_base58(each.device_key.peer_id) for each in ([bob, mallory] if with_stranger else [bob])]
     group = GroupInfo(b"group", tuple(peers), tuple(b"" for _ in peers))
     if with_stranger:
@@ -504,7 +603,7 @@ async def test_each_call_serves_the_roles_that_it_is_for(
     caller = member(tmp_path, authority, role=role) if role else mallory
     averager = Averager(None, SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW)))
     averager._directory = PeerDirectory(
-        OneRecord(caller.token_jwt),  # type: ignore[arg-type]
+        OneRecord(caller),  # type: ignore[arg-type]
         alice,
         RUN,
         Clock(NOW),

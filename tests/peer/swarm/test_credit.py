@@ -9,7 +9,7 @@ import pytest
 from peer.swarm.credit import FALSE_ROUNDS, REMEMBERED_STEPS, Allowances, CreditBook, FalseClaims, is_inflated
 from peer.swarm.records import KnownPeer, PeerRecord
 
-RECORD = PeerRecord(token="jwt", step=3, samples=10, rate=1.0, time=1.0, training=True, client_mode=False)
+RECORD = PeerRecord(step=3, samples=10, rate=1.0, time=1.0, training=True, client_mode=False)
 
 BAD = KnownPeer("bad", "mallory", "d", "trainer", RECORD)
 
@@ -61,7 +61,7 @@ def test_an_inflated_weight_is_above_cap_and_record(named: float, inflated: bool
 
 def peer(peer_id: str, samples: int, member: str = "") -> KnownPeer:
     """A trainer that claims so many samples."""
-    record = PeerRecord(token="jwt", step=3, samples=samples, rate=1.0, time=1.0, training=True, client_mode=False)
+    record = PeerRecord(step=3, samples=samples, rate=1.0, time=1.0, training=True, client_mode=False)
     return KnownPeer(peer_id, member or peer_id, peer_id, "trainer", record)
 
 

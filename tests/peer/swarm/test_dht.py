@@ -1,4 +1,4 @@
-"""The watch over a peer's node, with real processes; nodes in their places are in tests/system/test_ways.py."""
+"""The looks of a node, and the watch over one with real processes; nodes in their places: tests/system/test_ways.py."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import gc
 import itertools
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import hivemind
 import psutil
 import pytest
 from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID, RoutingTable
+from hivemind.p2p import PeerID
 from hivemind.utils import MPFuture
 
 from auth.errors import SwarmError
-from peer.swarm.dht import SILENT_LOOKS, Node, NodeWatch, call_daemon
+from peer.swarm.dht import REPLICAS, SILENT_LOOKS, Node, NodeWatch, call_daemon, look
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
@@ -104,3 +107,58 @@ def test_a_node_that_is_shut_down_is_not_missed(dht: hivemind.DHT) -> None:
     watch.stop()
     dht.shutdown()
     assert told == []
+
+
+class AskedNode:
+    """A node that knows these others, of which some answer, and keeps whom it has asked."""
+
+    def __init__(self, others: int, silent: frozenset[PeerID] = frozenset()) -> None:
+        self.node_id = DHTID.generate(source="own")
+        table = RoutingTable(self.node_id, bucket_size=8, depth_modulo=5)
+        for number in range(others):
+            table.add_or_update_node(DHTID.generate(source=number), PeerID(bytes([number])))
+        self.protocol = SimpleNamespace(routing_table=table)
+        self.asked: list[PeerID] = []
+        self._silent = silent
+
+    def holders(self, key: str) -> set[PeerID]:
+        """Those nearest to the key."""
+        key_id = DHTID.generate(source=key)
+        return {peer for _, peer in self.protocol.routing_table.get_nearest_neighbors(key_id, REPLICAS)}
+
+    async def _call_find_with_blacklist(self, peer: PeerID, _keys: list[DHTID]) -> dict[DHTID, object] | None:
+        self.asked.append(peer)
+        return None if peer in self._silent else {}
+
+
+async def test_a_look_asks_one_that_holds_the_entries_and_one_that_need_not() -> None:
+    """However many there are; in time all of them are asked, or a few would send everything to everybody."""
+    node = AskedNode(20)
+    pairs = []
+    for _ in range(200):
+        node.asked = []
+        await look(node, "key")  # type: ignore[arg-type]
+        pairs.append(tuple(node.asked))
+    assert {len(pair) for pair in pairs} == {2}
+    holders = node.holders("key")
+    assert {second for _, second in pairs} == holders
+    assert not {first for first, _ in pairs} & holders
+    assert len({first for first, _ in pairs}) > len(holders)
+
+
+async def test_a_look_goes_on_to_a_holder_that_answers() -> None:
+    """Nodes that are gone cost their time, not the look."""
+    holders = sorted(AskedNode(20).holders("key"), key=PeerID.to_bytes)
+    node = AskedNode(20, frozenset(holders[1:]))
+    for _ in range(20):
+        node.asked = []
+        await look(node, "key")  # type: ignore[arg-type]
+        assert node.asked[-1] == holders[0]
+
+
+@pytest.mark.parametrize("others", [0, 1, REPLICAS])
+async def test_a_look_in_a_small_swarm(others: int) -> None:
+    """Where all nodes hold all entries one of them is asked, and nobody where there is none."""
+    node = AskedNode(others)
+    await look(node, "key")  # type: ignore[arg-type]
+    assert len(node.asked) == min(1, others)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import pytest
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import PeerID
 from hivemind.utils.timed_storage import ValueWithExpiration
 from pydantic import ValidationError
 
+from auth.swarm.authorizer import record_subkey, token_subkey
 from auth.tokens import AccessToken
+from peer.swarm.fingerprint import MAX_SKETCH_SIZE
 from peer.swarm.records import (
     Beacon,
     BeaconWatch,
@@ -21,14 +28,12 @@ from peer.swarm.records import (
 
 def record(step: int = 3, samples: int = 0, *, training: bool = True, rate: float = 1.0) -> PeerRecord:
     """A record with what a test cares about."""
-    return PeerRecord(
-        token="jwt", step=step, samples=samples, rate=rate, time=1.0, training=training, client_mode=False
-    )
+    return PeerRecord(step=step, samples=samples, rate=rate, time=1.0, training=training, client_mode=False)
 
 
-def token(role: str = "trainer") -> AccessToken:
-    """Any valid token."""
-    return AccessToken("alice", "d1", "Qm1", "ssh-rsa AAAA", role, "demo", 0.0, 9.0)  # type: ignore[arg-type]
+def token(peer_id: str = "Qm1") -> AccessToken:
+    """A device's valid token."""
+    return AccessToken("alice", "d1", peer_id, "ssh-rsa AAAA", "trainer", "demo", 0.0, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,6 @@ def token(role: str = "trainer") -> AccessToken:
         {"rate": -1.0},
         {"time": float("inf")},
         {"training": "yes"},
-        {"token": "x" * 5000},
         {"surprise": 1},
     ],
 )
@@ -55,16 +59,56 @@ def test_record_out_of_bounds_is_invalid(field: dict[str, object]) -> None:
 
 def test_bad_records_do_not_spoil_good_ones() -> None:
     """Each record is validated alone: garbage, strangers and unsigned ones are dropped."""
-    good = record(samples=7).model_dump()
-    records = {
-        b"good": ValueWithExpiration(good, 1.0),
-        b"garbage": ValueWithExpiration({"step": "x"}, 1.0),
-        b"stranger": ValueWithExpiration(good | {"token": "stranger"}, 1.0),
-        b"no dictionary": ValueWithExpiration([1, 2], 1.0),
-        b"no value": 5,
+    good = record(samples=7).pack()
+    owners = [PeerID(bytes([number] * 34)).to_base58() for number in range(1, 7)]
+    member, stranger, liar, *others = owners
+    entries: dict[object, object] = {
+        record_subkey(member): ValueWithExpiration(good, 1.0),
+        token_subkey(member): ValueWithExpiration(member, 1.0),
+        record_subkey(stranger): ValueWithExpiration(good, 1.0),
+        token_subkey(stranger): ValueWithExpiration("no token", 1.0),
+        record_subkey(liar): ValueWithExpiration(good, 1.0),
+        token_subkey(liar): ValueWithExpiration(member, 1.0),
+        b"": ValueWithExpiration(good, 1.0),
+        "text": ValueWithExpiration(good, 1.0),
     }
-    found = read_records(records, lambda jwt: token() if jwt == "jwt" else None)
-    assert [peer.record.samples for peer in found] == [7]
+    garbage = ([1, 2], ["x", *good[1:]], 5)
+    for other, value in zip(others, garbage, strict=True):
+        entries |= {token_subkey(other): ValueWithExpiration(other, 1.0), record_subkey(other): value}
+    for other, value in zip(others[:2], garbage, strict=False):
+        entries[record_subkey(other)] = ValueWithExpiration(value, 1.0)
+    valid = {member, *others}
+    found = read_records(entries, lambda jwt: token(jwt) if jwt in valid else None)
+    assert [(peer.peer_id, peer.record.samples) for peer in found] == [(member, 7)]
+
+
+def test_a_record_is_read_as_it_was_packed() -> None:
+    """With all that it says, the sketch in 32 bits."""
+    course = Course(age_s=1.5, usual_s=20.0, credits={"Qm1": 3})
+    said = record(samples=7).model_copy(update={"sketch": (0.5, -1e9), "course": course})
+    assert PeerRecord.unpack(DHTProtocol.serializer.loads(DHTProtocol.serializer.dumps(said.pack()))) == said
+
+
+@pytest.mark.parametrize("values", [None, {}, [], [1, 2], "text", record().pack()[:-1], [*record().pack(), 1]])
+def test_what_is_no_record_is_refused(values: object) -> None:
+    """Whatever its type, and with too few or too many values."""
+    with pytest.raises(ValueError, match="no record"):
+        PeerRecord.unpack(values)
+
+
+@pytest.mark.parametrize("sketch", ["text", [0.5], b"abc", struct.pack(">f", math.nan), bytes(4 * 65)])
+def test_a_record_with_a_bad_sketch_is_refused(sketch: object) -> None:
+    """A sketch of another type, torn, not finite or too long."""
+    with pytest.raises(ValueError, match="sketch"):
+        PeerRecord.unpack([*record().pack()[:7], sketch, None])
+
+
+def test_the_size_of_a_record() -> None:
+    """As it travels, with the longest sketch and its signature: neither a token nor the fields' names are in it."""
+    said = record(samples=7).model_copy(update={"sketch": (0.5,) * MAX_SKETCH_SIZE, "rate": 1.25, "time": 1e9})
+    value = DHTProtocol.serializer.dumps(said.pack())
+    assert len(value) == 28 + 4 * MAX_SKETCH_SIZE
+    assert len(DHTProtocol.serializer.dumps([value, bytes(256)])) == len(value) + 263
 
 
 def test_records_that_are_no_dictionary_are_none() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.swarm import tracker as swarm_tracker
-from peer.swarm.tracker import NOTHING_SEEN, UNKNOWN_S, StepTracker, interval_s
+from peer.swarm.tracker import NOTHING_SEEN, REPORTS_PER_S, UNKNOWN_S, StepTracker, interval_s
 from peer.swarm.view import TrainerPace
 
 
@@ -36,7 +36,14 @@ def test_looks_are_rare_while_the_batch_is_far_from_full(remaining_s: float, sec
     assert interval_s(remaining_s, 0.5, 6.0) == seconds
 
 
-def reporter(samples: int = 8, published: int = 4, stage: object = "stage", age_s: float = 0.0) -> SimpleNamespace:
+def reporter(
+    samples: int = 8,
+    published: int = 4,
+    stage: object = "stage",
+    age_s: float = 0.0,
+    remaining_s: float = 10_000.0,
+    live: int = 5,
+) -> SimpleNamespace:
     """A tracker that has published so many samples so long ago, in a batch that is far from full."""
     return SimpleNamespace(
         should_report_progress=threading.Event(),
@@ -45,7 +52,8 @@ def reporter(samples: int = 8, published: int = 4, stage: object = "stage", age_
         max_refresh_period=3600.0,
         _published=(time.monotonic() - age_s, "stage", published),
         _stage=stage,
-        remaining_s=10_000.0,
+        remaining_s=remaining_s,
+        view=SimpleNamespace(live=live),
     )
 
 
@@ -92,3 +100,28 @@ def test_others_are_expected_to_go_on_as_they_reported(
     assert StepTracker.remaining_s.fget(tracker) == pytest.approx(seconds)  # type: ignore[attr-defined]
     tracker.view = replace(view, step=5)
     assert StepTracker.remaining_s.fget(tracker) == float("inf")  # type: ignore[attr-defined]
+
+
+def test_in_a_crowd_each_reports_more_rarely() -> None:
+    """A full batch makes reports no more frequent than all can read: the time between them grows with the swarm."""
+    live = 1000 * int(REPORTS_PER_S)
+    assert reports_at_once(reporter(remaining_s=0.0, live=live, age_s=1001.0))
+    assert not reports_at_once(reporter(remaining_s=0.0, live=live))
+    assert not reports_at_once(reporter(remaining_s=0.0, live=10 * live, age_s=1001.0))
+    assert reports_at_once(reporter(remaining_s=0.0, live=10 * live, stage="another"))
+
+
+@pytest.mark.parametrize(
+    ("live", "remaining_s", "seconds"),
+    [(10, 0.0, 0.5), (10, 8.0, 2.0), (60, 0.0, 1.0), (60, 300.0, 6.0), (600, 300.0, 10.0)],
+)
+def test_in_a_crowd_each_looks_more_rarely(live: int, remaining_s: float, seconds: float) -> None:
+    """So that what all looks take of a line does not grow with the swarm."""
+    tracker = SimpleNamespace(
+        _reducing_since=None,
+        local_progress=SimpleNamespace(epoch=3),
+        min_refresh_period=0.5,
+        max_refresh_period=6.0,
+    )
+    view = SimpleNamespace(step=3, keepers=1, live=live)
+    assert StepTracker._next_look_s(tracker, view, remaining_s) == seconds  # type: ignore[arg-type]

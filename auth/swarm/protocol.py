@@ -1,0 +1,197 @@
+"""The calls between the swarm's DHT nodes: hivemind's, of members only, and without what the caller has already.
+
+hivemind's nodes answer a search with all that they hold under a key, and each search asks many of them. A node that
+looks for the peers' records again and again so receives each record dozens of times. Here a search names what the node
+holds, by a mark for each entry, and is answered with the news. A node keeps what it has read, and serves it in turn.
+
+`patch_hivemind()` puts this protocol in the place of hivemind's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from auth.swarm.authorizer import SwarmAuthorizer, peers_key, token_subkey
+from auth.tokens import AccessToken
+
+logger = logging.getLogger(__name__)
+MARK_BYTES = 6
+KEY_BYTES = DHTID.HASH_NBYTES
+Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]]]
+Call = Callable[..., Awaitable[Any]]
+
+
+def mark_of(subkey: object, expiration_time: float) -> bytes:
+    """Return a short mark of one version of an entry."""
+    named = DHTProtocol.serializer.dumps(subkey) + struct.pack(">d", expiration_time)
+    return hashlib.blake2b(named, digest_size=MARK_BYTES).digest()
+
+
+class MemberProtocol(DHTProtocol):  # type: ignore[misc]
+    """hivemind's protocol with an authorizer that knows who is at the other end, and searches for news only."""
+
+    _rpc_handlers = _stub_type = None  # not those that hivemind has collected for its own class
+    authorizer: SwarmAuthorizer | None
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        return str(DHTProtocol._get_handle_name(namespace, method_name))
+
+    @classmethod
+    async def create(cls, *arguments: Any, **options: Any) -> MemberProtocol:
+        """Make the protocol, of which the node's storage holds each token that is shown to it."""
+        protocol: MemberProtocol = await super().create(*arguments, **options)
+        if protocol.authorizer is not None:
+            protocol.authorizer.tokens.on_new = protocol._hold_token
+        return protocol
+
+    def _hold_token(self, token: AccessToken, jwt: str) -> None:
+        key, subkey = DHTID.generate(source=peers_key(token.run)), token_subkey(token.peer_id)
+        self.storage.store_subkey(key, subkey, self.serializer.dumps(jwt), token.expires_at)
+
+    async def add_p2p_handlers(self, p2p: P2P, _wrapper: Any = None, **options: Any) -> None:
+        """Serve members only, if there is an authorizer."""
+        guarded = None if self.authorizer is None else _Service(self, self.authorizer)
+        await super().add_p2p_handlers(p2p, guarded, **options)
+
+    def get_stub(self, peer: PeerID) -> Any:
+        """Return a stub whose calls show this node's token where the peer does not know it."""
+        stub = super(DHTProtocol, self).get_stub(self.p2p, peer)
+        return stub if self.authorizer is None else _Client(stub, peer, self.authorizer)
+
+    async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> Found | None:
+        """Search at one node, keep the news, and return all that is held under each key; None without an answer."""
+        request = dht_pb2.FindRequest(keys=[key.to_bytes() + self._marks(key) for key in keys], peer=self.node_info)
+        try:
+            async with self.rpc_semaphore:
+                response = await self.get_stub(peer).rpc_find(request, timeout=self.wait_timeout)
+            if len(response.results) != len(request.keys):
+                raise ValueError("not one result for each key")
+            found = {key: self._take(key, result) for key, result in zip(keys, response.results, strict=True)}
+        except Exception:  # a fault boundary, as in hivemind: whatever the other end sends
+            logger.debug("the search at %s failed", peer, exc_info=True)
+            await self.update_routing_table(self.routing_table.get(peer_id=peer), peer, responded=False)
+            return None
+        if response.peer.node_id:
+            await self.update_routing_table(DHTID.from_bytes(response.peer.node_id), peer, responded=True)
+        return found
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        """Give the entries that the caller does not hold, as the marks behind each key say."""
+        asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
+        response = await super().rpc_find(asked, context)
+        for key, result in zip(request.keys, response.results, strict=True):
+            if result.type == dht_pb2.FOUND_DICTIONARY:
+                held = {key[at : at + MARK_BYTES] for at in range(KEY_BYTES, len(key), MARK_BYTES)}
+                self._leave_out(result, held)
+        return response
+
+    def _leave_out(self, result: dht_pb2.FindResult, held: set[bytes]) -> None:
+        news = self.serializer.loads(result.value)
+        for subkey, item in list(news.items()):
+            if mark_of(subkey, item.expiration_time) in held:
+                del news[subkey]
+        if news:
+            result.value = self.serializer.dumps(news)
+        else:
+            result.type = dht_pb2.NOT_FOUND
+            result.ClearField("value")
+
+    def _marks(self, key: DHTID) -> bytes:
+        held = self.storage.get(key)
+        if held is None or not isinstance(held.value, DictionaryDHTValue):
+            return b""
+        return b"".join(mark_of(subkey, item.expiration_time) for subkey, item in held.value.items())
+
+    def _take(
+        self, key: DHTID, result: dht_pb2.FindResult
+    ) -> tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]:
+        """Keep what is valid of a result; return all that is held under the key, and the nodes near it."""
+        nodes = map(DHTID.from_bytes, result.nearest_node_ids)
+        nearest = dict(zip(nodes, map(PeerID, result.nearest_peer_ids), strict=False))
+        if result.type == dht_pb2.FOUND_DICTIONARY:
+            news = self.serializer.loads(result.value)
+            if self._validate_dictionary(key.to_bytes(), news):
+                for subkey, item in news.items():
+                    self.storage.store_subkey(key, subkey, item.value, item.expiration_time)
+        elif result.type == dht_pb2.FOUND_REGULAR and self._validate_record(
+            key.to_bytes(), self.IS_REGULAR_VALUE, result.value, result.expiration_time
+        ):
+            self.storage.store(key, result.value, result.expiration_time)
+        return self.storage.get(key), nearest
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        """Store what is valid in one place: nothing in a cache hides what the node holds."""
+        request.in_cache[:] = [False] * len(request.in_cache)
+        return await super().rpc_store(request, context)
+
+    def _validate_dictionary(self, key_bytes: bytes, dictionary: DictionaryDHTValue) -> bool:
+        """Drop each entry that is not valid, and return whether any is left: none spoils the others."""
+        with dictionary.freeze():
+            refused = self._refused(key_bytes, dictionary, list(dictionary.data))
+            for subkey in self._refused(key_bytes, dictionary, refused):  # a record's token may have come behind it
+                del dictionary[subkey]
+        return bool(dictionary)
+
+    def _refused(self, key_bytes: bytes, dictionary: DictionaryDHTValue, subkeys: list[Any]) -> list[Any]:
+        dumps, items = self.serializer.dumps, dictionary.data
+        return [
+            subkey
+            for subkey in subkeys
+            if not self._validate_record(key_bytes, dumps(subkey), items[subkey].value, items[subkey].expiration_time)
+        ]
+
+
+class _Service:
+    """The calls that a node serves: those of peers with a valid token."""
+
+    def __init__(self, protocol: MemberProtocol, authorizer: SwarmAuthorizer) -> None:
+        self._protocol, self._authorizer = protocol, authorizer
+
+    def __getattr__(self, name: str) -> Call:
+        serve: Call = getattr(self._protocol, name)
+
+        async def served(request: Any, context: P2PContext) -> Any:
+            if not self._authorizer.validate_request(request, context.remote_id):
+                raise PermissionError("no valid token for this call")
+            response = await serve(request, context)
+            self._authorizer.sign_response(response, request)
+            return response
+
+        return served
+
+
+class _Client:
+    """The calls of another node, which is shown this one's token when it does not know it."""
+
+    def __init__(self, stub: Any, peer: PeerID, authorizer: SwarmAuthorizer) -> None:
+        self._stub, self._peer, self._authorizer = stub, peer, authorizer
+
+    def __getattr__(self, name: str) -> Call:
+        call: Call = getattr(self._stub, name)
+
+        async def called(request: Any, timeout: float | None = None) -> Any:
+            has_shown = self._authorizer.sign_request(request, self._peer)
+            try:
+                response = await call(request, timeout=timeout)
+            except P2PHandlerError:
+                if has_shown:
+                    raise
+                self._authorizer.introduce(request)  # it has forgotten this node, or was started anew
+                response = await call(request, timeout=timeout)
+            if not self._authorizer.validate_response(response, request, self._peer):
+                raise PermissionError(f"{self._peer} has shown no valid token")
+            return response
+
+        return called
