@@ -15,13 +15,10 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, UnreachableError
-from peer.agent.admission import admit
 from peer.agent.device_choice import choose_device
 from peer.agent.options import AgentOptions
 from peer.agent.patience import patiently
@@ -39,9 +36,9 @@ from peer.control.reachability import find_place, measured_bandwidth
 from peer.control.session import Session, SessionSides
 from peer.control.session_stream import unless
 from peer.limits.events import GuestEvent, Leaving, Paused, Resumed
-from peer.limits.monitor import POLL_S, Machine, local_time, watch
+from peer.limits.monitor import POLL_S, Machine, watch
 from peer.limits.policy import Action, Decision, Readings, unknown_to_polite
-from peer.limits.usage import DATA_FOLDER, UsageMeter, disk_use, used_of
+from peer.limits.usage import UsageMeter, disk_use, used_of
 from peer.network.endpoints import best_ways
 from peer.network.placement import Placement, describe
 from peer.protocol import control_pb2
@@ -229,13 +226,21 @@ class Agent:
         client = await ControlClient.connect(options.link, self._clock)
         try:
             if not self._device:
-                self._device, self._fault = await choose_device(options.device, options.state_dir / DATA_FOLDER)
-            reply = await admit(client, self._credentials.device_key, options, self._show_login)
+                self._device, self._fault = await choose_device(options.device, options.data_dir)
+            reply = await client.admit(
+                self._credentials.device_key,
+                self._show_login,
+                known=(options.state_dir / "token.jwt").exists(),
+                invite=options.invite,
+                provider=options.login,
+                role=options.role,
+                software=software_version(),
+            )
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version, client.software_address)
             if options.role == "trainer":  # who only averages opens no source
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
-            await client.fetch_files(reply, self._tokenizer_dir, self._account.fetching)
+            await client.fetch_files(reply, options.tokenizer_dir, self._account.fetching)
         except BaseException:  # cancelled too: nobody else knows the client yet
             await client.close()
             raise
@@ -294,36 +299,20 @@ class Agent:
         place = place.within(*options.limits.rates)
         self._tell(Notice("info", describe(place)))
         self._presence.relays = offered_relays(place, options.limits, self._credentials.device_key.peer_id)
-        return WorkerPlan(
-            run_config_json=reply.run_config_json,
-            credentials_dir=str(options.state_dir),
-            tokenizer_dir=str(self._tokenizer_dir),
-            data_dir=str(options.state_dir / DATA_FOLDER),
+        return options.plan(
+            reply,
+            device=self._device,
+            place=place,
             initial_peers=await best_ways(self._keeper.addresses),
             relays=await answering_relays(reply.relays) if place.reach == "relayed" else (),
-            device_number=reply.device_number,
-            device=self._device,
-            precision=options.precision,
-            threads=options.threads,
-            microbatch_size=options.microbatch_size,
-            compile=options.compile,
-            max_hours=options.limits.max_hours,
-            max_memory_bytes=options.limits.memory_bytes,
-            upload_rate=options.limits.upload_rate,
-            download_rate=options.limits.download_rate,
-            place=place,
         )
-
-    @property
-    def _tokenizer_dir(self) -> Path:
-        return self._options.state_dir / "tokenizer"
 
     def _make_checkpoint_watch(self) -> CheckpointWatch:
         """Make the source of the workers' checkpoints, within the volunteer's limit for the disk."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
             lambda: self._client.newest_checkpoint(self._credentials.token_jwt),
-            options.state_dir / DATA_FOLDER / CHECKPOINT_FOLDER,
+            options.data_dir / CHECKPOINT_FOLDER,
             link_hosts={link.host for link in options.link.each()},
             throttle=self._account.fetching,
             room_bytes=lambda: None if most is None else most - disk_use(options.state_dir),
@@ -341,15 +330,13 @@ class Agent:
         self._display = self._display or self._open_display(state)
 
     def _begin_watching(self) -> asyncio.Task[None]:
-        def read() -> Readings:
-            return self._account.on(self._read_machine())
-
-        def now() -> datetime:
-            return local_time(self._clock())
-
         if self._watching is None:
-            self._watching = asyncio.create_task(watch(self._options.limits, read, now, self._tell, self._poll_s))
+            looking = watch(self._options.limits, self._read, self._clock, self._tell, self._poll_s)
+            self._watching = asyncio.create_task(looking)
         return self._watching
+
+    def _read(self) -> Readings:
+        return self._account.on(self._read_machine())
 
     def _leave(self, reason: str = "") -> None:
         """Have everything end in order; it holds at once."""

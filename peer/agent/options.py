@@ -14,6 +14,10 @@ from auth.join_link import JoinLink
 from peer.config.trust import Allowed
 from peer.limits.cloud import Cloud
 from peer.limits.limits import NO_LIMITS, Limits
+from peer.limits.usage import DATA_FOLDER
+from peer.network.placement import Placement
+from peer.protocol import control_pb2
+from peer.reporting.messages import WorkerPlan
 from peer.runtime.devices import CompileMode, Wanted
 
 
@@ -36,6 +40,46 @@ class AgentOptions:
     client_mode: bool = False
     listen: tuple[str, ...] = ()  # libp2p addresses; none: every way that this machine has
     allowed: Allowed = field(default=Allowed())
+
+    @property
+    def tokenizer_dir(self) -> Path:
+        """The directory for the run's files."""
+        return self.state_dir / "tokenizer"
+
+    @property
+    def data_dir(self) -> Path:
+        """The device's own directory for stream positions and caches."""
+        return self.state_dir / DATA_FOLDER
+
+    def plan(
+        self,
+        reply: control_pb2.JoinReply,
+        *,
+        device: str,
+        place: Placement,
+        initial_peers: tuple[str, ...],
+        relays: tuple[str, ...],
+    ) -> WorkerPlan:
+        """Return the plan for workers of a device that was admitted."""
+        return WorkerPlan(
+            run_config_json=reply.run_config_json,
+            credentials_dir=str(self.state_dir),
+            tokenizer_dir=str(self.tokenizer_dir),
+            data_dir=str(self.data_dir),
+            initial_peers=initial_peers,
+            relays=relays,
+            device_number=reply.device_number,
+            device=device,
+            precision=self.precision,
+            threads=self.threads,
+            microbatch_size=self.microbatch_size,
+            compile=self.compile,
+            max_hours=self.limits.max_hours,
+            max_memory_bytes=self.limits.memory_bytes,
+            upload_rate=self.limits.upload_rate,
+            download_rate=self.limits.download_rate,
+            place=place,
+        )
 
 
 @contextmanager

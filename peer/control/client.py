@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import grpc
 
-from auth.errors import RequestError, UnreachableError
+from auth.errors import NotInvitedError, RequestError, UnreachableError
 from auth.join_link import JoinLink
 from auth.keys import TLS_NAME, DeviceKey, challenge_bytes
 from peer.control.handshake import check_clock, check_run, check_version, find_coordinator
-from peer.control.login import LoginPrompt, LoginProvider, login_providers, read_prompt
+from peer.control.login import LoginPrompt, LoginProvider, choose_provider, login_providers, read_prompt
 from peer.network.downloads import check_announced, has_digest, incoming_file
 from peer.network.traffic import Throttle
 from peer.protocol import MAX_COORDINATOR_MESSAGE_BYTES, MAX_RUN_FILES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
@@ -127,6 +127,30 @@ class ControlClient:
     def open_probe(self, timeout_s: float) -> Any:
         """Open the raw stream of a line's measurement (grpc.aio's StreamStreamCall); needs no account."""
         return self._stub.Probe(timeout=timeout_s)
+
+    async def admit(
+        self,
+        key: DeviceKey,
+        tell: Callable[[LoginPrompt], None],
+        *,
+        known: bool,
+        invite: str = "",
+        provider: str = "",
+        role: str = "",
+        software: str = "",
+    ) -> control_pb2.JoinReply:
+        """Become a member's device; one that brings no invite and is not `known` logs in, where the run has a provider.
+
+        `provider`: which one; empty: the run's only one.
+        """
+        if invite or known or not (provider or self.login_providers):
+            try:
+                return await self.join(key, invite, role=role, software=software)
+            except NotInvitedError:
+                if invite or not self.login_providers:
+                    raise
+        chosen = choose_provider(self.login_providers, provider)
+        return await self.login(key, chosen, tell, role=role, software=software)
 
     async def join(
         self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""

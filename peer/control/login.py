@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from html import escape
 
-from auth.errors import RequestError
+from auth.errors import ConfigError, RequestError
 from peer.protocol import control_pb2
 
 MAX_PROVIDERS = 16
@@ -60,6 +60,20 @@ def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider
     """Read the providers that a coordinator names."""
     named = list(greeting.login_providers)[:MAX_PROVIDERS]
     return tuple(LoginProvider(_text("provider", each.name), _text("title", each.title)) for each in named)
+
+
+def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
+    """Return the provider to log in with; raises `ConfigError` where there is a choice to make, or none."""
+    names = [provider.name for provider in providers]
+    if wanted in names:
+        return wanted
+    if not names:
+        raise ConfigError("This run has no login with an identity provider: ask its operator for an invite code.")
+    if wanted:
+        raise ConfigError(f"`--login` ({wanted:.40}) must be one of {', '.join(names)}.")
+    if len(names) > 1:
+        raise ConfigError(f"This run has several logins: choose one with --login, of {', '.join(names)}.")
+    return names[0]
 
 
 def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:

@@ -44,7 +44,7 @@ BATTERIES = frozenset({"Battery", "UPS"})
 async def watch(
     limits: Limits,
     read: Callable[[], Readings],
-    now: Callable[[], datetime],
+    clock: Callable[[], float],
     tell: Callable[[Readings | Decision], None],
     poll_s: float = POLL_S,
 ) -> None:
@@ -53,15 +53,10 @@ async def watch(
     while True:
         readings = await asyncio.to_thread(read)
         tell(readings)
-        before, decision = decision, decide(now(), limits, readings)
+        before, decision = decision, decide(datetime.fromtimestamp(clock()).astimezone(), limits, readings)
         if decision != before:
             tell(decision)
         await asyncio.sleep(poll_s)
-
-
-def local_time(now: float) -> datetime:
-    """Unix seconds as aware time on the clock on the wall here."""
-    return datetime.fromtimestamp(now).astimezone()
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from auth.errors import ConfigError, RequestError
-from peer.agent.admission import choose_provider
-from peer.control.login import LoginProvider, login_providers, read_prompt, show_as_json, show_as_text, show_in_notebook
+from peer.control.login import (
+    LoginProvider,
+    choose_provider,
+    login_providers,
+    read_prompt,
+    show_as_json,
+    show_as_text,
+    show_in_notebook,
+)
 from peer.protocol import control_pb2
 
 HF, GITLAB = LoginProvider("hf", "Hugging Face"), LoginProvider("gitlab", "GitLab")
