@@ -214,7 +214,7 @@ def full_batch_at(told: Sequence[Sequence[dict[str, Any]]], step: int, target: i
 
 
 def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[float, int]]:
-    """The samples that a peer has towards the step after this one: when, and how many more."""
+    """The samples that a peer has towards the step after this one: when, and how many more, or fewer."""
     settled, has_taken = 0, False  # samples in steps or lost
     computed = 0
     for event in told:
@@ -223,8 +223,10 @@ def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[fl
             if event["step"] == step:
                 has_taken, computed = True, settled
         elif event["event"] == "lost":
-            settled += sum(event["by_cause"].values())
-            computed = max(computed, settled)
+            samples = sum(event["by_cause"].values())
+            settled += samples
+            if has_taken:
+                yield event["at"], -samples
         if has_taken and event["computed"] > computed:
             yield event["at"], event["computed"] - computed
             computed = event["computed"]
