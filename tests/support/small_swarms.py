@@ -154,7 +154,6 @@ def look(shown: Shown) -> Seen:
 @cache
 def _known(name: str, state: State, role: str, time_s: float) -> KnownPeer:
     record = PeerRecord(
-        token="jwt",
         step=state.step,
         samples=int(role == "trainer"),
         rate=1.0,
