@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import hivemind
 import pytest
 import torch
+from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
@@ -20,8 +23,11 @@ from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.directory import PeerDirectory
-from peer.averaging.averager import BalancedRounds, SwarmGradientAverager
+from peer.averaging.averager import AveragedGroup, BalancedRounds, SwarmGradientAverager
+from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.matchmaking import Gathering
+from peer.averaging.rounds import RoundDeadline
+from peer.averaging.shares import LEAST_PART_BYTES
 from peer.network.traffic import Traffic
 from peer.reduction.findings import Finding, FindingKind
 from tests.support.waiting import PATIENCE_S
@@ -202,6 +208,47 @@ async def test_a_group_without_the_keeper_averages_only_with_enough_peers(
     group = GroupInfo(b"group", tuple(peers), (b"",) * len(peers))
     with pytest.raises(MatchmakingException, match="ZeroDivisionError" if averages else "without the keeper"):
         await BalancedRounds._aggregate_with_group(averager, group, min_vector_size=0)
+
+
+class RoundOfTwo(BalancedRounds):
+    """A round of this peer (the first) with another one on a line three times as fast, without a network."""
+
+    def __init__(self) -> None:
+        self.total_size, self.gathering, self._traffic = 8, Gathering(5.0), Traffic()
+        self._deadline, self._allreduce_timeout = RoundDeadline(PATIENCE_S), 0.0
+        self.tensors, self.shares = [torch.zeros(8)], tuple[int, ...]()
+        self.directory = SimpleNamespace(token_of=lambda _peer: None)
+        lines = [MSGPackSerializer.dumps([rate, AveragingMode.NODE.value, b"\x90"]) for rate in (10.0, 30.0)]
+        self._traffic.up.reserve(1_000)  # before the round
+        self.peer_id, self._declared = PeerID(b"own"), lines[0]
+        self.group = GroupInfo(b"group", (self.peer_id, PeerID(b"other")), tuple(lines))
+
+    @contextmanager
+    def get_tensors(self) -> Iterator[list[torch.Tensor]]:
+        yield self.tensors
+
+    def _declare(self) -> None:
+        """Nobody is there to be told of a failed round."""
+
+    async def _run_allreduce_inplace_(
+        self, tensors: object, group_info: GroupInfo, *, peer_fractions: tuple[int, ...], **kwargs: int
+    ) -> AveragedGroup:
+        assert tensors is self.tensors
+        assert kwargs == {"part_size_bytes": LEAST_PART_BYTES}
+        self.shares = peer_fractions
+        self._traffic.up.reserve(600)
+        self._traffic.down.reserve(900)
+        return AveragedGroup(group_info.group_size, samples=12, averaged_bytes=900, seconds=2.0)
+
+
+async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised() -> None:
+    """So that a peer's estimate of its own line follows its rounds; shares are those of the lines."""
+    averager = RoundOfTwo()
+    found = await averager._aggregate_with_group(averager.group, min_vector_size=0)
+    assert averager.shares == (2, 6)
+    assert (found.size, found.samples, found.seconds) == (2, 12, 2.0)
+    assert found.traffic == RoundTraffic(sent_bytes=600.0, received_bytes=900.0, seconds=2.0, promised_s=60.0)
+    assert averager._allreduce_timeout == PATIENCE_S
 
 
 async def test_a_step_that_was_given_up_takes_part_in_no_round(
