@@ -12,7 +12,8 @@ Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a m
 calls itself for each of them without end: ten kilobytes of tuples in tuples overflow the C stack, and the process dies.
 So one member's record could have ended every node that looked at it.
 
-The DHT's nodes speak `auth.swarm.protocol`: with members only, and of news only.
+The DHT's nodes speak `auth.swarm.protocol`: with members only, and of news only. Of two versions of an entry a storage
+keeps the one that expires later. hivemind's refuses the other, but then deletes the later one when the other expires.
 
 A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
 minutes.
@@ -33,6 +34,7 @@ from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.proto.p2pd_pb2 import RPCError
 from hivemind.utils.serializer import MSGPackSerializer
+from hivemind.utils.timed_storage import TimedStorage
 
 from auth.swarm.protocol import MemberProtocol
 
@@ -54,6 +56,18 @@ def patch_hivemind() -> None:
     P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
     MSGPackSerializer._decode_ext_types = _decode_bounded
     hivemind.dht.node.DHTProtocol = MemberProtocol
+    TimedStorage.store = _store_newer
+
+
+_store = TimedStorage.store
+
+
+def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> bool:
+    """Store a value if it expires later than the one that is held; return whether it was stored."""
+    held = storage.data.get(key)
+    if held is not None and expiration_time <= held.expiration_time:
+        return False
+    return bool(_store(storage, key, value, expiration_time))
 
 
 def _decode_bounded(type_code: int, data: bytes) -> Any:

@@ -28,6 +28,8 @@ from auth.tokens import AccessToken
 logger = logging.getLogger(__name__)
 MARK_BYTES = 6
 KEY_BYTES = DHTID.HASH_NBYTES
+MAX_KEYS = 64  # of one search
+MAX_ENTRIES = 4096  # under one key: two for each of as many devices as a run may have
 Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]]]
 Call = Callable[..., Awaitable[Any]]
 
@@ -36,6 +38,11 @@ def mark_of(subkey: object, expiration_time: float) -> bytes:
     """Return a short mark of one version of an entry."""
     named = DHTProtocol.serializer.dumps(subkey) + struct.pack(">d", expiration_time)
     return hashlib.blake2b(named, digest_size=MARK_BYTES).digest()
+
+
+def node_id_of(peer: PeerID) -> DHTID:
+    """Return a node's place in the DHT; it follows from the identity, so that nobody can take the place of several."""
+    return DHTID.generate(source=peer.to_bytes())
 
 
 class MemberProtocol(DHTProtocol):  # type: ignore[misc]
@@ -52,9 +59,12 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     async def create(cls, *arguments: Any, **options: Any) -> MemberProtocol:
         """Make the protocol, of which the node's storage holds each token that is shown to it."""
         protocol: MemberProtocol = await super().create(*arguments, **options)
-        if protocol.authorizer is not None:
-            protocol.authorizer.tokens.on_new = protocol._hold_token
+        protocol._hold_tokens()
         return protocol
+
+    def _hold_tokens(self) -> None:
+        if self.authorizer is not None:
+            self.authorizer.tokens.on_new = self._hold_token
 
     def _hold_token(self, token: AccessToken, jwt: str) -> None:
         key, subkey = DHTID.generate(source=peers_key(token.run)), token_subkey(token.peer_id)
@@ -62,6 +72,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
     async def add_p2p_handlers(self, p2p: P2P, _wrapper: Any = None, **options: Any) -> None:
         """Serve members only, if there is an authorizer."""
+        self._hold_tokens()  # before the first call is served
         guarded = None if self.authorizer is None else _Service(self, self.authorizer)
         await super().add_p2p_handlers(p2p, guarded, **options)
 
@@ -79,16 +90,23 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             if len(response.results) != len(request.keys):
                 raise ValueError("not one result for each key")
             found = {key: self._take(key, result) for key, result in zip(keys, response.results, strict=True)}
+            if response.peer.node_id:
+                await self.update_routing_table(node_id_of(peer), peer, responded=True)
         except Exception:  # a fault boundary, as in hivemind: whatever the other end sends
             logger.debug("the search at %s failed", peer, exc_info=True)
             await self.update_routing_table(self.routing_table.get(peer_id=peer), peer, responded=False)
             return None
-        if response.peer.node_id:
-            await self.update_routing_table(DHTID.from_bytes(response.peer.node_id), peer, responded=True)
         return found
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """Note that a node is there, or not, at the place that its identity has, whatever it says of that."""
+        known = node_id is not None or self.routing_table.get(peer_id=peer_id) is not None
+        await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         """Give the entries that the caller does not hold, as the marks behind each key say."""
+        if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
+            raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
         response = await super().rpc_find(asked, context)
         for key, result in zip(request.keys, response.results, strict=True):
@@ -112,19 +130,18 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         held = self.storage.get(key)
         if held is None or not isinstance(held.value, DictionaryDHTValue):
             return b""
-        return b"".join(mark_of(subkey, item.expiration_time) for subkey, item in held.value.items())
+        marks = [mark_of(subkey, item.expiration_time) for subkey, item in held.value.items()]
+        return b"".join(marks[:MAX_ENTRIES])
 
     def _take(
         self, key: DHTID, result: dht_pb2.FindResult
     ) -> tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]:
         """Keep what is valid of a result; return all that is held under the key, and the nodes near it."""
-        nodes = map(DHTID.from_bytes, result.nearest_node_ids)
-        nearest = dict(zip(nodes, map(PeerID, result.nearest_peer_ids), strict=False))
+        nearest = {node_id_of(peer): peer for peer in map(PeerID, result.nearest_peer_ids)}
         if result.type == dht_pb2.FOUND_DICTIONARY:
             news = self.serializer.loads(result.value)
             if self._validate_dictionary(key.to_bytes(), news):
-                for subkey, item in news.items():
-                    self.storage.store_subkey(key, subkey, item.value, item.expiration_time)
+                self._keep(key, news)
         elif result.type == dht_pb2.FOUND_REGULAR and self._validate_record(
             key.to_bytes(), self.IS_REGULAR_VALUE, result.value, result.expiration_time
         ):
@@ -132,12 +149,34 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return self.storage.get(key), nearest
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store what is valid in one place: nothing in a cache hides what the node holds."""
+        """Store what is valid in one place: nothing in a cache hides what the node holds.
+
+        Of a whole dictionary hivemind stores nothing behind the first entry that is held already.
+        """
         request.in_cache[:] = [False] * len(request.in_cache)
+        for at, tag in enumerate(request.subkeys):
+            if tag == self.IS_DICTIONARY:
+                news = self.serializer.loads(request.values[at])
+                if isinstance(news, DictionaryDHTValue) and self._validate_dictionary(request.keys[at], news):
+                    self._keep(DHTID.from_bytes(request.keys[at]), news)
         return await super().rpc_store(request, context)
+
+    def _keep(self, key: DHTID, news: DictionaryDHTValue) -> None:
+        for subkey, item in list(news.items()):
+            self.storage.store_subkey(key, subkey, item.value, item.expiration_time)
+
+    def _validate_record(self, key_bytes: bytes, subkey_bytes: bytes, value: bytes, expiration_time: float) -> bool:
+        """Whether an entry is valid, and there is room for it."""
+        held = self.storage.get(DHTID.from_bytes(key_bytes))
+        has_room = held is None or not isinstance(held.value, DictionaryDHTValue) or len(held.value) < MAX_ENTRIES
+        if not has_room and subkey_bytes not in (self.IS_REGULAR_VALUE, self.IS_DICTIONARY):
+            has_room = self.serializer.loads(subkey_bytes) in held.value
+        return has_room and bool(super()._validate_record(key_bytes, subkey_bytes, value, expiration_time))
 
     def _validate_dictionary(self, key_bytes: bytes, dictionary: DictionaryDHTValue) -> bool:
         """Drop each entry that is not valid, and return whether any is left: none spoils the others."""
+        if len(dictionary.data) > MAX_ENTRIES:
+            return False
         with dictionary.freeze():
             refused = self._refused(key_bytes, dictionary, list(dictionary.data))
             for subkey in self._refused(key_bytes, dictionary, refused):  # a record's token may have come behind it

@@ -31,6 +31,7 @@ from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm.authorizer import Clock, MemberTokens, PeerRecordValidator, RecordKey, SwarmAuthorizer
 from auth.swarm.hivemind_patches import patch_hivemind
+from auth.swarm.protocol import node_id_of
 from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Placement
@@ -64,13 +65,20 @@ class Node(DHT):
     async def _get(self, key: DHTKey, latest: bool, future: Any, **options: Any) -> None:
         """Bring the news of a key before it is read, and then read what this node holds."""
         if latest:
-            await look(self._node, key)
+            await self._look(key)
         await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
 
     async def _store(self, *arguments: Any, **options: Any) -> None:
         """Look only for as many nodes as are to store it, with the news known, or all of them would send the same."""
-        await look(self._node, options["key"])
+        await self._look(options["key"])
         await super()._store(*arguments, beam_size=REPLICAS, **options)
+
+    async def _look(self, key: DHTKey) -> None:
+        """Look for news; whatever goes wrong with that, what this node holds can be read."""
+        try:
+            await look(self._node, key)
+        except Exception:
+            logger.warning("a look at the DHT failed", exc_info=True)
 
     async def _run_coroutine(self, coro: Any, future: Any) -> None:
         """Hold the task: neither asyncio nor hivemind do, so one that only waits for a stream would go as garbage."""
@@ -135,6 +143,7 @@ def start_dht(
     try:
         return Node(
             initial_peers=list(initial_peers),
+            node_id=node_id_of(PeerID.from_base58(credentials.device_key.peer_id)),
             start=True,
             host_maddrs=list(place.host_maddrs),
             announce_maddrs=None if place.announce_maddrs is None else list(place.announce_maddrs),

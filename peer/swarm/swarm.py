@@ -132,6 +132,7 @@ class Swarm:
         self._background = futures.ThreadPoolExecutor(1, "averaging")  # its thread starts with the first round there
         self._overlapping: Round | None = None
         self._last_samples = 0  # of this peer's newest microbatch
+        self._held = -1, 0.0  # after which step this peer waited for the others' last samples, and how long in all
         self._held_after = -1  # the step after which this peer waited for the others' last samples in vain
         self._has_late_samples = False  # among those that are accumulated: one step late, and no more
         self._silent_looks = 0  # for the average of a missed step, in succession
@@ -295,18 +296,21 @@ class Swarm:
 
     def _hold(self) -> None:
         """Wait as long as that is the move; in vain, if it lasts too long: then not again towards this step."""
-        tracker, began = self._tracker, time.monotonic()
+        tracker, began, step = self._tracker, time.monotonic(), self.step
+        held_before_s = self._held[1] if self._held[0] == step else 0.0
         longest_s = longest_hold_s(
             tracker.course.allowances.usual_s,
             self._config.averaging.progress_refresh_s,
             tracker.missing_samples,
             tracker.view.faster_rate(tracker.own_id),
         )
+        self._rounds.prepare()
         tracker.look_now()
         with tracker.performance_ema.pause():
             while decide(self._situation())[0] is Move.HOLD:
-                if self._interrupted.wait(HELD_POLL_S) or time.monotonic() - began >= longest_s:
-                    self._held_after = self.step
+                if self._interrupted.wait(HELD_POLL_S) or held_before_s + time.monotonic() - began >= longest_s:
+                    self._held_after = step
+        self._held = step, held_before_s + time.monotonic() - began
 
     def _situation(self) -> Situation:
         """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""

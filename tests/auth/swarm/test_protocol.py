@@ -26,12 +26,13 @@ from auth.swarm.authorizer import (
     record_subkey,
     token_subkey,
 )
-from auth.swarm.protocol import KEY_BYTES, MARK_BYTES, MemberProtocol
+from auth.swarm.hivemind_patches import patch_hivemind
+from auth.swarm.protocol import KEY_BYTES, MARK_BYTES, MAX_ENTRIES, MAX_KEYS, MemberProtocol, node_id_of
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 
 RUN = "demo"
 KEY = DHTID.generate(source=peers_key(RUN))
-NEVER = time.time() + 1e6  # of entries: the storage looks at the real clock
+NEVER = time.time() + 1e4  # of entries: the storage looks at the real clock
 dumps, loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
 
 
@@ -89,12 +90,23 @@ class Node:
         found = self.protocol.storage.get(KEY)
         return {} if found is None else {subkey: item.value for subkey, item in found.value.items()}
 
+    @property
+    def subkey(self) -> bytes:
+        """That of its record."""
+        return record_subkey(self.credentials.device_key.peer_id)
+
+    def signed(self, value: bytes, expires_at: float) -> bytes:
+        """Its record of these bytes."""
+        unsigned = DHTRecord(KEY.to_bytes(), dumps(self.subkey), value, expires_at)
+        return bytes(self.protocol.record_validator.sign_value(unsigned))
+
     async def report(self, holder: Node, value: object, expires_at: float = NEVER) -> bool:
         """Store its record at another node; whether that took it."""
-        subkey = record_subkey(self.credentials.device_key.peer_id)
-        unsigned = DHTRecord(KEY.to_bytes(), dumps(subkey), dumps(value), expires_at)
-        signed = self.protocol.record_validator.sign_value(unsigned)
-        return await self.protocol.call_store(holder.peer_id, [KEY], [signed], expires_at, subkeys=[subkey]) == [True]
+        return await self.store(holder, self.subkey, self.signed(dumps(value), expires_at), expires_at)
+
+    async def store(self, holder: Node, subkey: object, value: bytes, expires_at: float, key: DHTID = KEY) -> bool:
+        """Store any entry at another node; whether that took it."""
+        return await self.protocol.call_store(holder.peer_id, [key], [value], expires_at, subkeys=[subkey]) == [True]
 
     async def look(self, holder: Node) -> Any:
         """Search for the peers' entries at another node."""
@@ -125,7 +137,7 @@ class Swarm:
         tokens = MemberTokens(credentials)
         protocol = await MemberProtocol.create(
             Line(self.lines, PeerID.from_base58(credentials.device_key.peer_id)),
-            DHTID.generate(source=credentials.device_key.peer_id),
+            node_id_of(PeerID.from_base58(credentials.device_key.peer_id)),
             bucket_size=8,
             depth_modulo=5,
             num_replicas=4,
@@ -140,6 +152,7 @@ class Swarm:
 @pytest.fixture
 def swarm(tmp_path: Path) -> Swarm:
     """No nodes yet."""
+    patch_hivemind()
     return Swarm(tmp_path)
 
 
@@ -298,3 +311,75 @@ async def test_entries_under_other_keys_travel_likewise(swarm: Swarm) -> None:
         assert {subkey: item.value for subkey, item in found[group][0].value.items()} == {b"me": dumps(True)}
         assert found[plain][0].value == dumps(5)
     assert not swarm.lines.last("find")[1].results[0].value
+
+
+@pytest.mark.parametrize("expires_at", [float("nan"), float("inf"), NEVER + 100 * 86_400.0])
+async def test_an_entry_ends_within_a_day(swarm: Swarm, expires_at: float) -> None:
+    """Or one of a member that is long gone would be sent to everybody for good."""
+    holder, author = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author")]
+    assert not await author.report(holder, "here", expires_at)
+    assert not await author.store(holder, b"me", dumps(True), expires_at, DHTID.generate(source="group"))
+    assert author.subkey not in holder.held
+
+
+@pytest.mark.parametrize("value", [b"", b"\xc1", b"\x91"])
+async def test_a_value_that_cannot_be_read_is_stored_nowhere(swarm: Swarm, value: bytes) -> None:
+    """Every reader's whole look would fail with it."""
+    holder, author = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author")]
+    assert not await author.store(holder, author.subkey, author.signed(value, NEVER), NEVER)
+
+
+async def test_a_node_has_the_place_of_its_identity(swarm: Swarm) -> None:
+    """A member that names others cannot become all the holders of a key, nor stop a search with a wrong one."""
+    holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
+    for named in (DHTID(int(KEY) + 1), DHTID(int(KEY) + 2)):
+        mallory.protocol.node_info = dht_pb2.NodeInfo(node_id=named.to_bytes())
+        assert await mallory.look(holder) is not None
+        assert await holder.look(mallory) is not None
+    mallory.protocol.node_info = dht_pb2.NodeInfo(node_id=b"\xff" * 21)
+    assert await holder.look(mallory) is not None
+    assert dict(holder.protocol.routing_table.peer_id_to_uid) == {mallory.peer_id: node_id_of(mallory.peer_id)}
+
+
+async def test_an_old_entry_that_comes_again_takes_nothing_away(swarm: Swarm) -> None:
+    """hivemind deletes the newer one when the older that was refused expires."""
+    holder, author, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author", "mallory")]
+    old = author.signed(dumps("old"), NEVER)
+    assert await author.report(holder, "new", NEVER + 1)
+    assert not await mallory.store(holder, author.subkey, old, NEVER)
+    entries = holder.protocol.storage.get(KEY).value
+    assert entries.key_to_heap[author.subkey].expiration_time == NEVER + 1
+    assert len(entries.expiration_heap) == len(entries.data)
+
+
+async def test_a_new_node_is_given_all_entries(swarm: Swarm) -> None:
+    """hivemind stops at the first one that is held already, here the token that is shown beside it."""
+    names = ("holder", "author", "other", "newcomer")
+    holder, author, other, newcomer = [await swarm.node(swarm.credentials(name)) for name in names]
+    assert await author.report(holder, "here")
+    assert await other.report(holder, "here, too")
+    await holder.protocol.call_store(newcomer.peer_id, [KEY], [holder.protocol.storage.get(KEY).value], NEVER)
+    assert set(holder.held) <= set(newcomer.held)
+
+
+async def test_nobody_fills_a_node_or_asks_for_everything_at_once(swarm: Swarm) -> None:
+    """Neither one entry after another, nor in one answer, nor by a search for many keys or with endless marks."""
+    holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
+    group = DHTID.generate(source="group")
+    for number in range(MAX_ENTRIES):
+        holder.protocol.storage.store_subkey(group, number.to_bytes(2, "big"), dumps(True), NEVER)
+    assert not await mallory.store(holder, b"one more", dumps(True), NEVER, group)
+    assert await mallory.store(holder, bytes(2), dumps(False), NEVER + 1, group)
+    mallory.protocol.storage.store_subkey(group, b"one more", dumps(True), NEVER)
+    for number in range(MAX_ENTRIES):
+        mallory.protocol.storage.store_subkey(group, number.to_bytes(2, "big"), dumps(True), NEVER)
+    reader = await swarm.node(swarm.credentials("reader"))
+    assert await reader.protocol.call_find(mallory.peer_id, [group]) is not None
+    assert reader.protocol.storage.get(group) is None
+    many = [bytes(KEY.to_bytes())] * (MAX_KEYS + 1)
+    endless = [KEY.to_bytes() + bytes((MAX_ENTRIES + 1) * MARK_BYTES)]
+    for keys in (many, endless):
+        with pytest.raises(ValueError, match="too much at once"):
+            await holder.protocol.rpc_find(
+                dht_pb2.FindRequest(keys=keys), P2PContext("find", holder.peer_id, mallory.peer_id)
+            )

@@ -179,9 +179,13 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
             tracker.ready_to_update_epoch = len(looks) == 5
             return super().wait(timeout)
 
-    swarm = swarm_with(_tracker=tracker, _interrupted=Interrupted(), _last_samples=8, _held_after=-1)
+    rounds = SimpleNamespace(prepare=lambda: None)
+    swarm = swarm_with(
+        _rounds=rounds, _tracker=tracker, _interrupted=Interrupted(), _last_samples=8, _held_after=-1, _held=(4, 0.0)
+    )
     swarm._pause = DownloadPause(time.monotonic)
     assert swarm._situation().may_hold
     swarm._hold()
     assert tracker.ready_to_update_epoch is not in_vain
+    assert swarm._held[1] > 0
     assert swarm._situation().may_hold is not in_vain
