@@ -1,8 +1,8 @@
 """Certificates of contribution: what a member has given to a run, signed by the run's authority.
 
-A certificate is a statement (`auth.statements`). Whoever holds the file and knows the authority's key can check it, for
-ever and without asking anybody. It names the libp2p identities of the member's devices: who holds one of their keys can
-prove to be the one it is about.
+A certificate is a statement (`auth.statements`). Anybody with the file and the authority's key can check it offline, at
+any time. It names the libp2p identities of the member's devices, so a member can prove with a device's key that the
+certificate is theirs.
 """
 
 from __future__ import annotations

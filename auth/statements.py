@@ -2,7 +2,7 @@
 
 A statement is one line of JSON that names its purpose and version. It begins with a brace, as nothing else does that
 the same keys sign (challenges begin with a length, DHT records with a MessagePack array, tokens with base64): so
-neither can pass for the other. One content has one spelling; any other is refused, whoever signed it.
+no other signature passes for a statement's. Each content has one canonical form, and any other is refused.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class SwarmAuthorizer:
         request.auth.client_access_token.signature = self.tokens.own_jwt().encode()
 
     def validate_request(self, request: AuthorizedRequestBase, client: PeerID) -> bool:
-        """Whether to serve a request of this peer; one that only reads may store its own record, and nothing else."""
+        """Return whether to serve this peer's request; an observer may store its own record only."""
         token = self._token_of(client, request.auth.client_access_token.signature)
         if token is None:
             return False
@@ -174,7 +174,7 @@ class SwarmAuthorizer:
     def validate_response(
         self, response: AuthorizedResponseBase, request: AuthorizedRequestBase, service: PeerID
     ) -> bool:
-        """Whether to believe an answer of this peer, which has this node's token from now on."""
+        """Return whether to accept this peer's response, and remember that the peer has this node's token."""
         if request.auth.client_access_token.signature:
             self._shown[service] = request.auth.client_access_token.signature.decode()
         return self._token_of(service, response.auth.service_access_token.signature) is not None
@@ -196,7 +196,7 @@ class PeerRecordValidator(RecordValidatorBase):
         self._key_id = peers_key_id(run)
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether this is a valid token, stored until it expires, or a record signed by the holder of a known one."""
+        """Return whether an entry is a valid token, or a record signed by a device whose valid token is known."""
         is_bounded = record.expiration_time <= self._tokens.now() + MOST_ENTRY_S  # false for what is no number
         if len(record.value) > MAX_RECORD_BYTES:
             return False

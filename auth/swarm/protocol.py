@@ -166,7 +166,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             self.storage.store_subkey(key, subkey, item.value, item.expiration_time)
 
     def _validate_record(self, key_bytes: bytes, subkey_bytes: bytes, value: bytes, expiration_time: float) -> bool:
-        """Whether an entry is valid, and there is room for it."""
+        """Return whether an entry is valid and its key has fewer than `MAX_ENTRIES` others."""
         held = self.storage.get(DHTID.from_bytes(key_bytes))
         has_room = held is None or not isinstance(held.value, DictionaryDHTValue) or len(held.value) < MAX_ENTRIES
         if not has_room and subkey_bytes not in (self.IS_REGULAR_VALUE, self.IS_DICTIONARY):
