@@ -13,7 +13,7 @@ import pytest
 from benchmarks.averaging import main
 from benchmarks.plain_tcp import exchange
 from benchmarks.ring import average_in_ring
-from coordinator.run.ports import free_ports
+from tests.support.ports import free_ports
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 Result = TypeVar("Result")

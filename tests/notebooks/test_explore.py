@@ -19,8 +19,8 @@ from nbclient.exceptions import CellExecutionError
 from coordinator.ledger.ledger import Ledger
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
+from tests.support.ports import free_ports
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S, wait_until
 from tests.support.zygote import forking_python

@@ -13,7 +13,6 @@ from typing import Any
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
-from coordinator.run.ports import free_ports
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.models.build import build_model
@@ -21,6 +20,7 @@ from peer.models.optimizers import build_optimizer, build_scheduler, parameter_g
 from peer.reporting.suspicions import KINDS
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
 from tests.security.processes import PeerProcess, Said
+from tests.support.ports import free_ports
 from tests.support.swarm_peer import SPECIAL, VOCABULARY
 from tests.support.waiting import wait_until
 

@@ -103,6 +103,7 @@ class Site:
         command = self.start("serve", "coordinator", "serve", str(self.run.path), begin=begin)
 
         def up() -> bool:
+            assert command.process.poll() is None, command.log_path.read_text()
             status = read_swarm_status(self.database)
             return status is not None and status.updated_at > began
 

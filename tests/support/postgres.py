@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, text
 
-from coordinator.run.ports import free_ports
 from coordinator.store.engine import migrate, open_engine
+from tests.support.ports import free_ports
 from tests.support.programs import POSTGRESQL, require
 from tests.support.waiting import PATIENCE_S
 

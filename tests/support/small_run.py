@@ -9,9 +9,9 @@ from typing import Any
 
 from coordinator.context.open_run import make_settings
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer
+from tests.support.ports import free_ports
 from tests.support.stores import put_tables
 
 HOST = "127.0.0.1"

@@ -22,11 +22,11 @@ from safetensors.torch import load_file
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
-from coordinator.run.ports import free_ports
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.models.build import build_model
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from tests.support.ports import free_ports
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 from tests.support.waiting import PATIENCE_S, wait_until
 

@@ -19,10 +19,10 @@ from coordinator.checkpoints.validator import open_validator
 from coordinator.context.open_run import open_run
 from coordinator.ledger.presence import read_swarm_status
 from coordinator.ledger.speed import run_speed
-from coordinator.run.ports import free_ports
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Report
 from peer.config.run import BUILTIN_RUNS, RunConfig
+from tests.support.ports import free_ports
 from tests.system.demo_command import run_demo
 
 FRESH = True

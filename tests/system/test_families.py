@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from coordinator.run.ports import free_ports
 from peer.config.architectures import ARCHITECTURES
+from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
 from tests.system.demo_command import VOCABULARY, Finished, run_demo, tiny_run
 

@@ -28,8 +28,8 @@ from auth.join_link import JoinLink
 from auth.keys import DeviceKey
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from coordinator.store.engine import Database, open_engine
+from tests.support.ports import free_ports
 from tests.support.small_run import HOST, make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 

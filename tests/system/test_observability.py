@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from coordinator.run.ports import free_ports
 from tests.support.metric_names import ALERTS, names_given, names_used
+from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S, wait_until
 from tests.system.demo_command import tiny_run
 

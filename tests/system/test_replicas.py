@@ -20,11 +20,11 @@ from sqlalchemy import func, select
 from coordinator.checkpoints.manifest import newest_verified
 from coordinator.ledger.presence import online_sessions, read_swarm_status
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Device, Member, Report
 from tests.support.balancer import balancing
 from tests.support.commands import Command, Site, service_of
+from tests.support.ports import free_ports
 from tests.support.postgres import PostgresServer, new_server
 from tests.support.small_run import HOST
 from tests.support.waiting import PATIENCE_S

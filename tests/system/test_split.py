@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from coordinator.ledger.presence import read_swarm_status
-from coordinator.run.ports import free_ports
 from coordinator.store.models import Refusal
 from tests.support.commands import NAMES, Site
+from tests.support.ports import free_ports
 from tests.support.small_run import HOST
 
 

@@ -20,7 +20,6 @@ from coordinator.cli.demo import default_directory
 from coordinator.context.open_run import OpenRun
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
 from coordinator.ledger.reading import Contribution, StepRow
-from coordinator.run.ports import free_ports
 from coordinator.service import demo as demo_run
 from coordinator.service.demo import (
     CommandProcess,
@@ -35,6 +34,7 @@ from coordinator.service.demo import (
 from coordinator.service.demo_report import SETTLE_S, StepFollower, step_line, summarize, summary_lines
 from coordinator.store.models import Device
 from peer.reporting.messages import StepReport
+from tests.support.ports import free_ports
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.served_page import validation_row
 from tests.support.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config

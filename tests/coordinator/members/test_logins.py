@@ -35,7 +35,6 @@ from auth.tokens import read_token
 from coordinator.members import logins as limits
 from coordinator.members.logins import Logins, open_providers
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
 from coordinator.web.app import WebState, create_app
 from peer.config.run import RunConfig
@@ -44,6 +43,7 @@ from peer.control.login import LoginPrompt
 from peer.protocol import control_pb2
 from tests.support.control_plane import TestCoordinator, connected, serving
 from tests.support.openid_provider import OpenIdProvider, running
+from tests.support.ports import free_ports
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S, wait_until
 

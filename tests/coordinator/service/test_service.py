@@ -24,12 +24,12 @@ from coordinator.control.admission import DoorLimits
 from coordinator.control.server import SERVICE_NAME
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
 from coordinator.service.service import descriptors_needed, raise_limit, rare_full_collections, run_service, serve
 from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
+from tests.support.ports import free_ports
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S, eventually, wait_until
 

@@ -12,10 +12,10 @@ import pytest
 
 from auth.errors import LinkError, UnfitError
 from auth.join_link import JoinLink
-from coordinator.run.ports import free_ports
 from peer.cli.doctor import make_options
 from peer.cli.join import default_state_dir
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
+from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")

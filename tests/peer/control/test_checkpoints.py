@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from auth.errors import RequestError, StorageError, UnreachableError
-from coordinator.run.ports import free_ports
 from peer.control.checkpoints import (
     FIRST_PAUSE_S,
     SPARE_BYTES,
@@ -23,6 +22,7 @@ from peer.control.checkpoints import (
 )
 from peer.network.traffic import Throttle
 from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
+from tests.support.ports import free_ports
 from tests.support.small_disks import small_disk
 from tests.support.web_files import WebFiles, serve_files
 

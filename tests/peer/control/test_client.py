@@ -25,13 +25,13 @@ from auth.errors import (
 )
 from auth.join_link import Address, JoinLink
 from auth.keys import DeviceKey
-from coordinator.run.ports import free_ports
 from peer.control import client as control_client
 from peer.control.client import ControlClient
 from peer.protocol import PROTOCOL_VERSION
 from peer.protocol.errors import error_from_rpc, metadata_of, status_of
 from peer.runtime.software import install_commands
 from tests.support.control_plane import TOKENIZER, connected, serving
+from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"

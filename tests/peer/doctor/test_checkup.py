@@ -8,12 +8,12 @@ import pytest
 
 from auth.errors import SwarmError, UnreachableError
 from auth.join_link import JoinLink
-from coordinator.run.ports import free_ports
 from peer.doctor.checkup import explain, reason
 from peer.doctor.context import Context, Options, Timing
 from peer.doctor.stages import StageResult, failed, ok, warning
 from tests.support import doctor_mains
 from tests.support.control_plane import serving
+from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
 
 DAEMON_FAILED = SwarmError("The swarm cannot be joined (Daemon failed to start in 60.0 seconds).")

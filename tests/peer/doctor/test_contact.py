@@ -14,7 +14,6 @@ import pytest
 from auth.errors import ManyhandsError, UnreachableError
 from auth.join_link import Address, JoinLink
 from coordinator.control.visitors import PROBES_PER_MINUTE
-from coordinator.run.ports import free_ports
 from peer.config.run import RunConfig
 from peer.control import client as control_client
 from peer.control.client import ControlClient
@@ -36,6 +35,7 @@ from peer.doctor.context import Context, Options, read_description
 from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.protocol import control_pb2
 from tests.support.control_plane import connected, serving, write_status
+from tests.support.ports import free_ports
 from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
 
 
