@@ -51,7 +51,9 @@ class Plan:
     microbatches_per_step: int | None = None  # exactly so many, then wait; None: as many as there is time for
     last_step: int | None = None  # say so once this step is done, and wait to be stopped or told of a later one
     microbatch_s: float = 0.0  # pretend that each takes so long
-    spoil_after_step: int | None = None  # then change the parameters, as a fault would
+    spoil_after_step: int | None = (
+        None  # once this step is averaged, or a later one: change the parameters, as a fault would
+    )
     device: str = "cpu"  # or "jax", or "replicas" on three CPU devices that stand for GPUs
     client_mode: bool = False
     port: int = 0  # to listen on; 0: any
@@ -154,6 +156,7 @@ def take_part(plan: Plan, orders: Orders) -> None:
         target_batch_size=target,
     )
     done_this_step = part = 0
+    spoil_after = plan.spoil_after_step
     while not orders.stop.is_set():
         quota = plan.microbatches_per_step
         if plan.role == "trainer" and swarm.step != orders.last_step and (quota is None or done_this_step < quota):
@@ -174,8 +177,9 @@ def take_part(plan: Plan, orders: Orders) -> None:
             now = swarm.progress()
             say("step", **asdict(outcome), target_batch_size=now.target_batch_size, begun_with=now.own_samples)
             done_this_step = part = 0
-            if outcome.averaged and outcome.step == plan.spoil_after_step:
+            if outcome.averaged and spoil_after is not None and outcome.step >= spoil_after:
                 spoil(swarm, model)
+                spoil_after = None
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
     say("left", step=swarm.step, moments=moments(swarm.state.optimizer), turned_away=swarm.state.turned_away)

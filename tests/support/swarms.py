@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -184,6 +184,14 @@ class SwarmFactory:
         """End every process group that was started."""
         for peer in self.peers:
             peer.kill()
+
+
+def begin_together(trainers: Sequence[Peer], last: int) -> None:
+    """Have trainers that were started with 0 as their last step train up to `last`, once all of them have joined."""
+    for trainer in trainers:
+        trainer.joined()
+    for trainer in trainers:
+        trainer.go_on_to(last)
 
 
 def relative_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:

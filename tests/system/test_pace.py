@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from peer.swarm.credit import HEADROOM
-from tests.support.swarms import CONFIG, LOSING, MICROBATCH, TARGET, Peer, SwarmFactory
+from tests.support.swarms import CONFIG, LOSING, MICROBATCH, TARGET, Peer, SwarmFactory, begin_together
 
 LOCAL: dict[str, Any] = LOSING | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
@@ -37,9 +37,10 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
     """
     middle, last = 4, 10
     keeper = swarm.start_keeper(config=LOCAL, last_step=middle)
-    first = swarm.start("first", "trainer", LOCAL, seed=1, microbatch_s=0.25, last_step=middle)
-    client = swarm.start("client", "trainer", LOCAL, seed=2, microbatch_s=0.25, last_step=middle, client_mode=True)
-    victim = swarm.start("victim", "trainer", LOCAL, seed=3, microbatch_s=0.25, last_step=middle)
+    first = swarm.start("first", "trainer", LOCAL, seed=1, microbatch_s=0.25, last_step=0)
+    client = swarm.start("client", "trainer", LOCAL, seed=2, microbatch_s=0.25, last_step=0, client_mode=True)
+    victim = swarm.start("victim", "trainer", LOCAL, seed=3, microbatch_s=0.25, last_step=0)
+    begin_together([first, client, victim], middle)
     victim.wait_for_step(2)
     time.sleep(0.5)  # into the next step: the victim has taken local steps by now
     victim.kill()
@@ -62,10 +63,10 @@ def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[s
     last = 8
     keeper = swarm.start_keeper(config=config, last_step=last)
     first, second = (
-        swarm.start(f"trainer-{seed}", "trainer", config, seed=seed, microbatch_s=0.2, last_step=last)
-        for seed in (1, 2)
+        swarm.start(f"trainer-{seed}", "trainer", config, seed=seed, microbatch_s=0.2, last_step=0) for seed in (1, 2)
     )
-    victim = swarm.start("victim", "trainer", config, seed=3, microbatch_s=0.2)
+    victim = swarm.start("victim", "trainer", config, seed=3, microbatch_s=0.2, last_step=0)
+    begin_together([first, second, victim], last)
     victim.wait_for_step(2)
     victim.kill()  # it has begun the next step, and may be averaging
     peers = [keeper, first, second]
@@ -90,10 +91,7 @@ def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> Non
     trainers = [
         swarm.start(f"trainer-{seed}", "trainer", patient, seed=seed, microbatch_s=0.2, last_step=0) for seed in (1, 2)
     ]
-    for trainer in trainers:
-        trainer.joined()
-    for trainer in trainers:  # neither has begun a step without the other
-        trainer.go_on_to(last)
+    begin_together(trainers, last)
     for outcomes in [outcomes_until(trainer, last) for trainer in trainers]:
         together = [outcome for outcome in outcomes.values() if outcome["group_size"] == 3]
         assert sum(outcome["averaging_s"] < window_s for outcome in together) > last / 2

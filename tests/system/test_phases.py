@@ -12,7 +12,7 @@ from peer.config.run import RunConfig
 from peer.models.build import build_model
 from peer.models.optimizers import build_optimizer, parameter_groups, rate_in_phase
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
-from tests.support.swarms import CONFIG, LOSING, SwarmFactory, relative_difference
+from tests.support.swarms import CONFIG, LOSING, SwarmFactory, begin_together, relative_difference
 
 BOUNDARY, LAST = 2, 4
 PARTS = 4  # microbatches of each trainer in a step
@@ -93,10 +93,11 @@ def test_trouble_at_the_boundary_leaves_all_in_the_same_phase(swarm: SwarmFactor
     """One peer is killed and one takes the keeper's state just when the phase begins: it begins once."""
     config = phased_config("fresh", LOSING)
     keeper = swarm.start_keeper(config=config, last_step=LAST)
-    options: dict[str, Any] = {"microbatch_s": 0.2, "last_step": LAST}
+    options: dict[str, Any] = {"microbatch_s": 0.2, "last_step": 0}
     sound = swarm.start("sound", "trainer", config, seed=1, **options)
     spoiled = swarm.start("spoiled", "trainer", config, seed=2, spoil_after_step=BOUNDARY, **options)
     victim = swarm.start("victim", "trainer", config, seed=3, **options)
+    begin_together([sound, spoiled, victim], LAST)
     victim.wait_for_step(BOUNDARY)
     victim.kill()
     resync = spoiled.wait_for(

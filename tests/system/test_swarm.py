@@ -14,7 +14,17 @@ import time
 import pytest
 import torch
 
-from tests.support.swarms import LOSING, MICROBATCH, ROOT, RUN, TARGET, SwarmFactory, relative_difference, train_alone
+from tests.support.swarms import (
+    LOSING,
+    MICROBATCH,
+    ROOT,
+    RUN,
+    TARGET,
+    SwarmFactory,
+    begin_together,
+    relative_difference,
+    train_alone,
+)
 from tests.support.waiting import PATIENCE_S
 from tests.support.zygote import fresh_python
 
@@ -48,10 +58,11 @@ def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
 def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
     """When one of three peers is killed within a step, the others make the batch up and stay equal bit by bit."""
     keeper = swarm.start_keeper(config=LOSING, last_step=6)
-    first, second, victim = (
-        swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.3, last_step=6)
+    first, second, victim = trainers = [
+        swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.3, last_step=0)
         for seed in (1, 2, 3)
-    )
+    ]
+    begin_together(trainers, 6)
     victim.wait_for_step(2)
     time.sleep(0.5)  # into the next step: the victim has accumulated something by now
     victim.kill()
@@ -113,8 +124,9 @@ def test_restarted_keeper_takes_up_where_the_swarm_is(swarm: SwarmFactory) -> No
 def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
     """A peer whose parameters have become others notices it by the keeper's sketch and takes the keeper's state."""
     keeper = swarm.start_keeper(config=LOSING, last_step=6)
-    sound = swarm.start("sound", "trainer", LOSING, seed=1, microbatch_s=0.2, last_step=6)
-    spoiled = swarm.start("spoiled", "trainer", LOSING, seed=2, microbatch_s=0.2, last_step=6, spoil_after_step=2)
+    sound = swarm.start("sound", "trainer", LOSING, seed=1, microbatch_s=0.2, last_step=0)
+    spoiled = swarm.start("spoiled", "trainer", LOSING, seed=2, microbatch_s=0.2, last_step=0, spoil_after_step=2)
+    begin_together([sound, spoiled], 6)
     resync = spoiled.wait_for(lambda said: said["event"] == "step" and not said["averaged"] and said["step"] >= 2)
     assert resync["lost_reason"] in {"", "out of sync", "late", "averaging failed"}  # the others may be faster
     for peer in (sound, spoiled, keeper):
