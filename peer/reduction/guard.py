@@ -26,7 +26,15 @@ from hivemind.compression import CompressionInfo
 from peer.config.training import Averaging
 from peer.reduction.combine import WeightedPart, centered_clipping, weighted_mean
 from peer.reduction.findings import Finding, Findings
-from peer.reduction.screening import LEAST_ROUNDS, REMEMBERED_ROUNDS, NormHistory, PartPlace, Yardsticks, scale_to
+from peer.reduction.screening import (
+    GROSS,
+    LEAST_ROUNDS,
+    REMEMBERED_ROUNDS,
+    NormHistory,
+    PartPlace,
+    Yardsticks,
+    scale_to,
+)
 from peer.reduction.weight_caps import CapsOfRound, WeightCaps
 
 logger = logging.getLogger(__name__)
@@ -84,7 +92,7 @@ class RoundGuard:
         self._caps, self._findings, self._averaging, self._past = caps, findings, averaging, past
         self.refused = refused  # peer IDs: banned from the group's rounds for what they sent
         self._smaller: Counter[int] = Counter()  # sender -> parts that were made smaller
-        self._gross: set[int] = set()
+        self._gross: Counter[int] = Counter()  # sender -> values that counted as zeros
 
     def set_up(
         self,
@@ -117,26 +125,33 @@ class RoundGuard:
         total, place = sum(given.weight for given in weighing), self._places[part_index]
         norms = [norm_of(given.part) for given in weighing]
         limit = self._yardsticks.limit(place, norms)
+        gross = self._yardsticks.gross(place, limit)
         bounded = [
-            self._bounded(given, given.weight / total * norm, limit)
+            self._bounded(given, given.weight / total * norm, limit, gross)
             for given, norm in zip(weighing, norms, strict=True)
         ]
         return self._aggregated(part_index, place, bounded)
 
-    def _bounded(self, given: WeightedPart, contribution: float, limit: float) -> WeightedPart:
-        scale = scale_to(limit, contribution, self._yardsticks.has_history)
+    def _bounded(self, given: WeightedPart, contribution: float, limit: float, gross: float) -> WeightedPart:
+        scale = scale_to(limit, gross, contribution)
         if scale == 1.0:
             return given
         self._smaller[given.sender] += 1
         if scale == 0.0:
-            self._name_gross(given.sender, contribution / limit if limit > 0 else float("inf"))
+            self._count_gross(given, GROSS * contribution / gross if gross > 0 else math.inf)
         return replace(given, part=given.part * scale if scale > 0 else torch.zeros_like(given.part))
 
-    def _name_gross(self, sender: int, times: float) -> None:
-        if sender not in self._gross:
-            self._gross.add(sender)
+    def _count_gross(self, given: WeightedPart, times: float) -> None:
+        """Name a sender once most of its values here are gross.
+
+        Single tensors of an honest gradient may be: where most samples are learnt, one mistake makes the gradient of
+        the pooler and the sentence-order head a hundred times that of the rounds before.
+        """
+        before, most = self._gross[given.sender], sum(len(part) for part, _ in self._parts) / 2
+        self._gross[given.sender] += given.part.numel()
+        if before <= most < self._gross[given.sender]:
             detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
-            self._findings.tell(Finding(self._senders[sender], "gradient", detail))
+            self._findings.tell(Finding(self._senders[given.sender], "gradient", detail))
 
     def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[WeightedPart]) -> torch.Tensor:
         if self._averaging.aggregation == "mean":

@@ -30,7 +30,7 @@ SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distri
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # of the median, however alike or unlike the rounds are
 MARGIN = 4.0  # above this round's reference nothing is unusual below so much of it, whatever earlier rounds were
 MOST_MARGIN = 1000.0  # and everything above so much: a history that was spoilt opens no door
-GROSS = 10.0  # times the limit: no accident any more; such a part counts as zeros
+GROSS = 10.0  # times the limit: such a part counts as zeros, and who sends most of its values so is named
 LEAST_SENDERS = 3  # that make a median
 
 
@@ -50,17 +50,12 @@ class Yardsticks:
     own: Sequence[float]  # of this peer's own gradient; zero without samples
     usual: Sequence[float] | None  # the limit that earlier averages give; None: not known
 
-    @property
-    def has_history(self) -> bool:
-        """Whether earlier rounds tell what is usual."""
-        return self.usual is not None
-
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
         """Return the largest norm of one sender's contribution to this part; infinite as long as nothing is known.
 
         `norms` are those of the parts of all senders with a weight.
         """
-        if not self.has_history and len(norms) < LEAST_SENDERS:
+        if self.usual is None and len(norms) < LEAST_SENDERS:
             return math.inf  # of two, with few labels, one may be hundreds of times the other: who is right?
         usual = self.usual[place.tensor] if self.usual is not None else 0.0
         typical = median(norms) / math.sqrt(place.share) if len(norms) >= LEAST_SENDERS else 0.0
@@ -70,6 +65,14 @@ class Yardsticks:
         least = min(norms, default=0.0) / math.sqrt(place.share)
         return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
+    def gross(self, place: PartPlace, limit: float) -> float:
+        """Return the norm above which a contribution to this part is no accident, where `limit` is the largest.
+
+        It is infinite unless earlier rounds tell what is usual. What is usual is never gross, however small this
+        round's reference is: who has learnt its own samples has almost no gradient.
+        """
+        return GROSS * max(limit, self.usual[place.tensor]) if self.usual is not None else math.inf
+
     def _like_others(self, size: int) -> float:
         """Return the limit for a tensor that was zero so far: as large, value for value, as for any other."""
         norms = self.own if any(self.own) else self.usual or ()
@@ -77,15 +80,11 @@ class Yardsticks:
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf
 
 
-def scale_to(limit: float, contribution: float, is_known: bool) -> float:
-    """Return the factor for a contribution of this norm: 1 within the limit, and 0 where it is grossly above.
-
-    Unless earlier rounds have made the limit `is_known`, nothing counts as gross: of a small tensor (the two values of
-    the sentence-order head, when one batch is balanced) honest gradients of one round may differ a hundredfold.
-    """
+def scale_to(limit: float, gross: float, contribution: float) -> float:
+    """Return the factor for a contribution of this norm: 1 within the limit, and 0 above what is gross."""
     if contribution <= limit:
         return 1.0
-    return limit / contribution if contribution <= GROSS * limit or not is_known else 0.0
+    return limit / contribution if contribution <= gross else 0.0
 
 
 def require_weight(weight: float, before: float | None) -> None:

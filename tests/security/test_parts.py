@@ -33,7 +33,7 @@ def test_who_sends_bad_parts_is_named(swarm: MemberSwarm, attack: str, kind: str
     named = swarm.wait_for_name(kind, reason)
     assert named["member"] == INSIDER
     go_on_under(swarm, attack)
-    assert {said["member"] for said in swarm.all_named()} == {INSIDER}
+    assert [said for said in swarm.all_named() if said["member"] != INSIDER] == []
 
 
 @pytest.mark.parametrize("attack", ["opposite", "stalled"])

@@ -80,6 +80,18 @@ def test_an_enormous_gradient_is_named_and_counts_as_zeros(size: float, own_weig
     assert {(found.peer_id, found.kind) for found in guard.findings.take()} == {("c", "gradient")}
 
 
+def test_who_sends_one_enormous_tensor_of_several_is_not_named() -> None:
+    """An honest head's gradient may jump a thousandfold, where most samples are learnt; that tensor counts as zeros."""
+    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2)]
+    for seed in range(LEAST_ROUNDS):
+        guard.accepted(b"", gradients(seed))
+    senders[2][1] *= 1e3
+    averages = reduced(begun(guard, senders[0], 1.0), senders, [1.0] * 3)
+    assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders) / 3)
+    assert torch.allclose(averages[-1], (senders[0][1] + senders[1][1]) / 3)
+    assert guard.findings.take() == []
+
+
 @pytest.mark.parametrize("size", [1e3, 1e30])
 def test_at_first_an_enormous_gradient_is_made_smaller(size: float) -> None:
     """And nobody is named: the first gradients of a small tensor may differ as much among honest peers."""
