@@ -1,4 +1,4 @@
 """Announcements of milestones to chats, by webhooks, in a process of its own.
 
-The list of parts starts `herald`; `deliveries` keeps the notices that are still to be sent.
+The list of parts starts `herald`.
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 from platformdirs import user_cache_path
@@ -11,7 +13,6 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified
-from coordinator.evaluation.comparison import Contestant, headings, markdown, table_rows
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
@@ -172,3 +173,62 @@ def _show_probe(name: str, probe: ProbeResult) -> None:
     say(f"{name}: {probe.template} (distance {probe.distance:.4f})")
     columns = [[f"{each.token} {each.probability:.4f}" for each in group] for group in probe.fillings]
     say_table(probe.groups, list(zip(*columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One checkpoint's results, by task."""
+
+    name: str
+    results: Mapping[str, TaskResult]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The contestant's checkpoint and results, for scripts."""
+        return {"checkpoint": self.name, "tasks": {name: facts_of(result) for name, result in self.results.items()}}
+
+
+def facts_of(result: TaskResult) -> dict[str, Any]:
+    """A result with its means and spreads."""
+    measured = {name: {"mean": result.mean(name), "std": result.std(name)} for name in result.metrics}
+    return {**result.model_dump(mode="json"), "mean": result.mean(), "std": result.std(), "metrics": measured}
+
+
+def headings(contestants: Sequence[Contestant]) -> list[str]:
+    """`checkpoint`, and each task with its main metric, in the order in which they were given."""
+    tasks = {name: result.metric for each in contestants for name, result in each.results.items()}
+    return ["checkpoint", *(f"{name} ({metric})" for name, metric in tasks.items())]
+
+
+def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
+    """A row for each checkpoint; a star marks the best mean of a task."""
+    tasks = list({name: None for each in contestants for name in each.results})
+    best = {task: best_of(contestants, task) for task in tasks}
+    return [
+        [
+            each.name,
+            *(
+                ("-" if task not in each.results else score_text(each.results[task]))
+                + (" *" if best[task] is each else "")
+                for task in tasks
+            ),
+        ]
+        for each in contestants
+    ]
+
+
+def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
+    """Return the contestant with the best mean; None if fewer than two have a mean."""
+    with_mean = [
+        (mean if result.higher_is_better else -mean, each)
+        for each in contestants
+        if (result := each.results.get(task)) is not None and (mean := result.mean()) is not None
+    ]
+    return max(with_mean, key=lambda pair: pair[0])[1] if len(with_mean) > 1 else None
+
+
+def markdown(contestants: Sequence[Contestant]) -> str:
+    """The table as Markdown."""
+    heads = headings(contestants)
+    lines = [heads, ["---"] * len(heads), *table_rows(contestants)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

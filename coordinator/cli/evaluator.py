@@ -12,10 +12,9 @@ from auth.errors import ConfigError
 from auth.files import make_private_directory, write_private
 from coordinator.cli.options import DIRECTORY, JSON
 from coordinator.context.open_run import open_run
+from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
 from coordinator.evaluation.evaluations import allow_evaluator, allowed_evaluators, remove_evaluator
 from coordinator.evaluation.evaluator import Evaluator
-from coordinator.evaluation.local_run import LocalRun
-from coordinator.evaluation.remote_run import RemoteRun
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr
 from coordinator.service.supervisor import StopSignal

@@ -1,6 +1,6 @@
 """The evaluator: tries each published checkpoint on the run's tasks, on any machine, outside the swarm.
 
-It reaches the run by its directory (`local_run`) or its web address (`remote_run`). It imports no torch: each task runs
+It reaches the run by its directory or its web address (`evaluated_runs`). It imports no torch: each task runs
 in a process of its own. The newest checkpoint that lacks a task comes first (`next_waiting`). Nothing waits for the
 evaluator; what is left when it stops is evaluated at its next start.
 """

@@ -38,7 +38,7 @@ class Question(Base):
 
 
 class MilestoneNotice(Base):
-    """The notice of one milestone at one webhook, and its progress; see `coordinator.announcements.deliveries`."""
+    """The notice of one milestone at one webhook, and its progress; see `coordinator.announcements.herald`."""
 
     __tablename__ = "notices"
 

@@ -19,12 +19,11 @@ from typing import Any
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, UnreachableError
-from peer.agent.device_choice import choose_device
 from peer.agent.options import AgentOptions
 from peer.agent.patience import patiently
 from peer.agent.presence import OwnPresence, answering_relays, offered_relays
 from peer.agent.terminal import Display, DisplayEvent, PanelState
-from peer.agent.worker_process import WorkerMain, default_worker_main
+from peer.agent.worker_process import WorkerMain, choose_device, default_worker_main
 from peer.agent.worker_requests import CHECKPOINT_FOLDER, CheckpointWatch, KeeperSearch, LineWatch
 from peer.agent.workers import StopRequest, WorkerEnded, Workers, WorkersEvent, WorkerStarted
 from peer.config.run import RunConfig

@@ -1,24 +1,40 @@
-"""Choice of the backend for a device: checked before the swarm is joined, started when hivemind has forked."""
+"""Choice of the backend for a device, and of compiled layers where they pay.
+
+The device is checked before the swarm is joined, and the backend started when hivemind has forked. Compilation is tried
+before training begins, when nobody in the swarm waits for this peer yet, and the outcome is remembered. A process that
+dies during the trial leaves a mark: compilation is not tried again with this device, model and version of PyTorch.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
 from peer.backends import Backend
+from peer.backends.compiled import CompiledLayers, try_compiled
 from peer.backends.hardware import pick_precision, require_jax, torch_devices
 from peer.backends.jax_layout import layout_of
+from peer.backends.memory import FoundSizes
 from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
-from peer.runtime.devices import JAX_DEVICES, Wanted
+from peer.runtime.devices import JAX_DEVICES, CompileMode, Stay, Trial, Wanted, worth_trying
+
+if TYPE_CHECKING:
+    from peer.data.batching.batches import Batch
 
 StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
+logger = logging.getLogger(__name__)
+OUTCOMES_FILE = "compiled.json"
+CACHE_FOLDER = "compiled"
 
 
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
@@ -66,3 +82,60 @@ def _jax_devices(jax: Any, device: str) -> list[Any]:
             "or the extra `tpu` is not installed. `--device auto` takes what there is."
         ) from error
     return found
+
+
+class TrialOutcome(IntEnum):
+    """The outcome of a trial, as it is remembered."""
+
+    SLOWER = 0
+    FASTER = 1
+    BEGUN = 2  # and not ended
+    FAILED = 3
+
+
+def compile_if_it_pays(
+    backend: Backend,
+    mode: CompileMode,
+    stay: Stay,
+    name: str,
+    make_batch: Callable[[], Batch],
+    data_dir: Path,
+    tell: Callable[[str], None],
+    clock: Callable[[], float],
+) -> None:
+    """Try compilation as `mode` says and keep it if it is faster (`on`: if it works); `tell` hears one sentence.
+
+    `name` names the device, the model and the microbatch.
+    """
+    if not isinstance(backend, TorchBackend | ReplicaBackend):  # JAX compiles anyway
+        return
+    wanted, reason = worth_trying(mode, backend.on_gpus, stay)
+    if not wanted:
+        logger.info("layers stay uncompiled: %s", reason)
+        return
+    found = FoundSizes(data_dir / OUTCOMES_FILE)
+    key = f"PyTorch {torch.__version__}, {name}"
+    before = found.get(key)
+    if before == TrialOutcome.BEGUN:
+        tell(f"Layers stay uncompiled: the last try ended with the process. To try again, delete {OUTCOMES_FILE}.")
+        return
+    if mode == "auto" and before in (TrialOutcome.SLOWER, TrialOutcome.FAILED):
+        return
+    found.put(key, TrialOutcome.BEGUN)
+    switch_on = partial(backend.layers.switch_on, data_dir / CACHE_FOLDER, tell)
+    batch = make_batch()
+    trial = try_compiled(switch_on, partial(backend.rehearse, batch), clock)
+    found.put(key, _judge(backend.layers, trial, mode, tell))
+
+
+def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callable[[str], None]) -> TrialOutcome:
+    if not layers.on:  # they have said why
+        return TrialOutcome.FAILED
+    kept = trial.pays or mode == "on"
+    if not kept:
+        layers.switch_off()
+    tell(
+        f"Layers {'are compiled' if kept else 'stay uncompiled'}: a microbatch takes {1000 * trial.compiled_s:.0f} ms "
+        f"with, {1000 * trial.plain_s:.0f} ms without; compiling took {trial.compile_s:.0f} s."
+    )
+    return TrialOutcome.FASTER if trial.pays else TrialOutcome.SLOWER

@@ -2,7 +2,7 @@
 
 A driver's count does not show whether a device works: PyTorch's build may lack the card's kernels, another program may
 hold its memory, a container may show it and not let it be used. The trial runs in a process of its own, which such a
-device may hang or end; the agent spawns it before it joins (`peer.agent.device_choice`). The doctor's helper runs the
+device may hang or end; the agent spawns it before it joins (`peer.agent.worker_process`). The doctor's helper runs the
 same trial.
 """
 

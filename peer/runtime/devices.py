@@ -2,7 +2,7 @@
 
 The commands check the words before anything starts; what is there is found by `peer.backends.hardware`. Whether it is
 worth a try to compile the model's layers is decided here; what a try costs and gains is measured by
-`peer.backends.compilation`. Half precision needs a loss scale, or it loses small gradients (`LossScale`).
+`peer.backends.choice`. Half precision needs a loss scale, or it loses small gradients (`LossScale`).
 """
 
 from __future__ import annotations

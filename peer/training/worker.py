@@ -25,10 +25,9 @@ from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
-from peer.averaging.low_rank import values_sent
+from peer.averaging.power_sgd import values_sent
 from peer.backends import Backend
-from peer.backends.choice import choose_backend
-from peer.backends.compilation import compile_if_it_pays
+from peer.backends.choice import choose_backend, compile_if_it_pays
 from peer.backends.hardware import find_device, pick_threads
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.memory import FoundSizes, describe_work, fitting_microbatch_size, is_out_of_memory

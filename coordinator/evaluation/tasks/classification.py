@@ -1,4 +1,4 @@
-"""Sequence classification: a label for a text (news categories) or for a pair of them (paraphrase, inference)."""
+"""Classification: a label for a text or a pair of texts (news, inference), or a tag for each word (named entities)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
-from coordinator.evaluation.tasks.examples import Classified
+from coordinator.evaluation.tasks.examples import Classified, Tagged
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
-from coordinator.evaluation.tasks.metrics import Scores, label_scores
-from coordinator.evaluation.tasks.pretrained import Pretrained, pad_id, padded
+from coordinator.evaluation.tasks.metrics import Scores, entity_scores, label_scores, tag_scores
+from coordinator.evaluation.tasks.pretrained import IGNORED, Pretrained, WordWindow, cut, frame_of, pad_id, padded
 from peer.config.evaluation import Task
+
+NOTHING = "O"
 
 
 class Classifying:
@@ -68,3 +70,75 @@ class Classifying:
         found = self._tokenizer(example.text, example.pair, truncation=True, max_length=self._length)
         names = [name for name in ("input_ids", "token_type_ids") if name in found]
         return {name: list(found[name]) for name in names}
+
+
+class Tagging:
+    """The task on one checkpoint; a `Subject`."""
+
+    def __init__(
+        self, pretrained: Pretrained, task: Task, train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged]
+    ) -> None:
+        self._pretrained, self._task = pretrained, task
+        self._tokenizer = pretrained.tokenizer()
+        self.pad = pad_id(self._tokenizer)
+        self.labels = sorted({tag for sentence in train for tag in sentence.tags})
+        counts = Counter(tag for sentence in train for tag in sentence.tags)
+        self._commonest = counts.most_common(1)[0][0]
+        self._frame = frame_of(self._tokenizer)
+        self._room = self._frame.room(min(task.recipe.max_length, pretrained.max_length or 10**9))
+        self._train_set, self._dev, self._test = train, dev, test
+        self.train = [self._encoded(train, window) for window in self._windows(train)]
+        self.examples = len(test)
+
+    def model(self, seed: int) -> PreTrainedModel:
+        """The checkpoint with a fresh head over the tags of the training set."""
+        names = dict(enumerate(self.labels))
+        numbers = {label: number for number, label in names.items()}
+        return self._pretrained.model("AutoModelForTokenClassification", seed, id2label=names, label2id=numbers)
+
+    def dev_scores(self, model: PreTrainedModel) -> Scores:
+        """Return the scores on the development set."""
+        return self._scores(self._dev, self.predict(model, self._dev))
+
+    def test_scores(self, model: PreTrainedModel) -> Scores:
+        """Return the scores on the test set."""
+        return self._scores(self._test, self.predict(model, self._test))
+
+    def trivial_scores(self) -> Scores:
+        """Return the scores on the development set of the commonest tag for every word."""
+        return self._scores(self._dev, [[self._commonest] * len(sentence.words) for sentence in self._dev])
+
+    def predict(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
+        """A tag for each word; one of which the tokenizer leaves nothing gets the commonest."""
+        default = NOTHING if NOTHING in self.labels else self._commonest
+        tags = [[default] * len(sentence.words) for sentence in sentences]
+        windows = sorted(self._windows(sentences), key=lambda window: len(window.tokens))
+        examples = [self._encoded(sentences, window) for window in windows]
+        size = self._task.recipe.batch_size
+        outputs = logits_of(model, examples, size, lambda batch: padded(batch, self.pad))
+        chosen = [row for output in outputs for row in output.logits.argmax(-1).cpu()]  # each (length,)
+        before = len(self._frame.before)
+        for window, row in zip(windows, chosen, strict=True):
+            for word, first in zip(window.words, window.firsts, strict=True):
+                tags[window.sentence][word] = self.labels[int(row[before + first])]
+        return tags
+
+    def _scores(self, truth: Sequence[Tagged], predicted: Sequence[Sequence[str]]) -> Scores:
+        right = [sentence.tags for sentence in truth]
+        return entity_scores(right, predicted) if self._task.kind == "ner" else tag_scores(right, predicted)
+
+    def _windows(self, sentences: Sequence[Tagged]) -> list[WordWindow]:
+        return cut([sentence.words for sentence in sentences], self._tokenize, self._room)
+
+    def _tokenize(self, word: str) -> Sequence[int]:
+        """A word's tokens as within a text: with the space before it, where the tokenizer makes one of it."""
+        ids: list[int] = self._tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _encoded(self, sentences: Sequence[Tagged], window: WordWindow) -> Encoded:
+        ids, before = self._frame.around(window.tokens), len(self._frame.before)
+        labels = [IGNORED] * len(ids)
+        for word, first in zip(window.words, window.firsts, strict=True):
+            tag = sentences[window.sentence].tags[word]
+            labels[before + first] = self.labels.index(tag) if tag in self.labels else IGNORED
+        return {"input_ids": ids, "labels": labels}

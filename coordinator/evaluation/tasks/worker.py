@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from coordinator.evaluation.tasks.classification import Classifying
+from coordinator.evaluation.tasks.classification import Classifying, Tagging
 from coordinator.evaluation.tasks.data import DataFolders, dev_examples, judged_examples, train_examples
 from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
@@ -19,7 +19,6 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet
 from coordinator.evaluation.tasks.question_answering import Answering
 from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of
-from coordinator.evaluation.tasks.tagging import Tagging
 
 logger = logging.getLogger(__name__)
 SUBJECTS: dict[str, Callable[..., Subject]] = {

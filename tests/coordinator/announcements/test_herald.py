@@ -13,15 +13,17 @@ import yaml
 from auth.errors import ConfigError
 from coordinator.announcements import herald as module
 from coordinator.announcements.chats import Reply, Result, judge
-from coordinator.announcements.deliveries import (
+from coordinator.announcements.herald import (
     LONGEST_PAUSE_S,
     MAX_ATTEMPTS,
     NEWS_S,
     DeliveryOutcome,
+    Herald,
     find_notice,
+    open_herald,
+    outcome_of,
     pause_s,
 )
-from coordinator.announcements.herald import Herald, open_herald, outcome_of
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.run.directory import RunDirectory
 from coordinator.service.parts import HERALD, PartProcess

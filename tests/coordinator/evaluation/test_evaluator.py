@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, UnreachableError
 from coordinator.context.services import RunServices, open_run_services
+from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
 from coordinator.evaluation.evaluations import allow_evaluator, evaluations
 from coordinator.evaluation.evaluator import Evaluator, Known, next_waiting
-from coordinator.evaluation.local_run import LocalRun
-from coordinator.evaluation.remote_run import RemoteRun
 from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.data import DataFolders, judged_examples, read_text
 from coordinator.evaluation.tasks.plan import Plan

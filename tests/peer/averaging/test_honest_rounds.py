@@ -10,7 +10,7 @@ import pytest
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from peer.averaging.low_rank import LowRank, orthonormal
+from peer.averaging.power_sgd import LowRank, orthonormal
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig

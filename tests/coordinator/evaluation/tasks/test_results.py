@@ -7,7 +7,7 @@ import statistics
 import pytest
 from pydantic import ValidationError
 
-from coordinator.evaluation.comparison import Contestant, best_of, facts_of, headings, markdown, table_rows
+from coordinator.cli.evaluate import Contestant, best_of, facts_of, headings, markdown, table_rows
 from coordinator.evaluation.tasks.fine_tuning import failure, split
 from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of, score_text
 from peer.config.evaluation import Task

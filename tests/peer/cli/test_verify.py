@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from auth.certificates import sign_certificate, write_certificate
 from auth.errors import ConfigError, RequestError, UnreachableError, UnverifiedError
 from auth.keys import AuthorityKey
-from peer.cli.verify import app
-from peer.verification.certificate import authority_key, certificate_in
+from peer.cli.verify import app, authority_key, certificate_in
 from tests.support.certificates import CERTIFICATE
 
 AUTHORITY = AuthorityKey.generate()
