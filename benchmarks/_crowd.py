@@ -27,7 +27,7 @@ from peer.reporting.wire import report_to_wire
 
 KEYS = 8
 DEVICES_PER_MEMBER = 2
-PRESENCE_EVERY_S = 3.0  # as peer.control.session_stream has it
+PRESENCE_EVERY_S = 3.0  # as peer.control.session has it
 SAMPLES = 8  # of each report
 OPENING_AT_ONCE = 64
 TOKEN_S = 6 * 3600.0

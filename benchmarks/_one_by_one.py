@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.control import session as session_stream
+from coordinator.control import session as server_side
 from coordinator.ledger.presence import checked_claim, touch_sessions
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogStyle, log_to_stderr
@@ -48,8 +48,8 @@ async def _take_presence(conversation: Any, message: Any) -> None:
 def main(directory: str) -> None:
     """Serve until SIGTERM."""
     log_to_stderr("service", LogStyle())
-    session_stream.Batcher = OneByOne  # type: ignore[assignment,attr-defined]
-    session_stream._Conversation._take_presence = _take_presence  # type: ignore[method-assign,assignment]
+    server_side.Batcher = OneByOne  # type: ignore[assignment,attr-defined]
+    server_side._Conversation._take_presence = _take_presence  # type: ignore[method-assign,assignment]
     serve(RunDirectory.open(Path(directory)), lambda: print("ready", flush=True))
 
 

@@ -32,8 +32,7 @@ from peer.control.client import ControlClient
 from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Welcomed
 from peer.control.login import LoginPrompt, show_as_text
 from peer.control.reachability import find_place, measured_bandwidth
-from peer.control.session import Session, SessionSides
-from peer.control.session_stream import unless
+from peer.control.session import Session, SessionSides, unless
 from peer.limits.events import GuestEvent, Leaving, Paused, Resumed
 from peer.limits.monitor import POLL_S, Machine, watch
 from peer.limits.policy import Action, Decision, Readings, unknown_to_polite

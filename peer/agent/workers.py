@@ -21,7 +21,7 @@ from auth.errors import ConfigError, ManyhandsError, MemoryLimitError, SwarmErro
 from peer.agent.patience import patiently
 from peer.agent.worker_process import Watchdog, WorkerMain, WorkerProcess
 from peer.config.run import RunConfig
-from peer.control.session_stream import pause, unless
+from peer.control.session import pause, unless
 from peer.limits.policy import Action, Decision
 from peer.limits.usage import kills_for_memory
 from peer.reporting.messages import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from auth.errors import UnreachableError
 from auth.keys import DeviceKey
-from peer.control.session_stream import Greeting, SessionSides, SessionStream
+from peer.control.session import SessionSides, SessionStream
 from peer.protocol import control_pb2
 from tests.support.control_plane import QUICK, Member
 from tests.support.waiting import PATIENCE_S
@@ -20,8 +20,7 @@ async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
     tell = member.heard.events.append
     sides = SessionSides(member.outbox, member.suspicions, lambda: None, member.credentials, tell)
     stream = SessionStream(call, sides, QUICK)
-    signer = key or member.credentials.device_key
-    await stream.greet(Greeting("test", signer, member.credentials.token_jwt, "", ""))
+    await stream.greet(key or member.credentials.device_key, "", "")
     return call
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import session as session_stream
+from coordinator.control import session as server_side
 from coordinator.ledger.presence import online_sessions
 from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions
@@ -176,7 +176,7 @@ async def test_a_newer_version_is_told_once_and_training_goes_on(
         await eventually(
             "the agent is ready and connected", lambda: guest.count(Ready) == 1 and guest.count(Connected) == 1
         )
-        monkeypatch.setattr(session_stream, "software_version", lambda: "99.0")
+        monkeypatch.setattr(server_side, "software_version", lambda: "99.0")
         for connections in (3, 5):  # up, then lost and up again
             port = coordinator.server.port
             await coordinator.server.stop()

@@ -18,8 +18,7 @@ from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from peer.control.events import CutOff, Welcomed
-from peer.control.session import failed_rounds, renewal_due_at, retry_delay_s
-from peer.control.session_stream import paced
+from peer.control.session import failed_rounds, paced, renewal_due_at, retry_delay_s
 from tests.support.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
 from tests.support.ports import free_ports
 from tests.support.receipts import keeper_confirms
