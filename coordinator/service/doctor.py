@@ -31,7 +31,7 @@ from coordinator.service.descriptors import descriptors_needed, most_descriptors
 from coordinator.service.supervisor import chosen_parts, listeners
 from coordinator.store.engine import Database, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, DeviceSession
-from peer.control.handshake import check_fingerprint, read_certificate
+from peer.control.client import check_fingerprint, read_certificate
 from peer.doctor.display import CheckupDisplay
 from peer.doctor.stages import CheckResult, Conclusion, StageResult, Verdict, failed, ok, skipped, warning
 

@@ -17,8 +17,7 @@ import psutil
 
 from auth.errors import ClockError, FingerprintError, LinkError, ManyhandsError, UnreachableError, VersionError
 from auth.join_link import Address, JoinLink
-from peer.control.client import ControlClient
-from peer.control.handshake import check_clock, check_run, check_version, find_coordinator
+from peer.control.client import ControlClient, check_clock, check_run, check_version, find_coordinator
 from peer.control.reachability import LineSpeed, measure_line
 from peer.doctor.context import Context, RunDescription, read_description
 from peer.doctor.stages import CheckResult, failed, ok, skipped, warning
