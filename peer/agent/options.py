@@ -1,15 +1,11 @@
-"""Options of one start of the agent, and the lock on its directory, which one agent at a time may use."""
+"""Options of one start of the agent, and the plan for its workers that follows from them."""
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from auth.errors import StorageError
 from auth.join_link import JoinLink
 from peer.config.trust import Allowed
 from peer.limits.cloud import Cloud
@@ -80,20 +76,3 @@ class AgentOptions:
             download_rate=self.limits.download_rate,
             place=place,
         )
-
-
-@contextmanager
-def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (state_dir / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StorageError(
-                    f"Another `manyhands join` uses {state_dir}: stop it, or give this one a --state-dir of its own."
-                ) from error
-            yield
-    except OSError as error:
-        raise StorageError(f"Cannot use the directory {state_dir} ({error.strerror}).") from error

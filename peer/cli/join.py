@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +18,11 @@ import typer
 from platformdirs import user_data_dir
 from rich.console import Console
 
-from auth.errors import ConfigError, ManyhandsError, SwarmError, UnreachableError
+from auth.errors import ConfigError, ManyhandsError, StorageError, SwarmError, UnreachableError
 from auth.join_link import JoinLink
 from peer.agent.agent import Agent, run_agent
 from peer.agent.notebook import NotebookDisplay
-from peer.agent.options import AgentOptions, only_one
+from peer.agent.options import AgentOptions
 from peer.agent.terminal import Display, PanelState, open_display
 from peer.config.trust import Allowed
 from peer.control.login import LoginPrompt, show_as_json, show_as_text, show_in_notebook
@@ -229,6 +231,23 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
         known_device = (options.state_dir / "token.jwt").exists()
         options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
+
+
+@contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (state_dir / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"Another `manyhands join` uses {state_dir}: stop it, or give this one a --state-dir of its own."
+                ) from error
+            yield
+    except OSError as error:
+        raise StorageError(f"Cannot use the directory {state_dir} ({error.strerror}).") from error
 
 
 def _display_for(log_format: Format, no_panel: bool) -> Callable[[PanelState], Display]:

@@ -25,7 +25,7 @@ from coordinator.ledger.presence import online_sessions
 from coordinator.store.models import LostSamples
 from peer.agent import agent as agent_module, patience, workers
 from peer.agent.agent import Agent
-from peer.agent.options import AgentOptions, only_one
+from peer.agent.options import AgentOptions
 from peer.agent.terminal import DisplayEvent, PanelState
 from peer.agent.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from peer.reporting.messages import KeeperAt, Notice, Ready, Stopped
@@ -435,14 +435,6 @@ async def test_an_agent_that_cannot_keep_a_report_ends(tmp_path: Path, monkeypat
         with pytest.raises(StorageError, match="full"):
             await asyncio.wait_for(agent.run(), PATIENCE_S)
         assert shown.closed
-
-
-def test_one_agent_per_identity(tmp_path: Path) -> None:
-    """A second agent on the same directory is refused in one sentence; afterwards the place is free."""
-    with only_one(tmp_path), pytest.raises(StorageError, match="--state-dir"), only_one(tmp_path):
-        pass
-    with only_one(tmp_path):
-        pass
 
 
 def test_failures_count_only_while_recent() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, StorageError
 from auth.join_link import JoinLink
-from peer.cli.join import INVITE_VARIABLE, STATE_DIR_VARIABLE, app, default_state_dir, find_invite
+from peer.cli.join import INVITE_VARIABLE, STATE_DIR_VARIABLE, app, default_state_dir, find_invite, only_one
 
 LINK = JoinLink("example.org", 7443, "demo", "ab" * 32)
 
@@ -65,3 +65,11 @@ def test_state_dir_comes_from_the_environment_too(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["join", str(LINK)], env={STATE_DIR_VARIABLE: str(below_a_file)})
     assert isinstance(result.exception, StorageError)
     assert str(below_a_file) in str(result.exception)
+
+
+def test_one_agent_per_identity(tmp_path: Path) -> None:
+    """A second agent on the same directory is refused in one sentence; afterwards the place is free."""
+    with only_one(tmp_path), pytest.raises(StorageError, match="--state-dir"), only_one(tmp_path):
+        pass
+    with only_one(tmp_path):
+        pass
