@@ -21,8 +21,7 @@ from coordinator.context.changes import Ear
 from coordinator.context.services import RunServices
 from coordinator.context.telemetry import Telemetry
 from coordinator.control.admission import Doorkeeper, DoorLimits
-from coordinator.control.nonces import NonceStore, nonce_key
-from coordinator.control.servicer import ControlServicer
+from coordinator.control.servicer import ControlServicer, NonceStore, nonce_key
 from coordinator.control.session import SessionServer
 from coordinator.control.session_hub import SessionHub
 from coordinator.control.visitors import Visitors

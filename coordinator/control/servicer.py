@@ -3,39 +3,63 @@
 Every handler is thin: it checks the proof, calls the rules (`coordinator.members.membership`, `coordinator.ledger`,
 `coordinator.control.visitors`), and answers. The rules are synchronous and run in threads. `answering` turns an error
 of ours into a recorded refusal. `coordinator.control.session` serves sessions.
+
+A device proves its key by signing a nonce, which is short-lived and redeemed once, whichever replica issued it:
+
+    nonce = random (12 bytes) | expiry, Unix seconds (4) | HMAC-SHA256 of these (16)
+
+An issued nonce costs nothing to keep: the coordinator knows its own nonces again by the code, whose key follows from
+the TLS key, which all replicas share. Only those that were redeemed are stored, until they expire.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import grpc
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError, RequestError, StorageError, TokenError, UnreachableError, VersionError
 from auth.keys import Purpose, challenge_bytes, verify_signature
 from coordinator.checkpoints.manifest import verify
 from coordinator.context.refusal_log import RefusalRecorder
 from coordinator.context.services import RunFile, RunServices
-from coordinator.control.nonces import NonceStore
 from coordinator.control.session import SessionServer
 from coordinator.control.visitors import Visitors
 from coordinator.ledger.presence import checkpoints, read_swarm_status
 from coordinator.members.membership import MAX_NAME_CHARS, Grant
 from coordinator.members.names import choose_name
+from coordinator.store.engine import Database
 from coordinator.store.refusals import Kind
+from coordinator.store.service_models import SpentNonce
 from coordinator.throttling.rate_limits import caller_address
-from peer.protocol import CHUNK_BYTES, MAX_VERSION_CHARS, PROTOCOL_VERSION, STATE_FILES, control_pb2, control_pb2_grpc
+from peer.protocol import (
+    CHUNK_BYTES,
+    MAX_VERSION_CHARS,
+    NONCE_BYTES,
+    NONCE_LIFETIME_S,
+    PROTOCOL_VERSION,
+    STATE_FILES,
+    control_pb2,
+    control_pb2_grpc,
+)
 from peer.protocol.errors import metadata_of, status_of
 from peer.runtime.software import install_commands
 from peer.runtime.version import software_version
 
 MAX_INVITE_CHARS = 64
+_EXPIRY_BYTES, _CODE_BYTES = 4, 16
+_RANDOM_BYTES = NONCE_BYTES - _EXPIRY_BYTES - _CODE_BYTES
 logger = logging.getLogger(__name__)
 
 
@@ -164,9 +188,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         | control_pb2.RenewRequest
         | control_pb2.ChooseNameRequest,
     ) -> None:
+        """Raise unless the holder of the request's key signed a nonce of ours; who proves nothing costs no row."""
         self._nonces.check(request.nonce)
-        await check_proof(self._run, purpose, request.nonce, request.public_key, request.signature)
-        await asyncio.to_thread(self._nonces.redeem, request.nonce)  # who proves nothing costs no row
+        challenge = challenge_bytes(purpose, self._run, request.nonce, request.public_key)
+        if not await asyncio.to_thread(verify_signature, request.public_key, challenge, request.signature):
+            raise TokenError("The signature was not made with the device's key.")
+        await asyncio.to_thread(self._nonces.redeem, request.nonce)
 
     def _join_reply(self, grant: Grant) -> control_pb2.JoinReply:
         services = self._services
@@ -186,11 +213,55 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
 
-async def check_proof(run: str, purpose: Purpose, nonce: bytes, public_key: bytes, signature: bytes) -> None:
-    """Raise `TokenError` unless the holder of `public_key` signed this challenge."""
-    challenge = challenge_bytes(purpose, run, nonce, public_key)
-    if not await asyncio.to_thread(verify_signature, public_key, challenge, signature):
-        raise TokenError("The signature was not made with the device's key.")
+class NonceStore:
+    """Issues nonces and takes each back once; safe to call from threads."""
+
+    def __init__(self, key: bytes, database: Database, clock: Callable[[], float]) -> None:
+        self._key, self._database, self._clock = key, database, clock
+
+    def issue(self) -> bytes:
+        """A new nonce, valid for `NONCE_LIFETIME_S`, in whole seconds."""
+        expires_at = int(self._clock() + NONCE_LIFETIME_S)
+        body = secrets.token_bytes(_RANDOM_BYTES) + expires_at.to_bytes(_EXPIRY_BYTES, "big")
+        return body + self._code(body)
+
+    def check(self, nonce: bytes) -> None:
+        """Raise `RequestError` if the nonce is none of ours or too old; costs no look at the database."""
+        body, code = nonce[:-_CODE_BYTES], nonce[-_CODE_BYTES:]
+        ours = len(nonce) == NONCE_BYTES and hmac.compare_digest(code, self._code(body))
+        if not ours or self._clock() >= _expiry(nonce):
+            raise _stale()
+
+    def redeem(self, nonce: bytes) -> None:
+        """Accept a nonce once; raises `RequestError` if it is not ours, used or too old."""
+        self.check(nonce)
+
+        def spend(session: Session) -> None:
+            if session.get(SpentNonce, nonce) is not None:
+                raise _stale()
+            session.execute(delete(SpentNonce).where(SpentNonce.expires_at <= self._clock()))
+            session.add(SpentNonce(nonce=nonce, expires_at=float(_expiry(nonce))))
+
+        self._database.transact(spend)  # of two at once one finds it spent when it tries again
+
+    def _code(self, body: bytes) -> bytes:
+        return hmac.new(self._key, body, hashlib.sha256).digest()[:_CODE_BYTES]
+
+
+def _expiry(nonce: bytes) -> int:
+    return int.from_bytes(nonce[_RANDOM_BYTES : _RANDOM_BYTES + _EXPIRY_BYTES], "big")
+
+
+def _stale() -> RequestError:
+    return RequestError("The challenge was answered already or is too old; ask for a new one.")
+
+
+def nonce_key(tls_key: Path) -> bytes:
+    """The key of all replicas that serve with this TLS key; raises `StorageError`."""
+    try:
+        return hmac.digest(tls_key.read_bytes(), b"manyhands-nonces-v1", "sha256")
+    except OSError as error:
+        raise StorageError(f"Cannot read the TLS key {tls_key} ({error.strerror}).") from error
 
 
 @asynccontextmanager
