@@ -21,9 +21,9 @@ from coordinator.context.changes import Ear
 from coordinator.context.services import RunServices
 from coordinator.context.telemetry import Telemetry
 from coordinator.control.admission import Doorkeeper, DoorLimits
+from coordinator.control.news import SessionNews
 from coordinator.control.servicer import ControlServicer, NonceStore, nonce_key
 from coordinator.control.session import SessionServer
-from coordinator.control.session_hub import SessionHub
 from coordinator.control.visitors import Visitors
 from coordinator.store.notify import Topic
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
@@ -62,15 +62,15 @@ class ControlServer:
         self,
         server: grpc.aio.Server,
         port: int,
-        hub: SessionHub,
         sessions: SessionServer,
+        news: SessionNews,
         visitors: Visitors,
         checks: _HealthChecks,
         ear: Ear,
     ) -> None:
         self.port = port
-        self._server, self._hub, self._visitors, self._checks = server, hub, visitors, checks
-        self._sessions = sessions
+        self._server, self._sessions, self._news = server, sessions, news
+        self._visitors, self._checks = visitors, checks
         self._watching = asyncio.create_task(self._watch(ear))
 
     @classmethod
@@ -84,10 +84,10 @@ class ControlServer:
     ) -> ControlServer:
         """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
         nonces = NonceStore(nonce_key(tls.key), services.database, services.clock)
-        hub = SessionHub(services, limits.sessions)
+        sessions = SessionServer(services, limits.sessions)
+        news = SessionNews(services, sessions.live)
         visitors = Visitors(services, time.monotonic)
-        session_server = SessionServer(services, hub)
-        servicer = ControlServicer(services, nonces, session_server, visitors)
+        servicer = ControlServicer(services, nonces, sessions, visitors)
         checks = _HealthChecks()
         await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         door = Doorkeeper(limits, time.monotonic)
@@ -104,14 +104,14 @@ class ControlServer:
             ) from error
         await server.start()
         ear = services.bell.ear(Topic.REVOCATIONS, Topic.SESSIONS)
-        return cls(server, bound, hub, session_server, visitors, checks, ear)
+        return cls(server, bound, sessions, news, visitors, checks, ear)
 
     async def stop(self) -> None:
         """End in order: health says no, sessions end (the peers will come back), then the server."""
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._checks.enter_graceful_shutdown()
-        self._hub.close()
+        self._sessions.end_all()
         await self._visitors.close()
         await self._server.stop(STOP_GRACE_S)
         await self._sessions.close()
@@ -120,7 +120,7 @@ class ControlServer:
         while True:
             ear.look()
             try:
-                await self._hub.refresh()
+                await self._news.refresh()
             except Exception:  # the boundary of a poll: the next one may work again
                 logger.exception("Cannot read the store for the open sessions; trying again")
             await ear.rest(REFRESH_EVERY_S)

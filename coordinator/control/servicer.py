@@ -18,6 +18,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import random
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ from auth.keys import Purpose, challenge_bytes, verify_signature
 from coordinator.checkpoints.manifest import verify
 from coordinator.context.refusal_log import RefusalRecorder
 from coordinator.context.services import RunFile, RunServices
+from coordinator.control.relays import relays, some_of
 from coordinator.control.session import SessionServer
 from coordinator.control.visitors import Visitors
 from coordinator.ledger.presence import checkpoints, read_swarm_status
@@ -69,6 +71,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def __init__(self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors) -> None:
         self._services, self._nonces, self._sessions, self._visitors = services, nonces, sessions, visitors
         self._run = services.config.run.name
+        self._rng = random.Random()
 
     async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
         """Hand out a nonce, and what a peer needs to know before it trusts its own settings."""
@@ -205,7 +208,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             run_config_json=services.config.to_json(),
             files=[control_pb2.RunFile(name=name, size_bytes=f.size_bytes, sha256=f.sha256) for name, f in files],
             initial_peers=status.addresses if status is not None else (),
-            relays=self._sessions.relays_for(services.membership.check(grant.token_jwt).peer_id),
+            relays=some_of(relays(services.database, services.clock()), grant.peer_id, self._rng),
             revocations=services.membership.revocations_jwt(),
             member=grant.member,
             device_id=grant.device_id,

@@ -1,7 +1,8 @@
-"""A device's session with the coordinator: the handshake, a reader of the peer's messages, and a writer from one queue.
+"""Sessions of devices: admission to a place, a reader of the peer's messages, and a writer from one queue.
 
-The reader never writes: all messages to the peer go through the session's queue, because a gRPC stream takes one write
-at a time. `coordinator.control.session_hub` puts news from the store into the same queue.
+A device has one session at a time, the newest counts. The reader never writes: all messages to the peer go through the
+session's queue, because a gRPC stream takes one write at a time. `coordinator.control.news` puts what changes in the
+store into the same queue.
 
 Every device reports its presence every few seconds, and only its last word matters. `PresenceBook` collects the claims
 of all sessions and writes them in one transaction a second, so no session waits for the database.
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import grpc
@@ -23,7 +25,6 @@ from auth.keys import challenge_bytes, verify_signature
 from auth.tokens import AccessToken
 from coordinator.context.services import RunServices
 from coordinator.control.relays import offer_relay, relay_of
-from coordinator.control.session_hub import End, LiveSession, SessionHub, addresses_message, announcement_message
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.presence import (
     APART,
@@ -38,7 +39,7 @@ from coordinator.ledger.steering import announcements
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.logs import about_session
 from coordinator.store.engine import Database
-from coordinator.throttling.rate_limits import Pace, caller_address
+from coordinator.throttling.rate_limits import Address, Pace, caller_address
 from coordinator.throttling.shared_work import Batcher
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
 from peer.reporting.wire import lost_from_wire, report_from_wire
@@ -46,6 +47,7 @@ from peer.runtime.version import software_version
 
 logger = logging.getLogger(__name__)
 
+QUEUE_MESSAGES = 256
 WRITE_EVERY_S = 1.0
 HANDSHAKE_TIMEOUT_S = 15.0
 NEWS_S, NEWS = 86_400.0, 3  # whoever comes is told the newest announcements of a day
@@ -54,13 +56,60 @@ MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # up; a backlog of reports
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
 
 
-class SessionServer:
-    """Runs sessions over gRPC streams."""
+@dataclass(frozen=True)
+class End:
+    """The last thing in a session's queue."""
 
-    def __init__(self, services: RunServices, hub: SessionHub) -> None:
-        self._services, self._hub = services, hub
+    error: ManyhandsError | None = None
+
+
+@dataclass(eq=False)
+class LiveSession:
+    """One welcomed session: what its writer has still to send."""
+
+    id: str
+    token: AccessToken
+    caller: Address
+    relay: str = ""  # where this device relays for others; "": nowhere
+    ended: bool = False
+    outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
+        default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
+    )
+
+    def push(self, message: control_pb2.CoordinatorMessage) -> bool:
+        """Queue a message and return whether it found room; else it is lost, for the peer has stopped reading."""
+        has_room = not self.outgoing.full()
+        if has_room:
+            self.outgoing.put_nowait(message)
+        return has_room
+
+    def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
+        """Let the writer send what is queued and `last`, then end the stream; the first end counts."""
+        if self.ended:
+            return
+        self.ended = True
+        while self.outgoing.qsize() > QUEUE_MESSAGES - 2:
+            self.outgoing.get_nowait()
+        if last is not None:
+            self.outgoing.put_nowait(last)
+        self.outgoing.put_nowait(End(error))
+
+
+class SessionServer:
+    """Runs sessions over gRPC streams; one per device, the newest counts."""
+
+    def __init__(self, services: RunServices, max_sessions: int) -> None:
+        self._services, self._max_sessions = services, max_sessions
+        self.live: dict[str, LiveSession] = {}  # by device
+        self._closing = False
         self._reports: Batcher[Delivery, ReportVerdict] = Batcher(services.ledger.record_all)
         self._presences = PresenceBook(services.database)
+
+    def end_all(self) -> None:
+        """End all sessions because the service stops; the peers will come back."""
+        self._closing = True
+        for session in self.live.values():
+            session.end(UnreachableError("The coordinator is stopping."))
 
     async def close(self) -> None:
         """Have everything written that has been heard; when the streams have ended."""
@@ -84,16 +133,26 @@ class SessionServer:
         )
         session = LiveSession(session_id, token, caller_address(context.peer()))
         try:
-            self._hub.add(session)
+            self._add(session)
             with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
                 await _Conversation(services, session, context, self._reports, self._presences).run()
         finally:
-            self._hub.remove(session)
+            self._remove(session)
             await asyncio.to_thread(close_session, services.database, session_id, services.clock())
 
-    def relays_for(self, peer_id: str) -> tuple[str, ...]:
-        """Some of the volunteers here now that relay for a joiner."""
-        return self._hub.relays_for(peer_id)
+    def _add(self, session: LiveSession) -> None:
+        """Register a session; an older one of the same device ends."""
+        device_id = session.token.device_id
+        if self._closing or (len(self.live) >= self._max_sessions and device_id not in self.live):
+            raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
+        older = self.live.pop(device_id, None)
+        if older is not None:
+            older.end(opened_again())
+        self.live[device_id] = session
+
+    def _remove(self, session: LiveSession) -> None:
+        if self.live.get(session.token.device_id) is session:
+            del self.live[session.token.device_id]
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
         """Challenge the peer; return its checked token and what it says of itself."""
@@ -260,6 +319,22 @@ class _Conversation:
         if relay != session.relay:
             session.relay = relay
             await asyncio.to_thread(offer_relay, services.database, session.id, relay)
+
+
+def opened_again() -> RequestError:
+    """The reason why a session ends whose device has opened another one, here or at another replica."""
+    return RequestError("The same device opened another session: is it running twice?")
+
+
+def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
+    """What an operator tells all volunteers."""
+    notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}")
+    return control_pb2.CoordinatorMessage(notice=notice)
+
+
+def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessage:
+    """Where the keeper is reached."""
+    return control_pb2.CoordinatorMessage(swarm=control_pb2.SwarmAddresses(addresses=addresses))
 
 
 class PresenceBook:

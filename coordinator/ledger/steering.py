@@ -1,7 +1,7 @@
 """Steering a live run: what operators have said, each a row, and what follows from all of it.
 
 The keeper puts the sum into its beacon (`peer.config.steering`), so that every peer changes at the same step, whoever
-is connected to the coordinator. Announcements go down the sessions (`coordinator.control.session_hub`).
+is connected to the coordinator. Announcements go down the sessions (`coordinator.control.news`).
 """
 
 from __future__ import annotations

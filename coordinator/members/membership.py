@@ -55,6 +55,7 @@ class Grant:
     token_jwt: str
     member: str
     device_id: str
+    peer_id: str
     device_number: int  # in the order of joining, the same for ever
     role: Role
 
@@ -387,7 +388,9 @@ class Membership:
             issued_at=now,
             expires_at=expires_at,
         )
-        return Grant(issue_token(self._authority(), token), token.member, token.device_id, device.number, role)
+        return Grant(
+            issue_token(self._authority(), token), token.member, token.device_id, token.peer_id, device.number, role
+        )
 
 
 def device_id_of(public_key: bytes) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy import event, select
 
 from auth.errors import ExpiredTokenError, RequestError, TokenError
 from auth.keys import DeviceKey, challenge_bytes
-from coordinator.control import session as server_side, session_hub
+from coordinator.control import news, session as server_side
 from coordinator.control.session import PresenceBook
 from coordinator.ledger.presence import PresenceClaim, close_session, online_sessions, open_session
 from coordinator.statistics.people import newest_hardware
@@ -135,7 +135,7 @@ async def test_a_flood_of_messages_is_slowed_down(tmp_path: Path, monkeypatch: p
 
 async def test_who_is_one_of_many_is_told_to_say_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its welcome, as soon as somebody counts."""
-    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.125)
+    monkeypatch.setattr(news, "PRESENCES_PER_SECOND", 0.125)
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         call = await greeted(member)
         assert (await next_of(call, "pace")).pace.every_s == 8.0

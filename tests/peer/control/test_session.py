@@ -13,7 +13,7 @@ import pytest
 from auth.errors import RevokedError, TokenError
 from auth.join_link import Address
 from coordinator.context import services as run_services
-from coordinator.control import session_hub
+from coordinator.control import news
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
@@ -66,7 +66,7 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
 
 async def test_presence_follows_the_coordinators_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is told to say it every ten seconds is silent after a few times."""
-    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.01)
+    monkeypatch.setattr(news, "PRESENCES_PER_SECOND", 0.01)
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
         member.start()
         await eventually("the presence is asked for twice", lambda: len(member.presence_asked_at) > 1)

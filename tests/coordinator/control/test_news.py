@@ -1,4 +1,4 @@
-"""What the hub of sessions works out for all of them at once."""
+"""News for sessions: what is worked out for all of them at once, and told in turn."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from auth.tokens import AccessToken
-from coordinator.control import session_hub
-from coordinator.control.session_hub import (
+from coordinator.control import news as news_module
+from coordinator.control.news import (
     PRESENCE_EVERY_S,
     STANDING_EVERY_S,
-    End,
-    LiveSession,
     MemberStanding,
-    SessionHub,
+    SessionNews,
     presence_every_s,
     standings,
 )
+from coordinator.control.session import End, LiveSession
 from coordinator.ledger.presence import ONLINE_S
 from coordinator.ledger.reading import Contribution
 from peer.protocol.control_pb2 import CoordinatorMessage
@@ -43,26 +42,21 @@ def test_equals_share_a_rank() -> None:
 
 async def test_a_large_crowd_is_told_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it stands, and how often to speak: so many at each call; who has gone is passed over, who knows it too."""
-    monkeypatch.setattr(session_hub, "TOLD_AT_ONCE", 2)
-    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 1.0)
+    monkeypatch.setattr(news_module, "TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(news_module, "PRESENCES_PER_SECOND", 1.0)
     async with serving(tmp_path) as coordinator:
-        hub = SessionHub(coordinator.services, 10)
-        crowd = [
-            LiveSession(name, token_of(name), ipaddress.ip_address("192.0.2.1"))
-            for name in ("Ada", "Bob", "Cyd", "Dan")
-        ]
-        for session in crowd:
-            hub.add(session)
+        live = {name: live_session(name) for name in ("Ada", "Bob", "Cyd", "Dan")}
+        crowd, news = [*live.values()], SessionNews(coordinator.services, live)
 
         async def told() -> list[tuple[str, str]]:
-            await hub.refresh()
+            await news.refresh()
             return [
                 (session.id, kind) for session in crowd for kind in kinds_of(session) if kind in {"standing", "pace"}
             ]
 
         assert await told() == [(name, kind) for name in ("Ada", "Bob") for kind in ("pace", "standing")]
         crowd[2].end()
-        hub.remove(crowd[2])
+        del live["Cyd"]
         assert await told() == [("Dan", "pace"), ("Dan", "standing")]
         coordinator.clock.ahead_s += 2 * STANDING_EVERY_S
         assert await told() == []
@@ -70,29 +64,28 @@ async def test_a_large_crowd_is_told_in_turn(tmp_path: Path, monkeypatch: pytest
 
 async def test_what_found_no_room_is_told_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pace and standing count as told once they are queued; those whose queues are full take nobody else's turn."""
-    monkeypatch.setattr(session_hub, "TOLD_AT_ONCE", 1)
-    monkeypatch.setattr(session_hub, "PRESENCES_PER_SECOND", 0.5)
+    monkeypatch.setattr(news_module, "TOLD_AT_ONCE", 1)
+    monkeypatch.setattr(news_module, "PRESENCES_PER_SECOND", 0.5)
     async with serving(tmp_path) as coordinator:
-        hub = SessionHub(coordinator.services, 10)
-        full, free = (LiveSession(name, token_of(name), ipaddress.ip_address("192.0.2.1")) for name in ("Ada", "Bob"))
+        full, free = live_session("Ada"), live_session("Bob")
+        news = SessionNews(coordinator.services, {"Ada": full, "Bob": free})
         while full.push(CoordinatorMessage()):
             pass
-        for session in full, free:
-            hub.add(session)
         for _ in range(2):
-            await hub.refresh()
+            await news.refresh()
         assert set(kinds_of(full)) == {None}
         assert {"pace", "standing"} <= set(kinds_of(free))
         coordinator.clock.ahead_s += 2 * STANDING_EVERY_S
         for _ in range(2):
-            await hub.refresh()
+            await news.refresh()
         assert {"pace", "standing"} <= set(kinds_of(full))
         assert kinds_of(free) == []
 
 
-def token_of(name: str) -> AccessToken:
+def live_session(name: str) -> LiveSession:
     now = time.time()
-    return AccessToken(name, name, name, "", "trainer", "test", now, now + 3600.0)
+    token = AccessToken(name, name, name, "", "trainer", "test", now, now + 3600.0)
+    return LiveSession(name, token, ipaddress.ip_address("192.0.2.1"))
 
 
 def kinds_of(session: LiveSession) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""All open sessions of this service: who is connected, and what goes down to them.
+"""News for open sessions: what has changed in the store since they were last told.
 
 One watcher looks at the store once a second, because revocations are made by other processes (the operator's command,
 another replica): a new revocation list goes to everybody, and the revoked are told and sent away. The members'
@@ -8,27 +8,24 @@ standings are read at the same place, once for all sessions.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
+from weakref import WeakKeyDictionary
 
-from auth.errors import ManyhandsError, QuarantinedError, RequestError, UnreachableError
-from auth.tokens import AccessToken, verify_revocations
+from auth.errors import ManyhandsError, QuarantinedError
+from auth.tokens import verify_revocations
 from coordinator.context.services import RunServices
-from coordinator.control.relays import ended_elsewhere, forget_relays_of_the_gone, relays, some_of
+from coordinator.control.relays import ended_elsewhere, forget_relays_of_the_gone
+from coordinator.control.session import LiveSession, addresses_message, announcement_message, opened_again
 from coordinator.ledger.presence import read_swarm_status
 from coordinator.ledger.reading import Contribution
 from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import announcements, read_helm
-from coordinator.throttling.rate_limits import Address
 from peer.protocol import control_pb2
 
-logger = logging.getLogger(__name__)
-QUEUE_MESSAGES = 256
 STANDING_EVERY_S = 2.0
 SPEED_CHANGE = 0.05  # of the run's speed is news to everybody
 TOLD_AT_ONCE = 250  # what concerns everybody and can wait is told a large crowd over many calls of `refresh`
@@ -37,13 +34,6 @@ MOST_PRESENCE_S = 10.0  # well below the time after which a silent session is of
 PRESENCES_PER_SECOND = 500.0
 TIDYING_EVERY_S = 60.0
 PUSH_TOKEN_AT = 0.5  # of its lifetime: well before the peer asks for a new one by itself
-
-
-@dataclass(frozen=True)
-class End:
-    """The last thing in a session's queue."""
-
-    error: ManyhandsError | None = None
 
 
 @dataclass(frozen=True)
@@ -85,57 +75,20 @@ def presence_every_s(sessions: int, told_s: float) -> float:
     return told_s if told_s - 1 <= wanted <= told_s else wanted
 
 
-def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
-    """What an operator tells all volunteers."""
-    notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}")
-    return control_pb2.CoordinatorMessage(notice=notice)
+@dataclass
+class _Told:
+    """What a session was told last."""
+
+    standing: MemberStanding | None = None
+    presence_every_s: float = PRESENCE_EVERY_S
 
 
-def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessage:
-    """Where the keeper is reached."""
-    return control_pb2.CoordinatorMessage(swarm=control_pb2.SwarmAddresses(addresses=addresses))
+class SessionNews:
+    """Tells the sessions in `live`, by device, what is new; used from one event loop."""
 
-
-@dataclass(eq=False)
-class LiveSession:
-    """One welcomed session: what its writer has still to send."""
-
-    id: str
-    token: AccessToken
-    caller: Address
-    relay: str = ""  # where this device relays for others; "": nowhere
-    standing: MemberStanding | None = None  # as it was last told
-    presence_every_s: float = PRESENCE_EVERY_S  # as well
-    ended: bool = False
-    outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
-        default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
-    )
-
-    def push(self, message: control_pb2.CoordinatorMessage) -> bool:
-        """Queue a message and return whether it found room; else it is lost, for the peer has stopped reading."""
-        has_room = not self.outgoing.full()
-        if has_room:
-            self.outgoing.put_nowait(message)
-        return has_room
-
-    def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
-        """Let the writer send what is queued and `last`, then end the stream; the first end counts."""
-        if self.ended:
-            return
-        self.ended = True
-        while self.outgoing.qsize() > QUEUE_MESSAGES - 2:
-            self.outgoing.get_nowait()
-        if last is not None:
-            self.outgoing.put_nowait(last)
-        self.outgoing.put_nowait(End(error))
-
-
-class SessionHub:
-    """The registry of live sessions; one per device, the newest counts."""
-
-    def __init__(self, services: RunServices, max_sessions: int) -> None:
-        self._services, self._max_sessions = services, max_sessions
-        self._live: dict[str, LiveSession] = {}  # by device
+    def __init__(self, services: RunServices, live: Mapping[str, LiveSession]) -> None:
+        self._services, self._live = services, live
+        self._told: WeakKeyDictionary[LiveSession, _Told] = WeakKeyDictionary()
         self._revocations_jwt = ""
         self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = self._tidying_due = 0.0
@@ -143,33 +96,6 @@ class SessionHub:
         self._announced = max((news.id for news in announcements(services.database)), default=0)
         self._addresses: tuple[str, ...] = ()  # the keeper's
         self._presence_every_s = PRESENCE_EVERY_S
-        self._closing = False
-        self._rng = random.Random()
-
-    def add(self, session: LiveSession) -> None:
-        """Register a welcomed session; an older one of the same device ends."""
-        device_id = session.token.device_id
-        if self._closing or (len(self._live) >= self._max_sessions and device_id not in self._live):
-            raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
-        older = self._live.pop(device_id, None)
-        if older is not None:
-            older.end(_opened_again())
-        self._live[device_id] = session
-
-    def remove(self, session: LiveSession) -> None:
-        """Forget an ended session."""
-        if self._live.get(session.token.device_id) is session:
-            del self._live[session.token.device_id]
-
-    def relays_for(self, peer_id: str) -> tuple[str, ...]:
-        """Some volunteers that relay for a joiner, at whichever replica; looks into the database."""
-        return some_of(relays(self._services.database, self._services.clock()), peer_id, self._rng)
-
-    def close(self) -> None:
-        """End all sessions because the service stops; the peers will come back."""
-        self._closing = True
-        for session in self._live.values():
-            session.end(UnreachableError("The coordinator is stopping."))
 
     async def refresh(self) -> None:
         """Push what has changed in the store since the last call: revocations, and tokens that grow old."""
@@ -224,9 +150,13 @@ class SessionHub:
         """
         self._presence_every_s = presence_every_s(len(self._live), self._presence_every_s)
         pace = control_pb2.CoordinatorMessage(pace=control_pb2.PresencePace(every_s=self._presence_every_s))
-        untold = (session for session in self._live.values() if session.presence_every_s != self._presence_every_s)
+        untold = (
+            session
+            for session in self._live.values()
+            if self._told_to(session).presence_every_s != self._presence_every_s
+        )
         for session in islice((session for session in untold if session.push(pace)), TOLD_AT_ONCE):
-            session.presence_every_s = self._presence_every_s
+            self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
         """Each time, not only when the list changes: a session may have been opened in the meantime."""
@@ -242,7 +172,7 @@ class SessionHub:
         """A device that has come back to another replica has left its session here."""
         by_id = {session.id: session for session in self._live.values() if not session.ended}
         for session_id in await asyncio.to_thread(ended_elsewhere, self._services.database, list(by_id)):
-            by_id[session_id].end(_opened_again())
+            by_id[session_id].end(opened_again())
 
     def _pace_of_run(self) -> tuple[float, float]:
         """Samples a second, and the time left in seconds; 0 where they are not known."""
@@ -259,7 +189,7 @@ class SessionHub:
         for session in self._live.values():
             standing = ranked.get(session.token.member, nothing_yet)
             standing = replace(standing, samples_per_second=speed, time_left_s=left_s)
-            if standing.is_news_to(session.standing):
+            if standing.is_news_to(self._told_to(session).standing):
                 yield session, standing
 
     def _push_standings(self) -> None:
@@ -267,7 +197,10 @@ class SessionHub:
             session, standing = self._untold.popleft()
             message = control_pb2.CoordinatorMessage(standing=control_pb2.Standing(**asdict(standing)))
             if not session.ended and session.push(message):
-                session.standing = standing
+                self._told_to(session).standing = standing
+
+    def _told_to(self, session: LiveSession) -> _Told:
+        return self._told.setdefault(session, _Told())
 
     async def _renew(self, session: LiveSession) -> None:
         membership = self._services.membership
@@ -278,7 +211,3 @@ class SessionHub:
             session.end(error)
         else:
             session.push(control_pb2.CoordinatorMessage(token=grant.token_jwt))
-
-
-def _opened_again() -> RequestError:
-    return RequestError("The same device opened another session: is it running twice?")
