@@ -1,4 +1,4 @@
-"""Codes for gradients on the wire: as they are, in 16 bits, or in 8 bits by blocks.
+"""Codes for the wire: gradients as they are, in 16 bits, or in 8 bits by blocks; moments as roots in 16 bits by blocks.
 
 hivemind's own 8-bit codes cannot be read back with today's NumPy, and its blockwise one needs bitsandbytes, a download
 of a hundred megabytes for each volunteer. In the blockwise code here each block of 128 values has a scale of its own,
@@ -10,6 +10,7 @@ The same bytes decode to the same bits on any machine: a value is one whole numb
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,48 +27,83 @@ from peer.config.training import Compression
 
 BLOCK = 128  # values that share a scale
 SCALE_BYTES = 4
-LEVELS = 127  # on each side of zero
 
 
 class BlockwiseCompression(CompressionBase):
     """A code of one byte a value: a block's largest magnitude becomes 127, others their share of it, rounded."""
 
-    compression_type = runtime_pb2.CompressionType.BLOCKWISE_8BIT
+    compression_type: int = runtime_pb2.CompressionType.BLOCKWISE_8BIT
+    code: np.dtype[Any] = np.dtype(np.int8)
+
+    @property
+    def levels(self) -> int:
+        """The number of levels on each side of zero."""
+        return int(np.iinfo(self.code).max)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
         """Encode values of any shape; one that is not finite spoils its block, which the decoder notices."""
         del info, allow_inplace
         values = tensor.detach().to("cpu", torch.float32).flatten()
         blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
-        scales = blocks.abs().amax(dim=1, keepdim=True).div_(LEVELS)  # (blocks, 1)
+        scales = blocks.abs().amax(dim=1, keepdim=True).div_(self.levels)  # (blocks, 1)
         shares = blocks / torch.where(scales == 0, torch.ones_like(scales), scales)
-        codes = shares.round_().clamp_(-LEVELS, LEVELS).nan_to_num_(0).to(torch.int8).flatten()[: len(values)]
+        levels = self._round(shares).clamp_(-self.levels, self.levels).nan_to_num_(0)
+        codes = levels.numpy().astype(self.code).reshape(-1)[: len(values)]
         return runtime_pb2.Tensor(
             compression=self.compression_type,
-            buffer=scales.numpy().tobytes() + codes.numpy().tobytes(),
+            buffer=scales.numpy().tobytes() + codes.tobytes(),
             size=tensor.shape,
             dtype="float32",
         )
 
+    def _round(self, shares: torch.Tensor) -> torch.Tensor:
+        return shares.round_()
+
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
         """Decode the values. Raises `ValueError` if the bytes are not as many as the shape needs."""
         count = math.prod(serialized_tensor.size)
-        blocks = -(-count // BLOCK)
-        if len(serialized_tensor.buffer) != blocks * SCALE_BYTES + count:
-            raise ValueError(f"{len(serialized_tensor.buffer)} bytes are not {count} values in 8 bits by blocks")
+        blocks, bits = -(-count // BLOCK), 8 * self.code.itemsize
+        if len(serialized_tensor.buffer) != blocks * SCALE_BYTES + count * self.code.itemsize:
+            raise ValueError(f"{len(serialized_tensor.buffer)} bytes are not {count} values in {bits} bits by blocks")
         scales = np.frombuffer(serialized_tensor.buffer, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
-        codes[:count] = np.frombuffer(serialized_tensor.buffer, np.int8, count, blocks * SCALE_BYTES)
+        codes[:count] = np.frombuffer(serialized_tensor.buffer, self.code, count, blocks * SCALE_BYTES)
         with np.errstate(invalid="ignore", over="ignore"):  # of an infinite scale: who averages looks for such values
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         """Return the bytes on the wire for each byte of the tensor."""
-        return (1 + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
+        return (self.code.itemsize + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
+
+
+class RootCompression(BlockwiseCompression):
+    """A code of two bytes a value for an optimizer's moments: the values' roots by blocks, with their signs.
+
+    LAMB divides by the root of a second moment, so the root is what must be precise; and roots of values that differ by
+    a factor of 10^8 still lie within the levels of one block. What is not zero stays so: a step may become a little
+    smaller by rounding, never a division by nearly nothing.
+    """
+
+    compression_type = 16  # hivemind has no such code, and no number so high
+    code = np.dtype(np.int16)
+
+    def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
+        """Encode values of any shape; one that is not finite spoils its block, which the decoder notices."""
+        values = tensor.detach().to("cpu", torch.float32)
+        return super().compress(values.abs().sqrt_().copysign_(values), info, allow_inplace)
+
+    def _round(self, shares: torch.Tensor) -> torch.Tensor:
+        return torch.where(shares == 0, shares, shares.abs().round_().clamp_(min=1).copysign_(shares))
+
+    def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
+        """Decode the values. Raises `ValueError` if the bytes are not as many as the shape needs."""
+        roots = super().extract(serialized_tensor)
+        return roots * roots.abs()
 
 
 BLOCKWISE = BlockwiseCompression()
+ROOTS = RootCompression()
 FLOAT16_LEAST = 2.0**-24  # between two values that are nearly zero
 MAX_DIMENSIONS = 16
 MOST_STRIDE = 2**63  # torch counts a tensor's strides in 64 bits, even where it has no values
@@ -100,7 +136,7 @@ def most_rounding(values: torch.Tensor, compression_type: int) -> float:
     sizes = values.flatten().double().abs()
     if compression_type == BLOCKWISE.compression_type:
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
-        half_steps = (blocks.amax(dim=1) / LEVELS / 2).repeat_interleave(BLOCK)[: len(sizes)]
+        half_steps = (blocks.amax(dim=1) / BLOCKWISE.levels / 2).repeat_interleave(BLOCK)[: len(sizes)]
     elif compression_type == Float16Compression.compression_type:
         half_steps = (sizes * torch.finfo(torch.float16).eps / 2).clamp_min(FLOAT16_LEAST / 2)
     else:
@@ -108,17 +144,20 @@ def most_rounding(values: torch.Tensor, compression_type: int) -> float:
     return float(half_steps.norm())
 
 
-def decode(message: runtime_pb2.Tensor) -> torch.Tensor:
+def decode(message: runtime_pb2.Tensor, also: BlockwiseCompression = BLOCKWISE) -> torch.Tensor:
     """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
 
-    Only the codes and dtypes that peers use are taken: hivemind would take any of NumPy's, some of which are a thousand
-    times larger in memory than on the wire, and would let the sender tie the tensor to an autograd graph.
+    Only the codes and dtypes that peers use are taken, and the code `also`: hivemind would take any of NumPy's, some of
+    which are a thousand times larger in memory than on the wire, and would let the sender tie the tensor to an autograd
+    graph.
     """
-    if message.compression not in _READERS or message.dtype not in _DTYPE_BYTES or len(message.size) > MAX_DIMENSIONS:
+    readers = {**_READERS, also.compression_type: also}
+    reader = readers.get(message.compression)
+    if reader is None or message.dtype not in _DTYPE_BYTES or len(message.size) > MAX_DIMENSIONS:
         raise ValueError(f"a tensor in code {message.compression} of dtype {message.dtype:.40} is not taken")
     width = 2 if message.compression == Float16Compression.compression_type else _DTYPE_BYTES[message.dtype]
     count = math.prod(message.size)
-    if message.compression != BLOCKWISE.compression_type and len(message.buffer) != count * width:
+    if not isinstance(reader, BlockwiseCompression) and len(message.buffer) != count * width:
         raise ValueError(f"{len(message.buffer)} bytes are not {count} values of {width} bytes")
     if not count:
         if math.prod(size or 1 for size in message.size) >= MOST_STRIDE:
@@ -127,4 +166,4 @@ def decode(message: runtime_pb2.Tensor) -> torch.Tensor:
     plain = runtime_pb2.Tensor(
         compression=message.compression, buffer=message.buffer, size=message.size, dtype=message.dtype
     )
-    return _READERS[message.compression].extract(plain).detach()
+    return reader.extract(plain).detach()

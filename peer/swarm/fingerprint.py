@@ -1,13 +1,15 @@
 """A short summary of a peer's state, by which peers notice that they hold different ones.
 
 Each parameter tensor is projected onto a fixed random vector of signs; the projections of two models differ about as
-much, relative to their size, as the models do (Johnson-Lindenstrauss). So is each tensor of the optimizer's state.
+much, relative to their size, as the models do (Johnson-Lindenstrauss). So is each tensor of the optimizer's state. Of
+that a joiner has rounded values, and its projections are fewer: it has a tolerance of its own.
 Equal bits give equal sketches. Sketches reveal faults and plain lies; but somebody who knows the vectors could make
 another state of the same sketch.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +21,7 @@ MOMENTS_SIZE = 8  # projections of each kind of tensor in the optimizer's state
 MAX_MOMENTS = 4  # kinds of them
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
 DRIFT_TOLERANCE = 1e-4  # far above what different hardware's rounding adds up to, far below one missed step
+MOMENTS_TOLERANCE = 1e-2  # far above 16 bits' rounding (3e-5), even if the few projections happen to be small
 
 
 def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[torch.Tensor] = ()) -> Sketch:
@@ -50,13 +53,13 @@ def drifted(own: Sketch, other: Sketch) -> bool:
     """Whether two sketches belong to clearly different states; one that is missing says nothing."""
     if not own or not other:
         return False
-    blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE)]
+    blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE), MAX_SKETCH_SIZE]
     return len(own) != len(other) or any(
-        _differ(own[start:end], other[start:end])
-        for start, end in zip(blocks, [*blocks[1:], MAX_SKETCH_SIZE], strict=True)
+        _differ(own[start:end], other[start:end], MOMENTS_TOLERANCE if start else DRIFT_TOLERANCE)
+        for start, end in itertools.pairwise(blocks)
     )
 
 
-def _differ(own: Sketch, other: Sketch) -> bool:
+def _differ(own: Sketch, other: Sketch, tolerance: float) -> bool:
     distance = math.dist(own, other)
-    return not distance <= DRIFT_TOLERANCE * math.hypot(*other) < math.inf
+    return not distance <= tolerance * math.hypot(*other) < math.inf

@@ -1,7 +1,7 @@
 """The averages of the last global steps, which the keeper holds for peers that fell behind.
 
 All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
-follows: it takes only the averages that it missed, one after another, 2 bytes a value, where the whole state has 12.
+follows: it takes only the averages that it missed, one after another, 2 bytes a value, where the whole state has 8.
 (Averages that do not fit into 16 bits, such as those of factors, have 4.)
 """
 

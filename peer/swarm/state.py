@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
+from hivemind.compression import NoCompression, RoleAdaptiveCompression, SizeAdaptiveCompression
 from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
@@ -36,20 +37,22 @@ from peer.averaging.rounds import freeze_imported
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
 from peer.protocol.history_pb2 import AverageAfter
-from peer.reduction.compression import decode
+from peer.reduction.compression import BLOCK, ROOTS, decode
 from peer.swarm.fingerprint import Sketch, sketch_of
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
-FOLLOWERS_AT_ONCE = 16  # what each takes is a sixth of a state a step, and copies nothing
+FOLLOWERS_AT_ONCE = 16  # what each takes is a quarter of a state a step, and copies nothing
 OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
 STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # between two looks at how far a download has come
 HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
 QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
+# A scalar, as the number of steps that the moments are made of, must stay exact; parameters are never rounded.
+STATE_CODE = RoleAdaptiveCompression(optimizer=SizeAdaptiveCompression(BLOCK, NoCompression(), ROOTS))
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
@@ -68,7 +71,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self._history = AverageHistory()  # in the forked process
         self._moves = multiprocessing.Value("q", 0)  # of a download; counted by the forked process, as is the next
         self._turned_away = multiprocessing.Value("q", 0)
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, state_compression=STATE_CODE, **kwargs)
 
     def run(self) -> None:
         """Run the forked process, with all imported objects left out of garbage collection."""
@@ -308,12 +311,12 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                         logger.info("%s gives to others now", donor)
                         return None
                 if message.tensor_part.dtype and parts:
-                    tensors.append(decode(combine_from_streaming(parts)))
+                    tensors.append(decode(combine_from_streaming(parts), ROOTS))
                     parts = []
                 if message.HasField("tensor_part"):
                     parts.append(message.tensor_part)
             if parts:
-                tensors.append(decode(combine_from_streaming(parts)))
+                tensors.append(decode(combine_from_streaming(parts), ROOTS))
         except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
             logger.warning("%s could not be downloaded from: %r", donor, error)
             return None

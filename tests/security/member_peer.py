@@ -6,7 +6,6 @@ play. What it changes is in `insider.py`; nothing of it is in the program.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from peer.models.held_out import evaluate
 from peer.network.placement import Placement
 from peer.reporting import suspicions
 from peer.swarm import state as swarm_state
+from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages
@@ -71,14 +71,6 @@ def loss_of(model: Any, config: RunConfig, seeds: range) -> float:
     return sum(found.mlm_loss for found in losses if found is not None) / len(losses)
 
 
-def digest_of(model: torch.nn.Module) -> str:
-    """Equal for equal bits only."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    return digest.hexdigest()
-
-
 def run_member(plan: MemberPlan, orders: Orders) -> None:
     """Join, train or keep until stopped, leave."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -113,6 +105,8 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         if outcome is not None:
             backend.synchronize()
             with swarm.state.lock:
-                orders.say("step", **asdict(outcome), digest=digest_of(model), loss=loss_of(model, config, SEEDS))
+                orders.say(
+                    "step", **asdict(outcome), sketch=sketch_of(model.parameters()), loss=loss_of(model, config, SEEDS)
+                )
         insider.act()
     swarm.leave()

@@ -26,6 +26,7 @@ from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.models.build import build_model
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.swarm.fingerprint import DRIFT_TOLERANCE
 from tests.support.ports import free_ports
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -200,6 +201,12 @@ def relative_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Te
     difference = sum(float((left[name] - right[name]).double().square().sum()) for name in left)
     norm = sum(float(right[name].double().square().sum()) for name in right)
     return float((difference / norm) ** 0.5)
+
+
+def require_one_state(together: Sequence[dict[str, torch.Tensor]]) -> None:
+    """All hold the same parameters, as far as sketches tell: a state that was downloaded has moments in 16 bits."""
+    for parameters in together[1:]:
+        assert relative_difference(parameters, together[0]) < DRIFT_TOLERANCE
 
 
 def train_alone(steps: int, seeds: list[int], parts: int) -> dict[str, torch.Tensor]:

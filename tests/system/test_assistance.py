@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import torch
-
 from coordinator.ledger.presence import online_sessions
 from coordinator.ledger.reading import Contribution
 from tests.support.commands import HOST, Site
-from tests.support.swarms import MICROBATCH, TARGET, SwarmFactory, relative_difference, train_alone
+from tests.support.swarms import MICROBATCH, TARGET, SwarmFactory, relative_difference, require_one_state, train_alone
 
 STEPS = 3
 
@@ -39,8 +37,7 @@ def test_average_with_an_auxiliary_peer_is_the_trainers(swarm: SwarmFactory) -> 
     keeper.wait_for_step(STEPS)
     together = [peer.stop() for peer in [assistant, *trainers, keeper]]
     assert relative_difference(together[0], train_alone(STEPS, [1, 2], parts)) < 1e-4
-    for parameters in together[1:]:
-        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+    require_one_state(together)
 
 
 def test_a_volunteer_assists_by_command(tmp_path: Path) -> None:

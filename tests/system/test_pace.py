@@ -9,11 +9,18 @@ import time
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from peer.swarm.credit import HEADROOM
-from tests.support.swarms import CONFIG, LOSING, MICROBATCH, TARGET, Peer, SwarmFactory, begin_together
+from tests.support.swarms import (
+    CONFIG,
+    LOSING,
+    MICROBATCH,
+    TARGET,
+    Peer,
+    SwarmFactory,
+    begin_together,
+    require_one_state,
+)
 
 LOCAL: dict[str, Any] = LOSING | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
@@ -24,14 +31,8 @@ DELAYED: dict[str, Any] = LOSING | {"averaging": LOSING["averaging"] | {"delay":
 FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
 
 
-def equal(left: Peer, right: Peer) -> bool:
-    """Whether two peers that have left held the same parameters, bit by bit."""
-    ours, theirs = (load_file(peer.parameters_file) for peer in (left, right))
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
 def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
-    """With one peer in client mode, one killed within a step and one that joins late, all end with the same bits.
+    """With one peer in client mode, one killed within a step and one that joins late, all end with the same parameters.
 
     Each step has its target's samples, and every one of them is some peer's.
     """
@@ -52,14 +53,12 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
     outcomes = [outcomes_until(peer, last) for peer in peers]
     complete = complete_steps(outcomes, 2 * TARGET)
     assert any(outcomes[2][step]["samples"] > 0 for step in complete if step in outcomes[2])  # in client mode
-    for peer in peers:
-        peer.stop()
-    assert all(equal(keeper, other) for other in peers[1:])
+    require_one_state([peer.stop() for peer in peers])
 
 
 @pytest.mark.parametrize("config", [DELAYED, FACTORED], ids=["whole", "factors"])
 def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[str, Any]) -> None:
-    """Peers train on while they average: no sample is lost or counted twice, and all end with the same bits."""
+    """Peers train on while they average: no sample is lost or counted twice, and all end with the same parameters."""
     last = 8
     keeper = swarm.start_keeper(config=config, last_step=last)
     first, second = (
@@ -73,9 +72,7 @@ def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[s
     outcomes = [outcomes_until(peer, last) for peer in peers]
     assert complete_steps(outcomes, TARGET)
     assert any(outcome["begun_with"] > 0 for of_peer in outcomes[1:] for outcome in of_peer.values())
-    for peer in peers:
-        peer.stop()
-    assert all(equal(keeper, other) for other in peers[1:])
+    require_one_state([peer.stop() for peer in peers])
 
 
 def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> None:

@@ -23,6 +23,7 @@ from tests.support.swarms import (
     SwarmFactory,
     begin_together,
     relative_difference,
+    require_one_state,
     train_alone,
 )
 from tests.support.waiting import PATIENCE_S
@@ -56,7 +57,7 @@ def test_two_peers_equal_one_plain_process(swarm: SwarmFactory) -> None:
 
 @pytest.mark.smoke
 def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
-    """When one of three peers is killed within a step, the others make the batch up and stay equal bit by bit."""
+    """When one of three peers is killed within a step, the others make the batch up and stay equal."""
     keeper = swarm.start_keeper(config=LOSING, last_step=6)
     first, second, victim = trainers = [
         swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.3, last_step=0)
@@ -73,8 +74,7 @@ def test_killed_peer_costs_its_share_only(swarm: SwarmFactory) -> None:
             assert outcome["group_samples"] >= TARGET
     keeper.wait_for_step(6)
     together = [peer.stop() for peer in (first, second, keeper)]
-    for parameters in together[1:]:
-        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+    require_one_state(together)
 
 
 def test_late_joiner_takes_the_keepers_state_and_follows(swarm: SwarmFactory) -> None:
@@ -102,8 +102,7 @@ def test_late_joiner_takes_the_keepers_state_and_follows(swarm: SwarmFactory) ->
     for peer in (early, late, keeper):
         peer.wait_for_step(8)
     together = [peer.stop() for peer in (early, late, keeper)]
-    for parameters in together[1:]:
-        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+    require_one_state(together)
 
 
 def test_restarted_keeper_takes_up_where_the_swarm_is(swarm: SwarmFactory) -> None:
@@ -132,8 +131,7 @@ def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
     for peer in (sound, spoiled, keeper):
         peer.wait_for_step(6)
     together = [peer.stop() for peer in (sound, spoiled, keeper)]
-    for parameters in together[1:]:
-        assert all(torch.equal(parameters[name], together[0][name]) for name in parameters)
+    require_one_state(together)
 
 
 @pytest.mark.smoke

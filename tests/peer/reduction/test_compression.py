@@ -8,7 +8,7 @@ import torch
 from hivemind.compression import CompressionInfo
 
 from peer.config.training import Compression
-from peer.reduction.compression import BLOCK, BLOCKWISE, compression_of, decode, encode, most_rounding
+from peer.reduction.compression import BLOCK, BLOCKWISE, ROOTS, compression_of, decode, encode, most_rounding
 
 
 def there_and_back(values: torch.Tensor, name: Compression = "8bit-blockwise") -> torch.Tensor:
@@ -136,3 +136,42 @@ def test_no_sender_ties_a_tensor_to_a_graph() -> None:
     message = encode(torch.ones(3), compression_of("none").compression_type)
     message.requires_grad = True
     assert not decode(message).requires_grad
+
+
+def moments_there_and_back(values: torch.Tensor) -> torch.Tensor:
+    """A joiner's moments, which a donor has sent as roots."""
+    return decode(ROOTS.compress(values, CompressionInfo.from_tensor(values)), ROOTS)
+
+
+@pytest.mark.parametrize("shape", [(BLOCK,), (3, BLOCK + 1), (0,)])
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1.0, 1e6])
+def test_moments_lose_less_than_the_tolerance_of_a_sketch(shape: tuple[int, ...], scale: float) -> None:
+    """First moments and second ones, however small; in two bytes a value and four a block."""
+    first = scale * torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    for moment in (first, first * first.abs(), first.abs()):
+        read = moments_there_and_back(moment)
+        assert read.shape == moment.shape
+        assert (read - moment).norm() <= 5e-5 * moment.norm()
+        assert torch.equal(read.sign(), moment.sign())
+    blocks = -(-first.numel() // BLOCK)
+    assert len(ROOTS.compress(first, CompressionInfo.from_tensor(first)).buffer) == 2 * first.numel() + 4 * blocks
+
+
+def test_a_small_second_moment_beside_a_large_one_stays_above_zero() -> None:
+    """LAMB divides by its root; what is zero stays zero."""
+    values = torch.zeros(BLOCK)
+    values[:3] = torch.tensor([1.0, 1e-6, 1e-12])
+    read = moments_there_and_back(values)
+    assert (read[1] - 1e-6).abs() < 0.05 * 1e-6
+    assert 0 < read[2] < 1e-8
+    assert not read[3:].any()
+
+
+def test_moments_code_is_not_taken_for_gradients() -> None:
+    """A round has the run's code and two others; a state that does not fit its shape is refused as well."""
+    wire = ROOTS.compress(torch.ones(300), CompressionInfo.from_tensor(torch.ones(300)))
+    with pytest.raises(ValueError, match="not taken"):
+        decode(wire)
+    wire.buffer = wire.buffer[:-1]
+    with pytest.raises(ValueError, match="are not 300 values in 16 bits"):
+        decode(wire, ROOTS)

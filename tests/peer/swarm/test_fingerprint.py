@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hivemind.compression import CompressionInfo
 
+from peer.reduction.compression import ROOTS, decode
 from peer.swarm.fingerprint import DRIFT_TOLERANCE, MAX_SKETCH_SIZE, SKETCH_SIZE, drifted, sketch_of
 
 
@@ -78,3 +80,19 @@ def test_a_sketch_of_enormous_numbers_equals_no_other() -> None:
     own = sketch_of(parameters())
     assert drifted(own, (1e308,) * SKETCH_SIZE)
     assert drifted((1e308,) * SKETCH_SIZE, own)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_moments_in_16_bits_are_no_drift_and_a_missed_step_is(seed: int) -> None:
+    """Also where one tensor outweighs all others, so that its few projections may happen to be small."""
+    generator = torch.Generator().manual_seed(seed)
+    first = [size * torch.randn(20, 30, generator=generator) for size in (100.0, 1.0, 0.1)]
+    second = [moment * moment * torch.rand(20, 30, generator=generator) for moment in first]
+    moments = [moment for both in zip(first, second, strict=True) for moment in both]
+    rounded = [decode(ROOTS.compress(each, CompressionInfo.from_tensor(each)), ROOTS) for each in moments]
+    assert not drifted(sketch_of(parameters(3), rounded), sketch_of(parameters(3), moments))
+    later = [
+        0.9 * moment + 0.1 * 4 * moment.norm() / 600**0.5 * torch.randn(20, 30, generator=generator) for moment in first
+    ]
+    moments[::2] = later
+    assert drifted(sketch_of(parameters(3), moments), sketch_of(parameters(3), rounded))
