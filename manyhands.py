@@ -6,10 +6,7 @@ act on become one sentence on stderr and an exit code, here and nowhere else.
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
-from collections.abc import Collection
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,32 +52,27 @@ def check_packages(root: Path) -> None:
             )
 
 
-def build_app(load: Collection[str]) -> typer.Typer:
-    """The command line; the commands in `load` are complete, the others only have their line in the overview."""
-    app = typer.Typer(
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
+def build_app() -> typer.Typer:
+    """The command line; a command is imported when it is called."""
+    from peer.runtime.commands import LazyCommand, lazy_app  # after `check_packages`
+
+    app = lazy_app(
+        {name: LazyCommand(module, summary) for name, (module, summary) in COMMANDS.items()},
         epilog=EPILOG,
         help="Train one language model together, on whatever hardware the members of a community have.",
     )
     app.callback()(_options)
-    for name, (module, summary) in COMMANDS.items():
-        if name in load:
-            app.add_typer(importlib.import_module(module).app)
-        else:
-            app.command(name, help=summary)(_not_loaded)
     return app
 
 
 def main() -> None:
-    """Entry point of the `manyhands` script and of `python -m manyhands`."""
+    """LazyCommand point of the `manyhands` script and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
     from auth.errors import ManyhandsError  # only after the check: `auth` might be a stranger's
     from peer.runtime.software import how_to_add
 
-    completing = "_MANYHANDS_COMPLETE" in os.environ
     try:
-        build_app(COMMANDS if completing else sys.argv[1:2])(prog_name="manyhands")
+        build_app()(prog_name="manyhands")
     except ManyhandsError as error:
         sys.stderr.write(f"manyhands: {error}\n")
         sys.exit(error.exit_code)
@@ -108,10 +100,6 @@ def _options(
     ),
 ) -> None:
     """Options of `manyhands` itself."""
-
-
-def _not_loaded() -> None:
-    raise AssertionError("a command that was not loaded cannot have been named on the command line")
 
 
 if __name__ == "__main__":

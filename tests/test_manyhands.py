@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
+from typer.main import get_group
 from typer.testing import CliRunner
 
 import manyhands
 from auth.errors import ConfigError
+from coordinator.cli.main import COMMANDS
 from peer.runtime.software import DISTRIBUTION
+from tests.support.command_tree import every_command
 
 HEAVY = ("torch", "hivemind", "transformers", "grpc", "sqlalchemy", "fastapi", "pydantic")
 
@@ -42,20 +46,43 @@ def test_version_is_the_distributions() -> None:
     assert run("--version").stdout == f"manyhands {version(DISTRIBUTION)}\n"
 
 
-@pytest.mark.parametrize("name", sorted(manyhands.COMMANDS))
-def test_every_command_has_help_with_an_example(name: str) -> None:
+@pytest.mark.parametrize("path", sorted(every_command()))
+def test_every_command_has_help_with_an_example(path: str) -> None:
     """Each command, and each below it, explains itself with an example that begins with its own name."""
-    root = get_command(manyhands.build_app([name]))
-    todo = [(name, root.commands[name])]  # type: ignore[attr-defined]
-    while todo:
-        path, command = todo.pop()
-        below = getattr(command, "commands", None)
-        if below is not None:
-            todo += [(f"{path} {child}", below[child]) for child in below]
-            continue
-        assert command.help, path
-        assert f"Example: manyhands {path}" in command.epilog
-        assert CliRunner().invoke(manyhands.build_app([name]), [*path.split(), "--help"]).exit_code == 0
+    command = every_command()[path]
+    assert command.help
+    assert f"Example: {path}" in command.epilog
+    assert CliRunner().invoke(manyhands.build_app(), [*path.split()[1:], "--help"]).exit_code == 0
+
+
+def test_the_operators_overview_names_each_command_of_its_modules_in_their_words() -> None:
+    """No command is left out, and what the overview says of one is how its own help begins."""
+    apps = {entry.module: importlib.import_module(entry.module).app for entry in COMMANDS.values()}
+    below = {name: command for app in apps.values() for name, command in get_group(app).commands.items()}
+    assert below.keys() == COMMANDS.keys()
+    for name, entry in COMMANDS.items():
+        assert below[name].help.startswith(entry.summary[:-1])
+
+
+def test_one_commands_libraries_are_not_loaded_for_another() -> None:
+    """Who serves a run for weeks keeps nothing in memory of backups, evaluations or the web's API."""
+    script = "import sys, coordinator.cli.serve; print(*sys.modules.keys() & {'fastapi', 'grpc', 'numpy'})"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+def test_a_shell_completes_commands_and_options_below_a_group() -> None:
+    """Nothing but the command in question is imported for that."""
+    words = {
+        "COMP_WORDS": "manyhands coordinator backup --no-",
+        "COMP_CWORD": "3",
+        "_MANYHANDS_COMPLETE": "complete_bash",
+    }
+    script = "import sys, manyhands; sys.argv = ['manyhands']; manyhands.main()"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ | words
+    )
+    assert result.stdout.split() == ["--no-checkpoints"]
 
 
 def test_unknown_command_is_a_usage_error() -> None:

@@ -1,6 +1,6 @@
-"""The command `manyhands coordinator configure`: makes a run from a container's MANYHANDS_* variables.
+"""The operator's commands that make a run: `init` from options, `configure` from a container's MANYHANDS_* variables.
 
-At the first start the command makes the run that the environment describes, whole or not at all. At each later start it
+At the first start `configure` makes the run that the environment describes, whole or not at all. At each later start it
 brings `settings.yaml` in line with the variables that are set and keeps all other settings. An empty variable counts as
 not set, because Compose passes unset variables on as empty ones. `docker/.env.example` and the operator's guide explain
 the variables.
@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from auth.errors import ConfigError
 from auth.files import write_private
-from coordinator.cli.options import DIRECTORY
+from coordinator.cli.options import DIRECTORY, JSON
 from coordinator.context.open_run import create_run, make_settings
 from coordinator.run.directory import RunDirectory
+from coordinator.run.secrets import read_secret
 from coordinator.run.settings import Settings
 from peer.config.run import BUILTIN_RUNS, RunConfig
-from peer.runtime.console import say
+from peer.runtime.console import say, say_json
 
+app = typer.Typer()
+LOCAL_HOST = "127.0.0.1"
 HOST = "MANYHANDS_HOST"
 ANNOUNCE = "MANYHANDS_ANNOUNCE"
 FALLBACK = "MANYHANDS_FALLBACK"
@@ -58,6 +63,56 @@ POSTGRES_PORT = 5432
 SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are not shown
 
 
+@app.command(epilog="Example: manyhands coordinator init my-run --config run.yaml --host training.example.org")
+def init(
+    directory: Path = DIRECTORY,
+    config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="the demo's"),
+    host: str = typer.Option(LOCAL_HOST, help="Name or address under which volunteers reach this machine."),
+    announce: list[str] = typer.Option(
+        [], help="Another name or address of this machine, such as its IPv6 address beside an IPv4 --host; repeatable."
+    ),
+    fallback: list[str] = typer.Option(
+        [], help="HOST or HOST:PORT where the coordinator may answer some day; it goes into the join link; repeatable."
+    ),
+    bind: str = typer.Option("0.0.0.0", help="Address to listen on."),  # noqa: S104  # volunteers come from everywhere
+    control_port: int = typer.Option(7443, help="Port of the control plane."),
+    web_port: int = typer.Option(8080, help="Port of the dashboard."),
+    swarm_port: int = typer.Option(31337, help="Port of the swarm."),
+    database_url_file: Path | None = typer.Option(
+        None, help="A file of mode 0600 with the URL of an empty PostgreSQL database; else SQLite in the directory."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Make a new run: its keys, its settings, its database and its tokenizer."""
+    run_config = RunConfig.from_yaml(config)
+    settings = make_settings(
+        public_host=host,
+        announce_hosts=announce,
+        fallback_addresses=fallback,
+        bind_host=bind,
+        control_port=control_port,
+        web_port=web_port,
+        swarm_port=swarm_port,
+        database_url=None if database_url_file is None else read_secret(database_url_file, "--database-url-file"),
+    )
+    run = create_run(directory, run_config, settings)
+    if as_json:
+        say_json({"directory": str(run.path), "run": run_config.run.name, "join_link": str(run.join_link)})
+        return
+    say(f"The run `{run_config.run.name}` is ready in {run.path}.")
+    say(f"Join link: {run.join_link}")
+    if host == LOCAL_HOST:
+        say("Only this machine can join: give --host with the address under which others reach it.")
+    say(f"Next: {_command('serve', directory)}")
+    say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
+
+
+def _command(name: str, directory: Path, *arguments: str) -> str:
+    """A command as the operator can paste it."""
+    return shlex.join(["manyhands", "coordinator", name, str(directory), *arguments])
+
+
+@app.command(epilog="Example: manyhands coordinator configure my-run")
 def configure(directory: Path = DIRECTORY) -> None:
     """Make the run that the MANYHANDS_* variables describe, or bring its settings in line with them; for containers."""
     wanted = read_environment(os.environ)

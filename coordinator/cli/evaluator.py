@@ -21,6 +21,7 @@ from coordinator.service.supervisor import StopSignal
 from peer.config.evaluation import is_web
 from peer.runtime.console import format_age, say, say_json, say_table
 
+app = typer.Typer()
 ADDRESS_FILE = "coordinator.txt"
 
 
@@ -32,6 +33,7 @@ class EvaluatorsAction(str, Enum):
     REMOVE = "remove"
 
 
+@app.command(epilog="Example: manyhands coordinator evaluator my-run --once")
 def evaluator(
     directory: Path = typer.Argument(
         ..., metavar="DIR", help="The run's directory; elsewhere, a directory for the evaluator.", show_default=False
@@ -55,6 +57,7 @@ def evaluator(
         Evaluator(remote, stop, threads=threads).run(once=once)
 
 
+@app.command(epilog="Example: manyhands coordinator evaluators my-run add gpu-box 0f1e2d...")
 def evaluators(
     directory: Path = DIRECTORY,
     action: EvaluatorsAction = typer.Argument(EvaluatorsAction.LIST, help="What to do."),

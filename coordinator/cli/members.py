@@ -23,7 +23,10 @@ from coordinator.members.quarantine import QuarantineRow, quarantines
 from coordinator.run.software import own_software
 from peer.runtime.console import format_age, say, say_json, say_table
 
+app = typer.Typer()
 
+
+@app.command("allow", epilog="Example: manyhands coordinator allow my-run hf:alice")
 def allow(
     directory: Path = DIRECTORY,
     entry: str = typer.Argument(
@@ -81,6 +84,7 @@ class CreditAction(str, Enum):
     NAME = "name"
 
 
+@app.command("display-name", epilog='Example: manyhands coordinator display-name my-run alice "Night Owl"')
 def display_name(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
@@ -92,6 +96,7 @@ def display_name(
         _say_shown(name, run.administration.show_as(name, pseudonym), as_json)
 
 
+@app.command("hide-name", epilog="Example: manyhands coordinator hide-name my-run alice")
 def hide_name_of(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
@@ -107,6 +112,7 @@ def _say_shown(name: str, shown: str, as_json: bool) -> None:
     say_done(as_json, {"member": name, "display_name": shown}, f"The public sees {name} as {shown}.")
 
 
+@app.command("credits", epilog="Example: manyhands coordinator credits my-run omit alice")
 def credits_of(
     directory: Path = DIRECTORY,
     action: CreditAction = typer.Argument(CreditAction.LIST, help="What to do."),
@@ -134,6 +140,7 @@ class QuarantineAction(str, Enum):
     LIFT = "lift"
 
 
+@app.command(epilog="Example: manyhands coordinator devices my-run alice")
 def devices(
     directory: Path = DIRECTORY,
     name: str = typer.Argument("", help="The member's name; nothing: everybody's devices."),
@@ -171,6 +178,7 @@ def _shut_out(row: DeviceRow, now: float) -> str | None:
     return None
 
 
+@app.command(epilog="Example: manyhands coordinator quarantine my-run lift alice --device 1a2b3c4d")
 def quarantine(
     directory: Path = DIRECTORY,
     action: QuarantineAction = typer.Argument(QuarantineAction.LIST, help="What to do."),
@@ -215,6 +223,7 @@ def _say_quarantines(rows: list[QuarantineRow], as_json: bool) -> None:
         )
 
 
+@app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")
 def invite(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The volunteer's name, as the dashboard shows it.", show_default=False),
@@ -246,6 +255,7 @@ def invite(
         say(invitation.command)
 
 
+@app.command(epilog="Example: manyhands coordinator members my-run --json")
 def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """List the members, their devices and what they contributed."""
     with open_run(directory) as run:
@@ -282,6 +292,7 @@ def _gift(samples: int, averaged_bytes: int) -> str:
     return f"{averaged_bytes / 1e6:,.1f} MB averaged" if only_averages else f"{samples} samples"
 
 
+@app.command(epilog='Example: manyhands coordinator revoke my-run mallory --reason "sends garbage"')
 def revoke(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
@@ -303,6 +314,7 @@ def revoke(
             say_done(as_json, {"member": name, "device_revoked": device_id}, done)
 
 
+@app.command(epilog="Example: manyhands coordinator erase my-run alice --yes")
 def erase(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),

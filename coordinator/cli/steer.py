@@ -24,19 +24,23 @@ from coordinator.ledger.steering import Steersman
 from coordinator.members.devices import SHORT_ID_CHARS
 from peer.runtime.console import format_age, say, say_json, say_table
 
+app = typer.Typer()
 STEP = typer.Argument(None, help="The checkpoint's step; none: show which there are.", show_default=False)
 
 
+@app.command(epilog="Example: manyhands coordinator pause my-run")
 def pause(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """Let all volunteers wait; they stay connected, and lose nothing."""
     _steer(directory, as_json, Steersman.pause)
 
 
+@app.command(epilog="Example: manyhands coordinator resume my-run")
 def resume(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """Let all volunteers go on after a pause."""
     _steer(directory, as_json, Steersman.resume)
 
 
+@app.command(epilog="Example: manyhands coordinator stop my-run 125000")
 def stop(
     directory: Path = DIRECTORY,
     step: int | None = typer.Argument(None, help="The last step of the run.", show_default=False),
@@ -49,6 +53,7 @@ def stop(
     _steer(directory, as_json, lambda steersman: steersman.stop_at(step))
 
 
+@app.command(epilog="Example: manyhands coordinator change my-run --learning-rate-scale 0.5 --from-step 1200")
 def change(
     directory: Path = DIRECTORY,
     from_step: int | None = typer.Option(
@@ -72,6 +77,7 @@ def change(
     )
 
 
+@app.command(epilog='Example: manyhands coordinator announce my-run "The run moves on Sunday."')
 def announce(
     directory: Path = DIRECTORY,
     text: str = typer.Argument(..., help="One line.", show_default=False),
@@ -81,6 +87,7 @@ def announce(
     _steer(directory, as_json, lambda steersman: steersman.announce(text))
 
 
+@app.command(epilog="Example: manyhands coordinator rewind my-run 1200 --quarantine mallory --yes")
 def rewind(
     directory: Path = DIRECTORY,
     step: int | None = STEP,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import typer.main
 import yaml
 from pydantic import BaseModel
 
@@ -21,13 +20,13 @@ from auth.errors import ManyhandsError
 from coordinator.run.settings import Settings
 from coordinator.run.sink_settings import Sinks, TensorBoardSettings, TrackioSettings, WandbSettings
 from coordinator.web.app import ROUTERS
-from manyhands import COMMANDS, build_app
 from peer.config.architectures import ARCHITECTURES
 from peer.config.data import Sampling, Source, ValidationSplit
 from peer.config.evaluation import Columns, Examples, Recipe, Task
 from peer.config.run import RunConfig
 from peer.config.tokenizer import Algorithm, Normalizer, PresetName, PreTokenizer
 from peer.config.training import Phase
+from tests.support.command_tree import every_command
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -210,20 +209,6 @@ def test_every_path_in_the_readme_exists() -> None:
     assert [path for path in (*links, *mapped) if not (ROOT / path).exists()] == []
 
 
-@cache
-def commands() -> dict[str, Any]:
-    """`manyhands coordinator init` -> its click command, for every command that does something."""
-
-    def walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-        children = getattr(command, "commands", {})
-        for name, child in children.items():
-            yield from walk(f"{path} {name}", child)
-        if not children:
-            yield path, command
-
-    return dict(walk("manyhands", typer.main.get_command(build_app(COMMANDS))))
-
-
 def long_options(command: Any) -> set[str]:
     """`--port` and the like; `--help` needs no explanation."""
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
@@ -236,18 +221,18 @@ def section_on(command: str) -> str:
     return found.group() if found else ""
 
 
-@pytest.mark.parametrize("command", sorted(commands()))
+@pytest.mark.parametrize("command", sorted(every_command()))
 def test_every_command_and_option_is_documented(command: str) -> None:
     """Each command has a section in the guides, and each of its options stands in it."""
     section = section_on(command)
     assert section
-    assert {option for option in long_options(commands()[command]) if f"`{option}" not in section} == set()
+    assert {option for option in long_options(every_command()[command]) if f"`{option}" not in section} == set()
 
 
-@pytest.mark.parametrize("command", sorted(commands()))
+@pytest.mark.parametrize("command", sorted(every_command()))
 def test_every_command_shows_an_example(command: str) -> None:
     """`--help` of each command ends with something to copy."""
-    assert command in (commands()[command].epilog or "") + (commands()[command].help or "")
+    assert command in (every_command()[command].epilog or "") + (every_command()[command].help or "")
 
 
 def typed_commands() -> list[str]:
@@ -260,6 +245,6 @@ def typed_commands() -> list[str]:
 def test_every_command_in_the_documents_exists_with_its_options(line: str) -> None:
     """Whoever copies a command from the documents does not get a usage error."""
     words = shlex.split(line)
-    command = max((path for path in commands() if words[: len(path.split())] == path.split()), key=len)
+    command = max((path for path in every_command() if words[: len(path.split())] == path.split()), key=len)
     typed = {word.split("=")[0] for word in words if word.startswith("--")}
-    assert typed <= long_options(commands()[command])
+    assert typed <= long_options(every_command()[command])

@@ -46,6 +46,8 @@ PRELOADED = (
     "coordinator.service.service",
     "coordinator.service.supervisor",
     "coordinator.cli.main",
+    "coordinator.cli.members",
+    "coordinator.cli.serve",
     "peer.cli.join",
     "peer.agent.agent",
 )

@@ -184,7 +184,7 @@ def test_the_command_evaluates_what_waits_and_ends(tmp_path: Path) -> None:
 
 def run_command(*words: str) -> Any:
     """Type it."""
-    return CliRunner().invoke(build_app(words[:1]), words)
+    return CliRunner().invoke(build_app(), words)
 
 
 def test_the_commands_say_what_is_missing(tmp_path: Path) -> None:

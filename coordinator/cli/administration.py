@@ -1,0 +1,81 @@
+"""The operator's commands about administrators, what they and the commands did, and what was refused."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+
+import typer
+
+from coordinator.cli.options import DIRECTORY, JSON, LIMIT, say_done
+from coordinator.context.open_run import open_run
+from coordinator.members.administrators import Administrators
+from coordinator.members.audit import audit_log
+from coordinator.store.refusals import newest_refusals
+from peer.runtime.console import format_age, say_json, say_table
+
+app = typer.Typer()
+
+
+class AdminAction(str, Enum):
+    """What can be done about administrators."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    LIST = "list"
+
+
+@app.command(epilog="Example: manyhands coordinator admin my-run add grace")
+def admin(
+    directory: Path = DIRECTORY,
+    action: AdminAction = typer.Argument(..., help="What to do.", show_default=False),
+    name: str = typer.Argument("", help="The administrator's name."),
+    as_json: bool = JSON,
+) -> None:
+    """Say who may administer the run over the web; `add` asks for a password, also to change one."""
+    with open_run(directory) as run:
+        administrators = Administrators(run.database)
+        if action is AdminAction.ADD:
+            password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+            with run.audit.act("admin-add", name):
+                administrators.set_password(name, password)
+        elif action is AdminAction.REMOVE:
+            with run.audit.act("admin-remove", name):
+                administrators.remove(name)
+        names = administrators.names()
+    say_done(as_json, names, f"Administrators: {', '.join(names) or 'nobody'}.")
+
+
+@app.command(epilog="Example: manyhands coordinator audit my-run --limit 20")
+def audit(
+    directory: Path = DIRECTORY,
+    limit: int = LIMIT,
+    as_json: bool = JSON,
+) -> None:
+    """Show who did what to the run: invitations, revocations, erasures, by command and over the web."""
+    with open_run(directory) as run:
+        rows = audit_log(run.database, limit)
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("when", "who", "act", "whom", "detail"),
+        [(format_age(row.at, now), row.actor, row.act, row.subject, row.detail) for row in rows],
+    )
+
+
+@app.command(epilog="Example: manyhands coordinator refusals my-run --limit 20")
+def refusals(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JSON) -> None:
+    """Show what was refused to devices and visitors, and why."""
+    with open_run(directory) as run:
+        rows = newest_refusals(run.database, limit)
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return
+    now = time.time()
+    say_table(
+        ("when", "kind", "code", "reason"), [(format_age(row.at, now), row.kind, row.code, row.reason) for row in rows]
+    )

@@ -1,0 +1,122 @@
+"""The operator's commands that keep a run: backups, the authority's key, and an archive of its dashboard."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from auth.openid.provider import require_safe_url
+from coordinator.backup.backup import Backup, back_up
+from coordinator.backup.restore import restore as restore_run
+from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.context.open_run import open_run
+from coordinator.members.devices import tokens_until
+from coordinator.run.authority_key import rotate
+from coordinator.run.database_owner import claim_database
+from peer.runtime.console import say, say_json
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday")
+def backup(
+    directory: Path = DIRECTORY,
+    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to make.", show_default=False),
+    no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave the checkpoints out."),
+    as_json: bool = JSON,
+) -> None:
+    """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
+    with open_run(directory) as run, run.audit.act("backup", str(target)):
+        made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints)
+    if as_json:
+        say_json(_backup_facts(made))
+        return
+    say(f"{made.path} holds the run `{made.manifest.run}`: {_backup_summary(made)}.")
+    say("It holds the run's keys, too: keep it where only you can read it.")
+
+
+@app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")
+def restore(
+    backup: Path = typer.Argument(..., metavar="BACKUP", help="The folder that `backup` made.", show_default=False),
+    directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory, to be made.", show_default=False),
+    settings: Path | None = typer.Option(
+        None, help="A settings.yaml to use in place of the backup's: for another host, or another database."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Make a run anew from a backup; nothing that exists is ever overwritten."""
+    made = restore_run(backup, directory, settings)
+    with open_run(made.path) as run:
+        run.audit.record("restore", str(backup))
+    if as_json:
+        say_json({"directory": str(made.path), "run": made.config.run.name, "join_link": str(made.join_link)})
+        return
+    say(f"The run `{made.config.run.name}` is in {made.path} again.")
+    say("Before you serve it, make sure that it is served nowhere else.")
+
+
+def _backup_facts(made: Backup) -> dict[str, object]:
+    return {
+        "backup": str(made.path),
+        "run": made.manifest.run,
+        "created_at": made.manifest.created_at,
+        "size_bytes": made.size_bytes,
+        "files": len(made.manifest.files),
+        "rows": sum(table.rows for table in made.manifest.tables.values()),
+        "checkpoints": made.checkpoints,
+    }
+
+
+def _backup_summary(made: Backup) -> str:
+    rows, count = sum(table.rows for table in made.manifest.tables.values()), len(made.checkpoints)
+    return f"{rows:,} rows, {count} checkpoint{'' if count == 1 else 's'}, {made.size_bytes / 1e6:,.1f} MB"
+
+
+@app.command("rotate-key", epilog="Example: manyhands coordinator rotate-key my-run")
+def rotate_key(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Replace the authority's key; what the old one has signed counts until its last token expires."""
+    with open_run(directory) as run, run.audit.act("rotate-key"):
+        now, keys_dir, config = time.time(), run.directory.keys_dir, run.directory.config
+        last = max(tokens_until(run.database), now + config.membership.token_lifetime_s)
+        handover = rotate(keys_dir, config.run.name, last, now)
+        claim_database(run.database, run.directory)
+    if as_json:
+        say_json({"new_key": handover.new_key.hex(), "old_key_counts_until": handover.until})
+        return
+    say("A new key signs from now on. Join links stay as they are; nobody has to do anything.")
+    say(f"What the old key has signed counts for {(handover.until - now) / 3600:.1f} hours more.")
+    say(f"Back up {keys_dir} now: the old backup no longer serves.")
+
+
+@app.command(epilog="Example: manyhands coordinator archive my-run /srv/www/my-run")
+def archive(
+    directory: Path = DIRECTORY,
+    out: Path = typer.Argument(..., metavar="OUT", help="The folder to make.", show_default=False),
+    address: str = typer.Option("", help="Where it will be served, so that shared links have a picture."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an earlier archive of this run."),
+    as_json: bool = JSON,
+) -> None:
+    """Freeze the dashboard into plain files that any web host serves for ever."""
+    from coordinator.web.archive import Wish, write_archive  # the web application, which other commands need not load
+
+    if address:
+        _require_address(address)
+    with open_run(directory) as run, run.audit.act("archive", str(out)):
+        made = write_archive(run.directory, Wish(out, address, overwrite), time.time())
+    if as_json:
+        facts = made.model_dump(exclude={"files", "format_version"})
+        say_json({"archive": str(out), **facts, "files": len(made.files), "size_bytes": made.size_bytes})
+        return
+    size = f"{len(made.files) + 1:,} files, {made.size_bytes / 1e6:,.1f} MB"
+    say(f"{out} holds the page of `{made.run}` as of step {made.step:,}: {size}.")
+    say(f"To look at it: python -m http.server --directory {out}")
+
+
+def _require_address(address: str) -> None:
+    try:
+        require_safe_url(address)
+    except ValueError as error:
+        raise ConfigError(f"`--address`: {error}.") from error

@@ -1,0 +1,27 @@
+"""`manyhands coordinator serve`: the process that starts a run's parts and watches over them; it stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from auth.errors import ConfigError
+from coordinator.cli.options import DIRECTORY
+from coordinator.run.logs import LogFormat
+from coordinator.service.supervisor import serve_run
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: manyhands coordinator serve my-run")
+def serve(
+    directory: Path = DIRECTORY,
+    service_only: bool = typer.Option(False, "--service-only", help="Only the control plane and the dashboard."),
+    keeper_only: bool = typer.Option(False, "--keeper-only", help="Only the swarm's first node and its checkpoints."),
+    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
+) -> None:
+    """Serve a run until told to stop by Ctrl-C or SIGTERM; then the keeper writes a last checkpoint."""
+    if service_only and keeper_only:
+        raise ConfigError("--service-only and --keeper-only exclude each other: give one, or none to serve both.")
+    serve_run(directory, service_only=service_only, keeper_only=keeper_only, log_format=log_format)

@@ -1,0 +1,82 @@
+"""The operator's commands that look at a run: `status` and `doctor`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from coordinator.checkpoints.validations import validations
+from coordinator.cli.options import DIRECTORY, JSON
+from coordinator.context.open_run import OpenRun, open_run
+from coordinator.ledger.presence import checkpoints, online_sessions, read_swarm_status
+from coordinator.ledger.speed import time_left_s
+from coordinator.ledger.steering import read_helm
+from coordinator.publishing.publications import newest_at
+from coordinator.run.directory import RunDirectory
+from coordinator.service.doctor import examine
+from peer.config.phases import phase_at
+from peer.doctor.display import open_display
+from peer.runtime.console import say, say_facts, say_json, say_table
+
+app = typer.Typer()
+VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy")
+
+
+@app.command(epilog="Example: manyhands coordinator doctor my-run")
+def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Examine the run's files and its machine: keys, permissions, ports, clock, disk, public address."""
+    examine(RunDirectory.open(directory), open_display(as_json), time.time())
+
+
+@app.command(epilog="Example: manyhands coordinator status my-run")
+def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
+    """Show where the run stands: progress, loss, who is here, the newest checkpoint."""
+    now = time.time()
+    with open_run(directory) as run:
+        facts = _facts(run, now)
+        online = online_sessions(run.database, now)
+        places = newest_at(run.database, [place.to for place in run.directory.settings.publications])
+    if as_json:
+        online_facts = [asdict(session) for session in online]
+        say_json({**facts, "publications": [asdict(row) for row in places], "online": online_facts})
+        return
+    say_facts({name.replace("_", " "): value for name, value in facts.items()})
+    if places:
+        say()
+        rows = [(row.place, row.step, row.location or None, row.error or None) for row in places]
+        say_table(("published to", "step", "where", "trouble"), rows)
+    if online:
+        say()
+        say_table(
+            ("online", "state", "step", "samples/s", "hardware"),
+            [(row.member, row.state, row.step, row.samples_per_second, row.hardware) for row in online],
+        )
+
+
+def _facts(run: OpenRun, now: float) -> dict[str, object]:
+    """What is known of a run, by name, in the order in which it is shown."""
+    swarm = read_swarm_status(run.database)
+    last_step = run.ledger.last_step()
+    last = run.ledger.steps(after=last_step - 1)
+    newest = checkpoints(run.database)[:1]
+    validation = validations(run.database)[-1:]
+    step = last_step if swarm is None else swarm.step
+    phase = phase_at(run.directory.config, step)
+    return {
+        "run": run.directory.config.run.name,
+        "step": step,
+        "phase": phase.line,
+        "loss": last[-1].loss if last else None,
+        "samples_accumulated": None if swarm is None else swarm.samples_accumulated,
+        "target_batch_size": phase.target_batch_size,
+        "peers": None if swarm is None else swarm.peers,
+        "samples_per_second": None if swarm is None else swarm.samples_per_second,
+        "time_left_s": time_left_s(run.directory.config, read_helm(run.database), swarm),
+        "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
+        "checkpoint": str(run.directory.checkpoint_dir(newest[0].step)) if newest else None,
+        **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},
+        "join_link": str(run.directory.join_link),
+    }
