@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -26,10 +27,19 @@ from peer.config.run import RunConfig
 from peer.runtime.processes import end_group
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"ours": "_home_peer", "hivemind": "_hivemind_peer"}
+SYSTEMS = "ours,hivemind"
+MODULES = {"ours": "_home_peer", "delayed": "_home_peer", "hivemind": "_hivemind_peer"}
 JOIN_EVERY_S = 3.0
 LEAVE_S = 60.0
 POLL_S = 0.2
+
+
+def systems_of(text: str) -> list[str]:
+    """Read `--systems`: ours, ours with delayed steps (`averaging.delay`), plain hivemind."""
+    systems = text.split(",")
+    if unknown := set(systems) - set(MODULES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: take {', '.join(MODULES)}")
+    return systems
 
 
 @dataclass(frozen=True)
@@ -141,13 +151,21 @@ class Peer:
             self._thread.join()
 
 
+def delayed(config: RunConfig) -> RunConfig:
+    """The run with delayed steps: its volunteers compute the next batch while they average one."""
+    raw = config.model_dump(mode="json")
+    raw["averaging"]["delay"] = True
+    return RunConfig.from_mapping(raw)
+
+
 class Homes:
     """A context in which the keeper and all volunteers are there, on lines of their own; all have left at its end."""
 
     def __init__(
         self, system: str, config: RunConfig, seconds_per_sample: Mapping[Volunteer, float], directory: Path, logs: Path
     ) -> None:
-        self._system, self._config, self._directory, self._logs = system, config, directory, logs
+        self._system, self._directory, self._logs = system, directory, logs
+        self._config = delayed(config) if system == "delayed" else config
         self._seconds_per_sample = seconds_per_sample
         self.network = Network([KEEPER, *(volunteer.line for volunteer in seconds_per_sample)])
         self._authority = AuthorityKey.generate()

@@ -1,6 +1,6 @@
 """A swarm of real homes beside plain hivemind: who contributes, and how much of the computation counts.
 
-    python benchmarks/home_lines.py [--setting stress|ordinary|both] [--seconds 330] [--systems ours,hivemind]
+    python benchmarks/home_lines.py [--setting stress|ordinary|both] [--seconds 330] [--systems ours,delayed,hivemind]
                                     [--churn|--drop-line|--dead-link] [--logs DIR] [--quick] [--json]
 
 Five hosts in network namespaces with lines that `tc` shapes (_network.py): a keeper, a fast volunteer, one half as
@@ -14,15 +14,16 @@ the time has passed that the setting gives a sample on this volunteer's device. 
 - stress: the four devices compute a batch in 5 seconds, where the slowest line needs 14 for a gradient;
 - ordinary: they compute it in four times the least time of a round.
 
-Ours are the product's `Swarm`, `StateTaking` and `train` (_home_peer.py), without agents and checkpoints; the keeper is
-their loop without a database. Theirs are `hivemind.Optimizer` as installed (_hivemind_peer.py): the same model,
-optimizer, target batch and times, exact steps, gradients and averaged parameters in fp16 as in hivemind's own ALBERT
-example, and an auxiliary peer on the keeper's host. hivemind solves for the reducers' shares with a method that today's
-SciPy no longer has, so its peers declare no line, and reduce equal shares. A sample of hivemind's counts if its round
-brought an average of two peers or more, although a step may have several groups there, and an average may lack parts; a
-step on a peer's own gradient only that another volunteer took, too, loses its samples. Its peers begin without a
-download, for all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers join
-one after another.
+Exact steps are `ours`, steps with `averaging.delay` are `delayed`; the first system of `--systems` stands beside the
+second. Ours are the product's `Swarm`, `StateTaking` and `train` (_home_peer.py), without agents and checkpoints; the
+keeper is their loop without a database. Theirs are `hivemind.Optimizer` as installed (_hivemind_peer.py): the same
+model, optimizer, target batch and times, exact steps, gradients and averaged parameters in fp16 as in hivemind's own
+ALBERT example, and an auxiliary peer on the keeper's host. hivemind solves for the reducers' shares with a method that
+today's SciPy no longer has, so its peers declare no line, and reduce equal shares. A sample of hivemind's counts if its
+round brought an average of two peers or more, although a step may have several groups there, and an average may lack
+parts; a step on a peer's own gradient only that another volunteer took, too, loses its samples. Its peers begin without
+a download, for all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers
+join one after another.
 
 With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back; with `--drop-line` the line of
 `middle` drops to a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
@@ -45,7 +46,18 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks._homes import KEEPER, MODULES, POLL_S, TWO_MORE, VOLUNTEERS, Homes, Peer, Volunteer, slower_rate
+from benchmarks._homes import (
+    KEEPER,
+    POLL_S,
+    SYSTEMS,
+    TWO_MORE,
+    VOLUNTEERS,
+    Homes,
+    Peer,
+    Volunteer,
+    slower_rate,
+    systems_of,
+)
 from benchmarks._network import why_impossible
 from benchmarks._trainer_variant import SPECIAL
 from benchmarks.reporting import Figure, argument_parser, report
@@ -187,17 +199,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for incident, events in list(INCIDENTS.items())[1:]:
         parser.add_argument(f"--{incident}", dest="incident", action="store_const", const=incident, help=events.__doc__)
     parser.add_argument("--seconds", type=float, default=330.0, help="of each system in each setting")
-    parser.add_argument("--systems", default="ours,hivemind", help="which to measure: ours, hivemind, or both")
+    parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
     parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of both")
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
     if reason := why_impossible():
         sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
-    systems = options.systems.split(",")
-    if unknown := set(systems) - set(MODULES):
-        parser.error(f"`--systems` names {', '.join(sorted(unknown))}: take {' and '.join(MODULES)}")
     settings = list(SETTINGS) if options.setting == "both" else [options.setting]
-    seconds = options.seconds
+    systems, seconds = options.systems, options.seconds
     if options.quick:
         settings, systems, seconds = ["stress"], systems[:1], 25.0
     figures = []

@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 
 from benchmarks._home_peer import DhtCalls
-from benchmarks._homes import MODULES, POLL_S, Homes, Peer, Volunteer
+from benchmarks._homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, systems_of
 from benchmarks._network import HostPlan, why_impossible
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.config.run import BUILTIN_RUNS, RunConfig
@@ -85,15 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser("A swarm that grows, beside plain hivemind.")
     parser.add_argument("--sizes", default=SIZES, help="how many volunteers, separated by commas")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each system at each size")
-    parser.add_argument("--systems", default="ours,hivemind", help="which to measure: ours, hivemind, or both")
+    parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
     if reason := why_impossible():
         sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
-    systems = options.systems.split(",")
-    if unknown := set(systems) - set(MODULES):
-        parser.error(f"`--systems` names {', '.join(sorted(unknown))}: take {' and '.join(MODULES)}")
-    sizes, seconds = [int(size) for size in options.sizes.split(",")], options.seconds
+    sizes, systems, seconds = [int(size) for size in options.sizes.split(",")], options.systems, options.seconds
     if options.quick:
         sizes, systems, seconds = [2], systems[:1], 15.0
     figures = []
