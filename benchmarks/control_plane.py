@@ -34,6 +34,7 @@ from benchmarks._crowd_watch import Watched, call_again_and_again, keep, look_at
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
 from coordinator.run.ports import free_ports
+from coordinator.run.settings import Settings
 from peer.config.run import BUILTIN_RUNS, RunConfig
 
 HOST = "127.0.0.1"
@@ -104,11 +105,10 @@ def check_ledger(run: OpenRun, tally: Tally) -> None:
         raise RuntimeError(f"{acknowledged} of {tally.sent} reports were accepted, and {counted:g} are counted")
 
 
-@contextmanager
-def new_run(folder: Path) -> Iterator[OpenRun]:
-    """A run whose service lets the whole crowd in from one address."""
+def crowd_settings() -> Settings:
+    """Settings of a service that lets a whole crowd in from one address."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
-    settings = make_settings(
+    return make_settings(
         public_host=HOST,
         bind_host=HOST,
         control_port=control_port,
@@ -118,7 +118,13 @@ def new_run(folder: Path) -> Iterator[OpenRun]:
         calls_per_address=MAX_SESSIONS,
         calls_per_address_per_minute=1_000_000,
     )
-    path = create_run(folder / "run", RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), settings).path
+
+
+@contextmanager
+def new_run(folder: Path) -> Iterator[OpenRun]:
+    """The demo's run, served to a crowd."""
+    config = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml")
+    path = create_run(folder / "run", config, crowd_settings()).path
     with open_run(path) as run:
         yield run
 

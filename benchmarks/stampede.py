@@ -29,14 +29,13 @@ import psutil
 import torch
 
 from benchmarks._joiners import Joiner, Visit, make_joiners, most_at_once
-from benchmarks.control_plane import HOST, MAX_SESSIONS, ROOT, START_TIMEOUT_S, quantile, served
+from benchmarks.control_plane import ROOT, START_TIMEOUT_S, crowd_settings, quantile, served
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
-from coordinator.context.open_run import OpenRun, make_settings, open_run
+from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import free_ports
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models.build import build_model, checkpoint_config
@@ -129,18 +128,8 @@ def measure(folder: Path, extent: Extent) -> list[Figure]:
 
 @contextmanager
 def new_run(path: Path, run_file: str) -> Iterator[OpenRun]:
-    """A run without a tokenizer, which nobody trains; its service lets the whole crowd in from one address."""
-    control_port, web_port, swarm_port = free_ports(HOST, 3)
-    settings = make_settings(
-        public_host=HOST,
-        bind_host=HOST,
-        control_port=control_port,
-        web_port=web_port,
-        swarm_port=swarm_port,
-        calls_per_address=MAX_SESSIONS,
-        calls_per_address_per_minute=1_000_000,
-    )
-    RunDirectory.create(path, RunConfig.from_yaml(BUILTIN_RUNS / run_file), settings)
+    """A run without a tokenizer, which nobody trains, served to a crowd."""
+    RunDirectory.create(path, RunConfig.from_yaml(BUILTIN_RUNS / run_file), crowd_settings())
     with open_run(path) as run:
         yield run
 

@@ -10,13 +10,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, strategies as st
 
-from auth.certificates import Certificate, open_certificate, read_certificate, sign_certificate, write_certificate
+from auth.certificates import open_certificate, read_certificate, sign_certificate, write_certificate
 from auth.errors import RequestError
 from auth.keys import AuthorityKey
 from auth.receipts import ReceiptBody, open_receipt, read_receipt
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey, SignedReport
 from coordinator.evaluation.tasks.results import SeedResult, TaskResult
+from tests.support.certificates import CERTIFICATE
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
 PUBLIC = "af06a3e3291714e4f356c19c9b15cd1951ec6e6662aa77be07547f289383341d"
@@ -49,20 +50,7 @@ def test_earlier_receipts_stay_valid() -> None:
 
 def test_earlier_certificates_stay_valid() -> None:
     """The authority's signature under a certificate is the same as ever, and so is the file."""
-    certificate = Certificate(
-        run="sahaj-বাংলা",
-        member="Ada",
-        number=12,
-        samples=123_456,
-        steps=300,
-        active_days=4,
-        first_day="2026-11-01",
-        last_day="2026-11-22",
-        training_s=7200,
-        averaged_bytes=10**12,
-        devices=("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",),
-        issued_at=1_795_000_000,
-    )
+    certificate = CERTIFICATE.model_copy(update={"run": "sahaj-বাংলা", "member": "Ada"})
     content = {"body": certificate.body, "signature": OF_CERTIFICATE, "authority_key": PUBLIC}
     text = json.dumps(content, indent=1) + "\n"
     assert write_certificate(sign_certificate(AuthorityKey(KEY), certificate)) == text
