@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified
+from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
@@ -77,9 +78,11 @@ def evaluate(
         places = {"train": train, "dev": dev, "test": test}
         columns = {"text": text_column, "pair": pair_column, "label": label_column}
         tasks, base = (make_task(task, places, columns, metric, recipe),), Path.cwd()
+    entries, folders = _entries(checkpoint, random_start), DataFolders(base, user_cache_path("manyhands") / "examples")
+    check_readable(tasks, folders)
     contestants = [
-        _judge(name, source, fresh, tasks, base, None if fresh or place else save)
-        for place, (name, source, fresh) in enumerate(_entries(checkpoint, random_start))
+        _judge(name, source, fresh, tasks, folders, None if fresh or place else save)
+        for place, (name, source, fresh) in enumerate(entries)
     ]
     if as_json:
         say_json([each.facts for each in contestants])
@@ -139,12 +142,13 @@ def _source(text: str) -> str:
     return str(path.absolute()) if path.is_dir() else text
 
 
-def _judge(name: str, source: str, fresh: bool, tasks: tuple[Task, ...], base: Path, save: Path | None) -> Contestant:
+def _judge(
+    name: str, source: str, fresh: bool, tasks: tuple[Task, ...], folders: DataFolders, save: Path | None
+) -> Contestant:
     results: dict[str, TaskResult] = {}
-    cache = user_cache_path("manyhands") / "examples"
     for task in tasks:
         folder = "" if save is None or not task.is_trained else str(save / task.name if len(tasks) > 1 else save)
-        found = run_apart(Plan(source, task, str(base), str(cache), fresh, folder))
+        found = run_apart(Plan(source, task, str(folders.base), str(folders.cache), fresh, folder))
         assert found is not None  # nobody told it to stop
         results[task.name] = found
     return Contestant(name, results)

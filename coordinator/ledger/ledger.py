@@ -62,7 +62,7 @@ from coordinator.store.models import (
 from coordinator.store.notify import Topic, tell
 from coordinator.store.refusals import add_refusal
 from peer.config.run import RunConfig
-from peer.reporting.messages import Lost, LostCause, StepReport
+from peer.reporting.messages import Lost, LostCause
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +79,11 @@ class Ledger(LedgerReader):
         super().__init__(database, clock)
         self._config = config
 
-    def record(
-        self, device_id: str, session_id: str | None, seq: int, report: StepReport, completed_at: float
-    ) -> ReportVerdict:
-        """Count a report, or refuse it and say why; a report that comes again is accepted again and counted once."""
-        [outcome] = self.record_all([Delivery(device_id, session_id, seq, report, completed_at)])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
     def record_all(self, deliveries: Sequence[Delivery]) -> list[ReportVerdict | Exception]:
-        """The same for many in one transaction; one that cannot be recorded gives its error and spoils no other."""
+        """Count reports in one transaction, or refuse them and say why; a report that comes again is counted once.
+
+        One that cannot be recorded gives its error and spoils no other.
+        """
 
         def record(session: Session) -> list[ReportVerdict]:
             beside_others(session, Lock.ERA)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.ledger.judgement import ReportVerdict
+from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import write_swarm_status
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member
 from peer.config.run import RunConfig
+from peer.reporting.messages import StepReport
 from tests.support.receipts import key_of, receipt_by
 from tests.support.reports import report
 
@@ -53,12 +54,22 @@ def keeper_at(database: Database, step: int, now: float) -> None:
     )
 
 
+def deliver(
+    ledger: Ledger, device_id: str, session_id: str | None, seq: int, report: StepReport, completed_at: float
+) -> ReportVerdict:
+    """Record one report; an error is raised."""
+    [outcome] = ledger.record_all([Delivery(device_id, session_id, seq, report, completed_at)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
 def record(
     ledger: Ledger, device: str, step: int, *, seq: int | None = None, era: int = 0, **claims: Any
 ) -> ReportVerdict:
     """Report as a device; the sequence number is the step's unless a test says otherwise."""
     number = step if seq is None else seq
-    return ledger.record(device, None, number, report(step, era=era, **claims), completed_at=1000.0 + step)
+    return deliver(ledger, device, None, number, report(step, era=era, **claims), completed_at=1000.0 + step)
 
 
 def confirm(ledger: Ledger, step: int, era: int = 0, **samples: int) -> None:

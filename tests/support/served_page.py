@@ -21,6 +21,7 @@ from coordinator.web.http.server import WebServer
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
 from tests.support.crowds import touch
+from tests.support.ledgers import deliver
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
@@ -74,7 +75,7 @@ class FakeRun:
                 elapsed_s=20.0,
             )
             now = self.services.clock()
-            assert self.services.ledger.record(device, None, step, report, now).accepted
+            assert deliver(self.services.ledger, device, None, step, report, now).accepted
         services = self.services
         keeper_confirms(services.database, services.membership, services.ledger, self.directory.config.run.name, step)
 

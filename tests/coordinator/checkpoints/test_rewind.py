@@ -17,6 +17,7 @@ from coordinator.members.audit import audit_log
 from coordinator.members.quarantine import SuspicionReport, hear, quarantines
 from coordinator.run.settings import Policy
 from peer.reporting.messages import StepReport
+from tests.support.ledgers import deliver
 from tests.support.receipts import key_of
 from tests.support.small_checkpoints import add_checkpoint
 from tests.support.small_run import make_small_run
@@ -45,7 +46,7 @@ class Scene:
         """What a member's device says of a step."""
         report = StepReport(step, 10, 2.0, None, None, 2, None, 0.5, 5.0, era=era)
         number = 100 * era + step
-        verdict = self.run.ledger.record(self.device_ids[name], None, number, report, 1000.0 + step)
+        verdict = deliver(self.run.ledger, self.device_ids[name], None, number, report, 1000.0 + step)
         assert verdict.accepted, verdict.reason
 
     def rewind(self, step: int, *suspects: str) -> tuple[int, int]:

@@ -34,6 +34,7 @@ from coordinator.service.demo import (
 from coordinator.service.demo_report import SETTLE_S, StepFollower, step_line, summarize, summary_lines
 from coordinator.store.models import Device
 from peer.reporting.messages import StepReport
+from tests.support.ledgers import deliver
 from tests.support.ports import free_ports
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.served_page import validation_row
@@ -119,7 +120,7 @@ class Machine:
             report = StepReport(
                 step, samples, 9.0 - step, None, None, 3, None, 0.1, 50.0, data_wait_s=1.0, elapsed_s=4.0
             )
-            assert self.run.ledger.record(grant.device_id, None, step, report, 1e9 + step).accepted
+            assert deliver(self.run.ledger, grant.device_id, None, step, report, 1e9 + step).accepted
 
 
 @pytest.fixture

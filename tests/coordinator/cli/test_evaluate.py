@@ -94,6 +94,18 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, words: tuple[str, ...], said:
     assert said in str(caught.value)
 
 
+def test_data_that_cannot_be_read_are_told_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first task may take hours, and the mistake may be in the last one's file."""
+    plans: list[Plan] = []
+    monkeypatch.setattr("coordinator.cli.evaluate.run_apart", plans.append)
+    run = make_evaluated_run(tmp_path, FILL, FILL | {"name": "later", "test": "missing.txt"})
+    with pytest.raises(ConfigError, match=r"missing\.txt"):
+        evaluate(save_tiny_bert(tmp_path / "model"), "--config", run.path / "run.yaml")
+    assert plans == []
+
+
 def test_a_run_without_a_checkpoint_is_said(tmp_path: Path) -> None:
     """Nothing is made up for it."""
     run = make_evaluated_run(tmp_path)

@@ -24,6 +24,7 @@ from coordinator.run.software import own_software
 from peer.data.tokenization.tokenizers import load_tokenizer
 from peer.reporting.messages import StepReport
 from peer.runtime.software import install_commands
+from tests.support.ledgers import deliver
 from tests.support.operator_commands import call
 from tests.support.postgres import PASSWORD, new_database
 from tests.support.receipts import keeper_confirms
@@ -54,7 +55,7 @@ def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> N
             averaging_s=0.5,
             samples_per_second=100.0,
         )
-        assert run.ledger.record(grant.device_id, None, 1, report, NOW).accepted
+        assert deliver(run.ledger, grant.device_id, None, 1, report, NOW).accepted
         keeper_confirms(run.database, run.membership, run.ledger, run.directory.config.run.name, 1)
 
 

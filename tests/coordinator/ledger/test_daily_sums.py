@@ -19,7 +19,7 @@ from coordinator.store.models import Base, DailyShare, Device, LostSamples, Refu
 from peer.reporting.messages import Lost
 from tests.support.clocks import Clock
 from tests.support.crowds import touch
-from tests.support.ledgers import CONFIG, TARGET
+from tests.support.ledgers import CONFIG, TARGET, deliver
 from tests.support.receipts import receipt_by
 from tests.support.reports import report
 
@@ -44,7 +44,7 @@ def shares(database: Database) -> list[Share]:
 
 def test_a_report_is_pending_until_a_receipt_confirms_it(ledger: Ledger, database: Database) -> None:
     """Then what is confirmed counts; what is denied was claimed only."""
-    ledger.record("ada-1", None, 1, report(1, samples=30, elapsed_s=4.0), 9.5 * DAY)
+    deliver(ledger, "ada-1", None, 1, report(1, samples=30, elapsed_s=4.0), 9.5 * DAY)
     assert shares(database) == [("ada-1", 9, 1, 30, 0, 30, 0, 4.0)]
     ledger.take_receipt("keeper-1", 1, receipt_by("keeper-1", 1, {"ada-1": 20}, run=CONFIG.run.name))
     assert shares(database) == [("ada-1", 9, 1, 30, 20, 0, 0, 4.0)]
@@ -53,11 +53,11 @@ def test_a_report_is_pending_until_a_receipt_confirms_it(ledger: Ledger, databas
 def test_undone_steps_count_nowhere(ledger: Ledger, database: Database) -> None:
     """A return to a checkpoint takes what was counted and what was pending, at once and for reports still to come."""
     for seq in (1, 2):
-        ledger.record("ada-1", None, seq, report(seq, samples=30, elapsed_s=4.0), 9.5 * DAY)
+        deliver(ledger, "ada-1", None, seq, report(seq, samples=30, elapsed_s=4.0), 9.5 * DAY)
     ledger.take_receipt("keeper-1", 2, receipt_by("keeper-1", 2, {"ada-1": 30}, run=CONFIG.run.name))
     ledger.roll_back(1)
     assert shares(database) == [("ada-1", 9, 1, 30, 0, 30, 30, 4.0)]
-    ledger.record("ada-2", None, 1, report(2, samples=7), 9.5 * DAY)
+    deliver(ledger, "ada-2", None, 1, report(2, samples=7), 9.5 * DAY)
     assert shares(database)[1] == ("ada-2", 9, 0, 0, 0, 0, 7, 0.0)
 
 
@@ -87,8 +87,8 @@ def test_the_sums_are_always_those_over_the_reports(
     for seq, (device, step, samples, act) in enumerate(acts, start=1):
         era = ledger.current_era()
         if act == "report":
-            ledger.record(
-                device, None, seq, report(step, era=era, samples=samples, elapsed_s=2.0), (8 + step / 2) * DAY
+            deliver(
+                ledger, device, None, seq, report(step, era=era, samples=samples, elapsed_s=2.0), (8 + step / 2) * DAY
             )
         elif act == "receipt":
             receipt = receipt_by("keeper-1", step, {device: max(1, samples)}, era=era, run=CONFIG.run.name)
@@ -173,8 +173,8 @@ def rows(database: Database) -> list[Row]:
 def test_what_reports_tell_adds_up_by_day_and_cause(ledger: Ledger, database: Database) -> None:
     """Each cause of each report counts once, on the day of its step, and a repeated report adds nothing."""
     for seq, at in ((1, 9.5), (2, 9.6), (2, 9.6), (3, 9.9)):
-        ledger.record("ada-1", None, seq, report(seq, lost_samples=5, lost={"late": 2, "non-finite": 3}), at * DAY)
-    ledger.record("ada-1", None, 4, report(4, lost_samples=1, lost={"late": 1}), 8.5 * DAY)
+        deliver(ledger, "ada-1", None, seq, report(seq, lost_samples=5, lost={"late": 2, "non-finite": 3}), at * DAY)
+    deliver(ledger, "ada-1", None, 4, report(4, lost_samples=1, lost={"late": 1}), 8.5 * DAY)
     assert rows(database) == [
         ("ada-1", 8, "late", 1, 1, 4),
         ("ada-1", 9, "late", 6, 3, 3),
@@ -207,7 +207,7 @@ def test_impossible_losses_are_refused_for_good(ledger: Ledger, database: Databa
 
 def test_a_refused_report_is_a_loss(ledger: Ledger, database: Database) -> None:
     """What it claims counts as lost as far as one device can have computed it."""
-    assert not ledger.record("ada-1", None, 1, report(1, samples=10**6), 9.5 * DAY).accepted
+    assert not deliver(ledger, "ada-1", None, 1, report(1, samples=10**6), 9.5 * DAY).accepted
     assert rows(database) == [("ada-1", 10, "refused", 1000, 1, 1)]
 
 

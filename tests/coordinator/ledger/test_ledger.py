@@ -30,7 +30,7 @@ from peer.protocol.control_pb2 import StepReport as StepReportMessage
 from peer.reporting.messages import CLAIM_BOUNDS, Bound, StepReport
 from peer.reporting.wire import report_from_wire
 from tests.support.clocks import Clock
-from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, confirm, keeper_at, record
+from tests.support.ledgers import ACCEPTED, CONFIG, REPORTERS, TARGET, add_members, confirm, deliver, keeper_at, record
 from tests.support.receipts import receipt_by
 from tests.support.reports import report
 from tests.support.served_page import validation_row
@@ -51,7 +51,7 @@ def test_step_is_the_sum_of_its_reports(ledger: Ledger) -> None:
 def test_a_step_is_completed_with_its_last_device(ledger: Ledger) -> None:
     """Whatever the order in which the reports arrive."""
     for device, completed_at in (("ada-1", 1002.0), ("bob-1", 1005.0), ("ada-2", 1003.0)):
-        ledger.record(device, None, 1, report(1), completed_at)
+        deliver(ledger, device, None, 1, report(1), completed_at)
     assert ledger.steps()[0].completed_at == 1005.0
 
 
@@ -154,7 +154,7 @@ def test_late_reports_are_counted(ledger: Ledger, database: Database, clock: Clo
 
 def test_clock_of_a_peer_cannot_lead_ours(ledger: Ledger, clock: Clock) -> None:
     """A completion time in the future becomes now."""
-    ledger.record("ada-1", None, 1, report(1), completed_at=clock.now + 1e6)
+    deliver(ledger, "ada-1", None, 1, report(1), completed_at=clock.now + 1e6)
     assert ledger.steps()[0].completed_at == clock.now
 
 

@@ -25,7 +25,7 @@ from coordinator.web.state.snapshot import take_snapshot
 from peer.reporting.messages import StepReport
 from tests.support.clocks import Clock
 from tests.support.crowds import touch
-from tests.support.ledgers import confirm, record
+from tests.support.ledgers import confirm, deliver, record
 from tests.support.served_page import FakeRun
 
 LATE_STEPS = 10
@@ -137,7 +137,7 @@ def test_the_health_of_steps(run: FakeRun) -> None:
         lost_samples=12,
         lost_reason="averaging failed",
     )
-    assert run.services.ledger.record(device, None, step, lost, time.time()).accepted
+    assert deliver(run.services.ledger, device, None, step, lost, time.time()).accepted
     with run.services.database() as session:
         health = read_health(session, run.services.ledger.steps(after=step - 2))
         assert read_health(session, []) == RoundHealth()

@@ -16,6 +16,7 @@ from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Receipt, Refusal
 from peer.reporting.messages import StepReport
 from tests.support.clocks import Clock
+from tests.support.ledgers import deliver
 from tests.support.receipts import key_of, receipt_by
 from tests.support.stores import Kind, empty_store
 
@@ -69,7 +70,7 @@ def report(
     if received is not None:
         receipt = receipt_by(device, step, received, era=era)
     claims = StepReport(step, samples, loss, None, None, 3, None, 0.5, 1.0, receipt=receipt, era=era)
-    return ledger.record(device, None, 10 * step + era, claims, completed_at).accepted
+    return deliver(ledger, device, None, 10 * step + era, claims, completed_at).accepted
 
 
 def counted(ledger: Ledger) -> dict[str, tuple[int, int]]:

@@ -13,7 +13,7 @@ from coordinator.ledger.steering import Helm, Orders
 from coordinator.store.engine import Database
 from peer.config.run import RunConfig
 from tests.support.clocks import Clock
-from tests.support.ledgers import CONFIG
+from tests.support.ledgers import CONFIG, deliver
 from tests.support.reports import report
 
 NOW = 10_000.0
@@ -62,7 +62,7 @@ def test_what_devices_claim_of_their_speed_changes_nothing(database: Database) -
     for step in (1, 2, 3):
         clock.now += 10
         for device, speed in (("ada-1", 0.001), ("bob-1", 1e6)):
-            verdict = ledger.record(device, None, step, report(step, samples=40, samples_per_second=speed), clock.now)
+            verdict = deliver(ledger, device, None, step, report(step, samples=40, samples_per_second=speed), clock.now)
             assert verdict.accepted
     assert run_speed(database, clock.now) == pytest.approx(8.0)
 

@@ -17,6 +17,7 @@ from coordinator.publishing.card_facts import card_of_run
 from coordinator.publishing.model_card import CardFacts, escaped, write_card
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
+from tests.support.ledgers import deliver
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.sound_checkpoints import add_sound_checkpoint
@@ -44,7 +45,7 @@ def run(opened_run: OpenRun) -> OpenRun:
             samples_per_second=1.0,
             averaged_bytes=100,
         )
-        verdict = opened_run.ledger.record(grant.device_id, session, seq, report, 1.0)
+        verdict = deliver(opened_run.ledger, grant.device_id, session, seq, report, 1.0)
         assert verdict.accepted, verdict.reason
     keeper_confirms(
         opened_run.database, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1

@@ -16,6 +16,7 @@ from coordinator.statistics.moments import CHUNK_STEPS, Group, Share, chunk_of, 
 from coordinator.store.refusals import add_refusal
 from peer.reporting.messages import StepReport
 from tests.support.clocks import Clock
+from tests.support.ledgers import deliver
 from tests.support.served_page import FakeRun
 
 START, DAY = 1_800_000_000.0, 86_400.0
@@ -43,8 +44,8 @@ def add_report(run: FakeRun, name: str, step: int, **others: object) -> None:
     }
     report = StepReport(step=step, mlm_loss=None, sop_loss=None, samples_per_second=2.5, **known)  # type: ignore[arg-type]
     era = run.services.ledger.current_era()
-    assert run.services.ledger.record(
-        run.devices[name], None, 1000 * era + step, replace(report, era=era), run.services.clock()
+    assert deliver(
+        run.services.ledger, run.devices[name], None, 1000 * era + step, replace(report, era=era), run.services.clock()
     ).accepted
 
 
