@@ -6,6 +6,7 @@ What a fixture needs is imported where it is made: most processes of the suite n
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from tests.support.stores import Kind
 
 pytest.register_assert_rewrite("tests.support")  # their assertions, too, show what was compared
+# hivemind's futures ask for the main thread's event loop. Python would make one that nobody closes, and whichever test
+# runs when it is collected would fail.
+asyncio.set_event_loop(None)
 SWARMS = ("tests/system/", "tests/security/")
 # Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
 THOROUGH = (
