@@ -120,7 +120,7 @@ class LocalSteps:
         self._backend.collect()
         grads = [mine.grad for mine, _ in self._pairs if mine.grad is not None]
         torch._foreach_div_(grads, self._pending)
-        norm, most = gradient_norm(grads), self._config.optimizer.max_grad_norm
+        norm, most = float(gradient_norm(grads)), self._config.optimizer.max_grad_norm
         if math.isfinite(norm):
             torch._foreach_mul_(grads, min(1.0, most / norm) if norm > 0 else 1.0)
             for group in self.inner.param_groups:

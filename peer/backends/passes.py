@@ -150,9 +150,9 @@ class Passes:
 
     def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
         """Each part's means count by its share of all labels and all samples, so that the sums are the whole's."""
-        mlm = order = 0.0
         sums: list[Tensor | None] = [None] * len(self.parameters)
-        ordered = False
+        mlm: list[Tensor] = []  # the losses' shares, on the device
+        order: list[Tensor] = []
         for part in parts_of(batch, self._at_once or batch.samples):
             with torch.autocast(self.device.type, DTYPES[self._precision], enabled=self._precision != "fp32"):
                 losses = compute_losses(self._model, part, self._config)
@@ -160,17 +160,21 @@ class Passes:
             of_samples = part.samples / whole.samples
             objective = losses.mlm * of_labels
             if losses.sop is not None:
-                objective, ordered = objective + losses.sop * of_samples, True
+                objective = objective + losses.sop * of_samples
+                order.append(losses.sop.detach().float() * of_samples)
             factor = whole.samples * scale
             gradients = torch.autograd.grad(objective * factor, self.parameters, allow_unused=True)
             sums = [_plus(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
-            mlm += float(losses.mlm.detach()) * of_labels  # waits for the accelerator
-            order += 0.0 if losses.sop is None else float(losses.sop.detach()) * of_samples
+            mlm.append(losses.mlm.detach().float() * of_labels)
         present = [gradient for gradient in sums if gradient is not None]
         if scale != 1.0:
             torch._foreach_mul_(present, 1 / scale)
-        finite = math.isfinite(mlm + order) and math.isfinite(gradient_norm(present))
-        return MicrobatchShare(mlm, order if ordered else None, sums, finite)
+        facts = torch.stack(
+            [*mlm, *order, gradient_norm(present).to(self.device)]
+        ).tolist()  # the one wait for the device
+        mlm_loss, sop_loss = sum(facts[: len(mlm)]), sum(facts[len(mlm) : -1])
+        finite = math.isfinite(mlm_loss + sop_loss) and math.isfinite(facts[-1])
+        return MicrobatchShare(mlm_loss, sop_loss if order else None, sums, finite)
 
     def _take_less(self, samples: int) -> None:
         """After memory ran out: half as many samples at once, then gradient checkpointing, then give up."""

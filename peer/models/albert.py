@@ -84,7 +84,11 @@ class _SharedLayer:
     def of(cls, layer: AlbertLayer) -> _SharedLayer:
         query, key, value = layer.attention.query, layer.attention.key, layer.attention.value
         weight = torch.cat([query.weight, key.weight, value.weight])
-        return cls(layer, weight, torch.cat([query.bias, key.bias.detach(), value.bias]))
+        bias = torch.cat([query.bias, key.bias.detach(), value.bias])
+        if torch.is_autocast_enabled(weight.device.type):  # which would cast them in each layer: it caches leaves only
+            dtype = torch.get_autocast_dtype(weight.device.type)
+            weight, bias = weight.to(dtype), bias.to(dtype)
+        return cls(layer, weight, bias)
 
     def forward(self, hidden: Tensor, length: int, mask: Tensor | None, wanted: Tensor | None = None) -> Tensor:
         """hidden (b * l, hidden) -> the same, or only the rows `wanted`."""

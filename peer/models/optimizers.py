@@ -105,7 +105,7 @@ class Lamb(torch.optim.Optimizer):
     def _clip_factor(self) -> float:
         """Return the factor that brings the gradients' global norm to `max_grad_norm` at most; NaN if not finite."""
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        norm = gradient_norm(grads)
+        norm = float(gradient_norm(grads))
         if not math.isfinite(norm):
             return math.nan
         if self.max_grad_norm is None or norm <= self.max_grad_norm:
@@ -148,11 +148,9 @@ class Lamb(torch.optim.Optimizer):
         return ratios
 
 
-def gradient_norm(grads: list[Tensor]) -> float:
-    """The global L2 norm, from one read of each gradient; not finite if any of them is not (or overflows)."""
-    if not grads:
-        return 0.0
-    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))))
+def gradient_norm(grads: list[Tensor]) -> Tensor:
+    """The global L2 norm, (), where the gradients are; not finite if any of them is not (or overflows)."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
 
 
 def _bias_correction(step: int, beta1: float, beta2: float) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from auth.errors import MemoryLimitError
-from peer.backends.passes import to_device
+from peer.backends.passes import Counts, to_device
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
@@ -102,6 +103,43 @@ def test_gradient_that_is_not_finite_leaves_what_was_accumulated(monkeypatch: py
     assert not result.finite
     assert math.isfinite(result.loss)
     assert all(torch.equal(gradient, before[name]) for name, gradient in gradients(model).items())
+
+
+class Operations(TorchDispatchMode):
+    """The operations that are called, with the shapes of their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[tuple[str, tuple[torch.Size, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        shapes = tuple(value.shape for value in args if isinstance(value, torch.Tensor))
+        self.called.append((func.overloadpacket.__name__, shapes))
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_number_is_read_from_the_device_while_a_microbatch_is_computed() -> None:
+    """Losses and norm are read together at the end: each read waits until an accelerator has done all it was told."""
+    config = tiny_config()
+    passes = TorchBackend(config, tiny_model(config))._passes
+    passes._at_once = 2
+    batch = random_batch(1, samples=5)
+    with Operations() as operations:
+        share = passes._in_parts(batch, Counts.of(batch), 1.0)
+    assert share.finite
+    assert "_local_scalar_dense" not in dict(operations.called)
+
+
+def test_shared_weights_are_cast_once_a_microbatch() -> None:
+    """However many layers share them; and so their gradients are cast back once."""
+    config, batch = tiny_config(), random_batch(1)
+    model = tiny_model(config)
+    hidden = model.config.hidden_size
+    with Operations() as operations:
+        TorchBackend(config, model, precision="bf16").accumulate(batch)
+    casts = [shapes for name, shapes in operations.called if name == "_to_copy"]
+    assert model.config.num_hidden_layers > 1
+    assert casts.count((torch.Size((3 * hidden, hidden)),)) == 2
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
