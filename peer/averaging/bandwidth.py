@@ -1,8 +1,8 @@
 """The line's rate that this peer declares to its groups: measured when it joined, then corrected by its rounds.
 
 A round is as fast as the slowest line in it, so what a round passed is only a lower bound of a peer's own line: a
-moving average of it may raise the estimate, and nothing in it lowers it. A round that took much longer than the
-declared lines had promised is a reason to doubt them, this one too; a doubtful line is measured again with the
+moving average of it may raise the estimate, and nothing in it lowers it. A round that failed, or took much longer than
+the declared lines had promised, is a reason to doubt them, this one too; a doubtful line is measured again with the
 coordinator, and that measurement counts either way. Pure decisions; `peer.swarm.step_rounds` and `peer.training.worker`
 ask.
 """
@@ -19,7 +19,7 @@ LEAST_BYTES = 2**20  # in each direction; less may all lie in buffers on the way
 RISE = 0.5  # of the difference, for each round that passed more than was thought possible
 SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above so many times what was promised, and so many seconds more
 DOUBTFUL_ROUNDS = 2  # slow ones in succession
-SOONEST_S, LATEST_S = 600.0, 6 * 3600.0  # between measurements; the latest because a line may also get faster
+SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # between measurements; the latest because a line may also get faster
 SPREAD_S = 60.0  # in which all who doubt after the same round ask
 SAME = 0.25  # a measurement that differs by less confirms the estimate
 
@@ -68,7 +68,14 @@ class LineEstimate:
             return
         if traffic.rate is not None and traffic.rate > self.rate:
             self.rate = min(MAX_BANDWIDTH, self.rate + RISE * (traffic.rate - self.rate))
-        self._slow_rounds = self._slow_rounds + 1 if traffic.is_slow else 0
+        if traffic.is_slow:
+            self.failed()
+        else:
+            self._slow_rounds = 0
+
+    def failed(self) -> None:
+        """Take in that a round broke off, or was slow: the line may not be what it was."""
+        self._slow_rounds += 1
         if self._slow_rounds == DOUBTFUL_ROUNDS:
             soonest = max(self._clock(), self._measured_at + self._patience_s)
             self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))

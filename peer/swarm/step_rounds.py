@@ -177,9 +177,13 @@ class StepRounds:
             self._gradients.gathering.window_s = self._window.seconds
 
     def _give_up(self, control: StepControl | None) -> None:
-        if control is not None and not control.began_allreduce:
+        if control is None:
+            return
+        if control.began_allreduce:
+            self._line.failed()
+        else:
             self._follow_gathering(None)
-        if control is not None and not control.done():
+        if not control.done():
             control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
