@@ -5,7 +5,7 @@ other; the process ends without those that hang. A failed write is tried again l
 points to write are recorded on disk before they are written: if the process is killed, the next one knows which points
 may have been written, and the sink, if it can be asked, how many were.
 
-`Sink` is the protocol that `coordinator.tracking.tensorboard` and `coordinator.tracking.trackers` implement.
+`Sink` is the protocol that the classes of `coordinator.tracking.sinks` implement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coordinator.run.secrets import read_secret
 from coordinator.run.sink_settings import TensorBoardSettings, TrackioSettings, WandbSettings
 from coordinator.store.engine import Database, open_engine
 from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
-from coordinator.tracking.trackers import TrackioSink, WandbSink
+from coordinator.tracking.sinks import TensorBoardSink, TrackioSink, WandbSink
 
 logger = logging.getLogger(__name__)
 LAST_S = 8.0  # for what is left, once told to stop
@@ -168,8 +168,6 @@ def pause_s(failures: int) -> float:
 
 def open_tensorboard(directory: RunDirectory, settings: TensorBoardSettings) -> Sink:
     """Event files in the run's directory."""
-    from coordinator.tracking.tensorboard import TensorBoardSink
-
     return TensorBoardSink(directory.path / settings.directory)
 
 

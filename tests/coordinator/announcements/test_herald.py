@@ -12,14 +12,16 @@ import yaml
 
 from auth.errors import ConfigError
 from coordinator.announcements import herald as module
-from coordinator.announcements.chats import Reply, Result, judge
 from coordinator.announcements.herald import (
     LONGEST_PAUSE_S,
     MAX_ATTEMPTS,
     NEWS_S,
     DeliveryOutcome,
     Herald,
+    Reply,
+    Result,
     find_notice,
+    judge,
     open_herald,
     outcome_of,
     pause_s,

@@ -22,7 +22,7 @@ from coordinator.run.settings import Settings
 from coordinator.run.sink_settings import Sinks
 from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
 from coordinator.tracking.process import LONGEST_PAUSE_S, POLL_S, Logbook, Sink, SinkWriter, pause_s, writers
-from coordinator.tracking.tensorboard import TensorBoardSink, rows_in
+from coordinator.tracking.sinks import TensorBoardSink, rows_in
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S, wait_until

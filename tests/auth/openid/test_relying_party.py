@@ -12,8 +12,8 @@ from werkzeug.serving import make_server
 
 from auth.errors import ProviderError
 from auth.openid.http import MAX_ANSWER_BYTES, fetch_json
-from auth.openid.metadata import CACHED_S, KEYS_AT_MOST_EVERY_S, Discovery, parse_keys
 from auth.openid.provider import Provider, identity_of, normalise, require_safe_url, with_known
+from auth.openid.relying_party import CACHED_S, KEYS_AT_MOST_EVERY_S, Discovery, parse_keys
 from tests.support.clocks import Clock
 from tests.support.openid_provider import OpenIdProvider, rsa_key
 

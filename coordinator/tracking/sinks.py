@@ -1,7 +1,7 @@
-"""Weights & Biases and Trackio: one run of a project, resumed by its id or name.
+"""The sinks: TensorBoard's event files, and one run of a project in Weights & Biases or Trackio, resumed by id or name.
 
-The tracker's own steps are our rows, with the global step beside them. Each library is imported when its sink is
-opened: most runs have neither, and Trackio reads its settings then.
+A tracker's own steps are our rows, with the global step beside them. Each library is imported when its sink is opened:
+most runs have none, and Trackio reads its settings then.
 """
 
 from __future__ import annotations
@@ -17,6 +17,47 @@ WRITTEN_WITHIN_S = 60.0
 POLL_S = 0.1
 OPENING_S = 120.0
 GLOBAL_STEP = "global_step"
+EVENT_FILES = "events.out.tfevents.*"
+
+
+class TensorBoardSink:
+    """One more event file in the folder, by the writer that TensorBoard's SummaryWriters stand on."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.held: int | None = rows_in(folder)
+        self._writer = EventFileWriter(str(folder))
+
+    def write(self, row: int, point: Point) -> None:  # noqa: ARG002  # events have no numbers
+        """Write one event with all the point's values and its own time."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
+        self._writer.add_event(Event(wall_time=point.at, step=point.step, summary=Summary(value=values)))
+
+    def rewind(self, step: int) -> None:
+        """TensorBoard leaves out what was written of later steps before."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def flush(self) -> None:
+        """Write the waiting events to the disk."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """The file is complete."""
+        self._writer.close()
+
+
+def rows_in(folder: Path) -> int:
+    """Count the points in the folder's event files, without a torn last one."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    files = sorted(folder.glob(EVENT_FILES)) if folder.is_dir() else []
+    return sum(event.HasField("summary") for file in files for event in LegacyEventFileLoader(str(file)).Load())
 
 
 class WandbSink:
