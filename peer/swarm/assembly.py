@@ -6,6 +6,7 @@ gradients when averaging fails, and takes any peer's state.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,13 +67,14 @@ class Assembly:
             metadata_expiration=averaging.statistics_expiration_s,
         )
 
-    def state_averager(self, model: torch.nn.Module) -> SwarmStateAverager:
+    def state_averager(self, model: torch.nn.Module, interrupted: threading.Event) -> SwarmStateAverager:
         """Start the averager that holds the state; it only gives and takes states, which are the same on all peers."""
         return SwarmStateAverager(
             prefix=f"{self.config.run.name}_state_averager",
             optimizer=partial(build_optimizer, self.config),
             params=parameter_groups(model, self.config),
             scheduler=partial(build_scheduler, self.config),
+            interrupted=interrupted,
             **self._shared,
         )
 

@@ -60,8 +60,11 @@ Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     """The holder of parameters and optimizer: gives them to members, and downloads them from trusted donors only."""
 
-    def __init__(self, *args: Any, access: SwarmAccess, traffic: Traffic, **kwargs: Any) -> None:
-        self.access, self._traffic = access, traffic
+    def __init__(
+        self, *args: Any, access: SwarmAccess, traffic: Traffic, interrupted: threading.Event, **kwargs: Any
+    ) -> None:
+        """`interrupted` is set when this peer is to wait for nobody any more."""
+        self.access, self._traffic, self._interrupted = access, traffic, interrupted
         self.state_lock = threading.RLock()  # held while a global step changes the state
         self.era = 0  # how often the run had returned to a checkpoint when this state was taken
         self.is_downloading = False  # another's state or averages, for which this process waits
@@ -106,7 +109,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         """Take the first donor's state that is of `minimum_step` and `minimum_era` or later, fits, and passes `doubt`.
 
         `adopt_era`: this peer takes over the state's era; the keeper, which decides on eras, keeps its own. Nothing is
-        overwritten before the checks; returns false if no donor had such a state.
+        overwritten before the checks; returns false if no donor had such a state, or this peer is told to leave.
 
         The download goes on as long as donors send at the least rate. Raises `SwarmError` if the averager's process
         hangs.
@@ -135,9 +138,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     def missed_average(self) -> list[torch.Tensor] | Lack:
         """Take the average that led to the step after this peer's from a donor, or the reason why there is none.
 
-        Raises `SwarmError` as a download does.
+        A peer that is told to leave waits for none. Raises `SwarmError` as a download does.
         """
-        found: list[torch.Tensor] | Lack = self._ask("_load_average", era=self.era, step=self.local_epoch)
+        found: list[torch.Tensor] | Lack | None = self._ask("_load_average", era=self.era, step=self.local_epoch)
+        if found is None:
+            return Lack.SILENT
         if isinstance(found, list) and [tensor.shape for tensor in found] != [t.shape for t in self._local_tensors()]:
             logger.warning("the average of a missed step has other tensors than this peer's: not taken")
             return Lack.GONE
@@ -149,13 +154,16 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return found
 
     def _ask(self, method: str, **options: Any) -> Any:
-        """Have the averager's process download; return what it found. Raises `SwarmError` if that process hangs."""
+        """Have the averager's process download; return what it found, or None if this peer is told to leave.
+
+        That process ends soon after, and its download with it. Raises `SwarmError` if it hangs.
+        """
         future: MPFuture = MPFuture()
         self._outer_pipe.send((method, [], {"future": future} | options))
         moves, moved_at = -1, self._clock()
         self.is_downloading = True
         try:
-            while True:
+            while not self._interrupted.is_set():
                 try:
                     return future.result(timeout=LOOK_S)
                 except futures.TimeoutError:
@@ -163,6 +171,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                         moves, moved_at = self._moves.value, self._clock()
                     elif self._clock() - moved_at > HUNG_S:
                         raise SwarmError("The process that downloads the run's state hangs.") from None
+            return None
         finally:
             self.is_downloading = False
 

@@ -109,7 +109,7 @@ class Swarm:
         self._may_follow = assembly.role != "keeper"  # which takes most members' state
         self._interrupted = threading.Event()  # told to leave: wait for nobody any more
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
-        self._averager = assembly.state_averager(model)
+        self._averager = assembly.state_averager(model, self._interrupted)
         self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
         self._rounds = StepRounds(
             self._gradients,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
@@ -84,12 +85,21 @@ STATE = [torch.arange(60_000, dtype=torch.float32), torch.ones(7)]
 
 
 class Process:
-    """The averager's process as its parent sees it: `after` so many looks it has the state; it may move until then."""
+    """The averager's process as its parent sees it: `after` so many looks it has the state; it may move until then.
 
-    def __init__(self, clock: Clock, after: int, moves: bool) -> None:
-        self.looks, self.after, self.clock, self.moves = 0, after, clock, moves
+    `told_to_leave` after so many looks, 0 never.
+    """
+
+    def __init__(self, clock: Clock, after: int, moves: bool, told_to_leave: int = 0) -> None:
+        self.looks, self.after, self.clock, self.moves, self.told_to_leave = 0, after, clock, moves, told_to_leave
         self.averager = SimpleNamespace(
-            _outer_pipe=self, _clock=self.look, _moves=multiprocessing.Value("q", 0), is_downloading=False
+            _outer_pipe=self,
+            _clock=self.look,
+            _interrupted=threading.Event(),
+            _moves=multiprocessing.Value("q", 0),
+            era=0,
+            local_epoch=7,
+            is_downloading=False,
         )
         self.averager._ask = partial(SwarmStateAverager._ask, self.averager)  # type: ignore[arg-type]
         self.future: Any = None
@@ -104,6 +114,8 @@ class Process:
         self.clock.now += 60.0
         self.averager._moves.value += self.moves
         self.was_downloading |= self.averager.is_downloading
+        if self.looks == self.told_to_leave:
+            self.averager._interrupted.set()
         if self.looks == self.after:
             self.future.set_result(("keeper", {"epoch": 7}, STATE))
         return self.clock.now
@@ -132,6 +144,23 @@ async def test_a_process_that_hangs_is_not_waited_for() -> None:
         SwarmStateAverager._download(process.averager, [])  # type: ignore[arg-type]
     assert HUNG_S < clock.now - began_at < 3 * HUNG_S
     assert not process.averager.is_downloading
+
+
+async def test_a_peer_that_is_told_to_leave_waits_for_no_state() -> None:
+    """Its process still downloads, and has the state long after."""
+    process = Process(Clock(), after=500, moves=True, told_to_leave=5)
+    averager: Any = process.averager
+    averager._download = partial(SwarmStateAverager._download, averager)
+    assert not SwarmStateAverager.load_state_from_peers(averager, doubt=lambda *_: "is not asked about")
+    assert process.looks == 5
+    assert not averager.is_downloading
+
+
+async def test_a_peer_that_is_told_to_leave_waits_for_no_average() -> None:
+    """No donor has said anything: what this peer makes of that does not matter any more."""
+    process = Process(Clock(), after=500, moves=True, told_to_leave=5)
+    assert SwarmStateAverager.missed_average(process.averager) is Lack.SILENT  # type: ignore[arg-type]
+    assert process.looks == 5
 
 
 class Donor:
