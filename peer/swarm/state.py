@@ -2,8 +2,9 @@
 
 A donor gives its state to few peers at once and asks the others to come back (`Donations`, pure). Each download holds a
 copy of the whole state, and all of them share one line: fifty joiners at once would take the keeper's memory and make
-every download so slow that none ends before the state is old. A peer that has an earlier state takes only what it
-missed (`peer.swarm.history`).
+every download so slow that none ends before the state is old. A download that broke off cannot be resumed here: the
+keeper turns the device away for a while, so that it finds a checkpoint, which can. A peer that has an earlier state
+takes only what it missed (`peer.swarm.history`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ AT_ONCE = 4
 FOLLOWERS_AT_ONCE = 16  # what each takes is a quarter of a state a step, and copies nothing
 OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
 STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
+BROKEN_OFF_S = 120.0  # a checkpoint may have to wait for a minute, must be written, and be asked for
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # between two looks at how far a download has come
 HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
@@ -69,7 +71,8 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.era = 0  # how often the run had returned to a checkpoint when this state was taken
         self.is_downloading = False  # another's state or averages, for which this process waits
         self._clock = time.monotonic
-        self._donations = Donations(self._clock)
+        writes_checkpoints = "keeper" not in access.donor_roles  # this is the keeper
+        self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if writes_checkpoints else 0.0)
         self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
         self._history = AverageHistory()  # in the forked process
         self._moves = multiprocessing.Value("q", 0)  # of a download; counted by the forked process, as is the next
@@ -205,19 +208,21 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
-        donation = None if token is None else self._donations.begin(token.member)
+        donation = None if token is None else self._donations.begin(token.member, token.device_id)
         if donation is None:
             with self._turned_away.get_lock():
                 self._turned_away.value += 1
             yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"busy": True}))
             return
+        is_whole = False
         try:
             async for message in self._traffic.sending(super().rpc_download_state(request, context)):
                 if not self._donations.goes_on(donation):
                     return
                 yield message
-        finally:
-            self._donations.end(donation)
+            is_whole = True
+        finally:  # a reader that has gone closes this generator
+            self._donations.end(donation, is_whole=is_whole)
 
     async def _keep_average(self, era: int, step: int, average: Average) -> None:
         self._history.keep(era, step, average.copy())
@@ -229,7 +234,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
-        donation = None if token is None else self._following.begin(token.member)
+        donation = None if token is None else self._following.begin(token.member, token.device_id)
         if donation is None:
             yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"lack": Lack.BUSY.value}))
             return
@@ -351,37 +356,46 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [value for value in nested_flatten(optimizer.state_dict()) if isinstance(value, torch.Tensor)]
 
 
-@dataclass
+@dataclass(eq=False)
 class Donation:
     """One download of the state, by a device of this member."""
 
     member: str
+    device: str
     moved_at: float  # when its last part was taken
 
 
 class Donations:
-    """The downloads that are under way at one donor."""
+    """The downloads that are under way at one donor, and the devices whose download broke off lately."""
 
-    def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE) -> None:
-        self._clock, self._at_once = clock, at_once
+    def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE, after_break_s: float = 0.0) -> None:
+        """`after_break_s`: so long a device is turned away after its download broke off."""
+        self._clock, self._at_once, self._after_break_s = clock, at_once, after_break_s
         self._under_way: list[Donation] = []
+        self._broken_off: dict[str, float] = {}  # device -> when
 
-    def begin(self, member: str) -> Donation | None:
+    def begin(self, member: str, device: str) -> Donation | None:
         """Begin a download for one of this member's devices; None if there is no place for it now."""
         now = self._clock()
-        self._under_way = [each for each in self._under_way if now - each.moved_at < STALLED_S]
+        for each in list(self._under_way):
+            if now - each.moved_at >= STALLED_S or each.device == device:  # which takes one at a time
+                self.end(each, is_whole=False)
+        self._broken_off = {who: at for who, at in self._broken_off.items() if now - at < self._after_break_s}
         of_member = sum(each.member == member for each in self._under_way)
-        if len(self._under_way) >= self._at_once or of_member >= OF_ONE_MEMBER:
+        if device in self._broken_off or len(self._under_way) >= self._at_once or of_member >= OF_ONE_MEMBER:
             return None
-        donation = Donation(member, now)
+        donation = Donation(member, device, now)
         self._under_way.append(donation)
         return donation
 
     def goes_on(self, donation: Donation) -> bool:
         """Note that a download's next part is about to be sent; return whether the download still has its place."""
         donation.moved_at = self._clock()
-        return any(each is donation for each in self._under_way)
+        return donation in self._under_way
 
-    def end(self, donation: Donation) -> None:
-        """Give a download's place back, if it still has one."""
-        self._under_way = [each for each in self._under_way if each is not donation]
+    def end(self, donation: Donation, *, is_whole: bool = True) -> None:
+        """Give a download's place back, if it still has one; one that is not whole broke off."""
+        if donation in self._under_way:
+            self._under_way.remove(donation)
+            if not is_whole:
+                self._broken_off[donation.device] = self._clock()

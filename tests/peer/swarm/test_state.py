@@ -9,6 +9,7 @@ import asyncio
 import multiprocessing
 import threading
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from peer.swarm.fingerprint import DRIFT_TOLERANCE, drifted, sketch_of
 from peer.swarm.history import AverageHistory, Lack, encode_average
 from peer.swarm.state import (
     AT_ONCE,
+    BROKEN_OFF_S,
     HUNG_S,
     OF_ONE_MEMBER,
     STALLED_S,
@@ -46,39 +48,110 @@ from tests.support.clocks import Clock
 def test_a_few_are_served_and_the_others_come_back() -> None:
     """Who finds no place finds one when a download has ended."""
     donations = Donations(Clock())
-    under_way = [donations.begin(f"member {n}") for n in range(AT_ONCE)]
+    under_way = [donations.begin(f"member {n}", f"device {n}") for n in range(AT_ONCE)]
     assert None not in under_way
-    assert donations.begin("late") is None
+    assert donations.begin("late", "late's") is None
     first = under_way[0]
     assert first is not None
     donations.end(first)
     donations.end(first)  # a second time changes nothing
-    assert donations.begin("late") is not None
-    assert donations.begin("later") is None
+    assert donations.begin("late", "late's") is not None
+    assert donations.begin("later", "later's") is None
 
 
 def test_one_member_cannot_hold_all_places() -> None:
     """However many devices it has."""
     donations = Donations(Clock())
-    assert [donations.begin("ada") is not None for _ in range(AT_ONCE)] == [True] * OF_ONE_MEMBER + [False] * (
-        AT_ONCE - OF_ONE_MEMBER
-    )
-    assert donations.begin("grace") is not None
+    assert [donations.begin("ada", f"device {n}") is not None for n in range(AT_ONCE)] == [True] * OF_ONE_MEMBER + [
+        False
+    ] * (AT_ONCE - OF_ONE_MEMBER)
+    assert donations.begin("grace", "laptop") is not None
 
 
 def test_who_takes_nothing_loses_its_place() -> None:
     """Its download ends with the next part, if that is ever taken; one that goes on keeps its place."""
     clock = Clock()
     donations = Donations(clock, at_once=2)
-    stalled, moving = donations.begin("ada"), donations.begin("grace")
+    stalled, moving = donations.begin("ada", "laptop"), donations.begin("grace", "desktop")
     assert stalled is not None
     assert moving is not None
     clock.now += STALLED_S - 1
     assert donations.goes_on(moving)
     clock.now += 1
-    assert donations.begin("late") is not None
+    assert donations.begin("late", "late's") is not None
     assert not donations.goes_on(stalled)
     assert donations.goes_on(moving)
+
+
+class GivingKeeper(SwarmStateAverager):
+    """The part of a keeper's averager that gives `STATE`, in the process in which it does; it admits everybody."""
+
+    _parent_pid = -1  # no process was started
+
+    def __init__(self, clock: Clock) -> None:
+        async def admits(_peer: object, _roles: object) -> bool:
+            return True
+
+        async def state() -> tuple[bytes, list[torch.Tensor], None]:
+            return MSGPackSerializer.dumps({"epoch": 7}), STATE, None
+
+        directory: Any = SimpleNamespace(
+            admits=admits, token_of=lambda peer: SimpleNamespace(member="ada", device_id=peer)
+        )
+        self._directory, self._traffic, self.state_compression = directory, Traffic(), STATE_CODE
+        self._allow_state_sharing = multiprocessing.Value("q", 1)
+        self._turned_away = multiprocessing.Value("q", 0)
+        self._get_current_state_from_host_process = state
+        self._donations = Donations(clock, after_break_s=BROKEN_OFF_S)
+
+    async def given_to(self, device: str, parts: int | None = None) -> list[averaging_pb2.DownloadData]:
+        """The messages that a device takes before it is gone, all of them by default."""
+        context: Any = SimpleNamespace(remote_id=device)
+        taken: list[averaging_pb2.DownloadData] = []
+        stream: Any = self.rpc_download_state(averaging_pb2.DownloadRequest(), context)
+        async with aclosing(stream):  # as hivemind closes a stream whose reader has gone
+            async for message in stream:
+                taken.append(message)
+                if len(taken) == parts:
+                    break
+        return taken
+
+
+def is_busy(taken: list[averaging_pb2.DownloadData]) -> bool:
+    """Whether a device was told to come back."""
+    return len(taken) == 1 and MSGPackSerializer.loads(taken[0].metadata) == {"busy": True}
+
+
+async def test_a_device_whose_download_broke_off_is_turned_away_for_a_while() -> None:
+    """So that it finds the checkpoint that the keeper then writes, and can resume that; others are not held up."""
+    keeper = GivingKeeper(clock := Clock())
+    whole = await keeper.given_to("laptop")
+    assert len(whole) > 2
+    assert not is_busy(await keeper.given_to("laptop", parts=2))
+    assert keeper.turned_away == 0  # it may never come back
+    assert is_busy(await keeper.given_to("laptop"))
+    assert keeper.turned_away == 1
+    assert len(await keeper.given_to("desktop")) == len(whole)
+    clock.now += BROKEN_OFF_S
+    assert len(await keeper.given_to("laptop")) == len(whole)
+
+
+def test_a_device_that_comes_again_has_left_its_download() -> None:
+    """The donor may notice long after that nobody reads the stream."""
+    donations = Donations(Clock(), after_break_s=BROKEN_OFF_S)
+    left = donations.begin("ada", "laptop")
+    assert left is not None
+    assert donations.begin("ada", "laptop") is None
+    assert not donations.goes_on(left)
+
+
+def test_who_stalled_is_turned_away_and_who_misses_an_average_is_not() -> None:
+    """An average is small, is in no checkpoint, and is wanted at once."""
+    for after_break_s in (BROKEN_OFF_S, 0.0):
+        donations = Donations(clock := Clock(), after_break_s=after_break_s)
+        assert donations.begin("ada", "laptop") is not None
+        clock.now += STALLED_S
+        assert (donations.begin("ada", "laptop") is None) == (after_break_s > 0)
 
 
 STATE = [torch.arange(60_000, dtype=torch.float32), torch.ones(7)]
@@ -268,7 +341,9 @@ def keeper_with(steps: int) -> Any:
     for step in range(1, steps + 1):
         history.keep(0, step, encode_average([tensor + step for tensor in STATE]))
     return SimpleNamespace(
-        directory=SimpleNamespace(admits=admits, token_of=lambda peer: SimpleNamespace(member="ada")),
+        directory=SimpleNamespace(
+            admits=admits, token_of=lambda peer: SimpleNamespace(member="ada", device_id="laptop")
+        ),
         serializer=MSGPackSerializer,
         _following=Donations(Clock()),
         _history=history,
