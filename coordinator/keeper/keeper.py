@@ -45,6 +45,7 @@ from peer.config.run import RunConfig
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
 from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.network.traffic import Traffic
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import WaitingSuspicions
 from peer.runtime.processes import exit_now
@@ -237,12 +238,14 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -
     if checkpoint is not None:
         restore_model(model, checkpoint.path)
     suspicions = WaitingSuspicions()
+    place = keeper_place(directory.settings)
     swarm = Swarm.join(
         config=config,
         model=model,
         credentials=credentials,
         initial_peers=(),
-        place=keeper_place(directory.settings),
+        place=place,
+        traffic=Traffic.of_donor(place.bandwidth),
         clock=clock,
         on_suspicion=suspicions.put,
         on_lost=_end_at_once,

@@ -17,6 +17,7 @@ from auth.errors import ConfigError, PortTakenError
 from coordinator.run.settings import Settings
 from peer.network.endpoints import IPAddress, Transport, bindable, ways_from
 from peer.network.placement import Placement
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
 # Outgoing connections, and who asks for any port, get higher ones on Linux, macOS and Windows.
 CHOSEN_PORTS = range(20_000, 32_768)
@@ -92,7 +93,11 @@ def keeper_place(settings: Settings) -> Placement:
     listen += [way for way in bindable(asked) if way not in listen]
     transports = {way.transport for way in listen}
     hosts = (settings.public_host, *settings.announce_hosts)
-    return Placement(host_maddrs=tuple(way.maddr for way in listen), announce_maddrs=announced(hosts, port, transports))
+    return Placement(
+        host_maddrs=tuple(way.maddr for way in listen),
+        announce_maddrs=announced(hosts, port, transports),
+        bandwidth=None if settings.line_mbit is None else settings.line_mbit * BYTES_PER_S_OF_MBIT,
+    )
 
 
 def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Settings(BaseModel):
     control_port: Port = 7443
     web_port: Port = 8080
     swarm_port: Port = 31337
+    line_mbit: float | None = Field(None, ge=1, le=1_000_000, allow_inf_nan=False, strict=False)  # the keeper's
     max_sessions: int = Field(MAX_SESSIONS, ge=1, le=100_000)  # of one service
     calls_per_address: int = Field(CALLS_PER_ADDRESS, ge=1, le=100_000)  # open at once; a session is one
     calls_per_address_per_minute: int = Field(CALLS_PER_ADDRESS_PER_MINUTE, ge=1, le=1_000_000)

@@ -20,6 +20,8 @@ HEADERS = 1.05  # Ethernet, IP, TCP, Noise and yamux, measured against what they
 BURST_S = 0.25  # so much may pass at once after a silence, in seconds of the rate
 Message = TypeVar("Message", bound=Any)  # a protobuf message, which has a `ByteSize`
 BYTES_PER_S_OF_MBIT = 125_000
+STATES_SHARE = 0.5  # of a donor's line
+LONGEST_PAUSE_S = 5.0  # in a state, for the sake of averages: its parts come faster than the least rate even so
 
 
 class Throttle:
@@ -57,6 +59,12 @@ class Traffic:
 
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
+    states: Throttle = field(default_factory=Throttle)  # of `up`, what states and averages of missed steps take
+
+    @classmethod
+    def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:
+        """Return the traffic of a peer that gives states over a line of so many bytes a second; None: not known."""
+        return cls(states=Throttle(None if line is None else STATES_SHARE * line, clock))
 
     def passed(self) -> tuple[float, float]:
         """Return the bytes sent and received so far, without their headers."""
@@ -66,6 +74,18 @@ class Traffic:
         """Pass on messages, each when it may be sent."""
         async for message in messages:
             await asyncio.sleep(self.up.reserve(message.ByteSize()))
+            yield message
+
+    async def sending_state(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
+        """Pass on messages of a state, each when it may be sent and the share for states has room."""
+        async for message in self.sending(messages):
+            await asyncio.sleep(min(LONGEST_PAUSE_S, self.states.reserve(message.ByteSize())))
+            yield message
+
+    async def sending_average(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
+        """Pass on messages of a missed step's average: states make room for them, afterwards."""
+        async for message in self.sending(messages):
+            self.states.reserve(message.ByteSize())
             yield message
 
     async def receiving(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:

@@ -204,7 +204,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give the state to a few peers at once, at the rate that this peer may send; tell others that it is busy."""
+        """Give the state to a few peers at once, as fast as this peer may send states; tell others that it is busy."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
@@ -216,7 +216,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             return
         is_whole = False
         try:
-            async for message in self._traffic.sending(super().rpc_download_state(request, context)):
+            async for message in self._traffic.sending_state(super().rpc_download_state(request, context)):
                 if not self._donations.goes_on(donation):
                     return
                 yield message
@@ -243,7 +243,9 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             if isinstance(found, Lack):
                 yield averaging_pb2.DownloadData(metadata=self.serializer.dumps({"lack": found.value}))
                 return
-            messages = self._traffic.sending(_messages_of(found, self.serializer.dumps({"step": request.step + 1})))
+            messages = self._traffic.sending_average(
+                _messages_of(found, self.serializer.dumps({"step": request.step + 1}))
+            )
             async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, messages):
                 if not self._following.goes_on(donation):
                     return

@@ -71,9 +71,16 @@ def test_the_keeper_listens_in_every_way_that_the_machine_has(bind: str) -> None
     [port] = free_ports(HERE, 1)
     settings = Settings(public_host="192.0.2.7", announce_hosts=("2001:db8::1",), bind_host=bind, swarm_port=port)
     place = keeper_place(settings)
+    assert place.bandwidth is None
     assert set(place.host_maddrs) == {way.maddr for way in bindable(ways_from(bind, port))}
     assert place.announce_maddrs is not None
     assert f"/ip6/2001:db8::1/udp/{port}/quic-v1" in place.announce_maddrs
+
+
+def test_the_keeper_knows_its_line_from_the_operator() -> None:
+    """In bytes a second; it declares that to its groups, and keeps a share of it for them."""
+    settings = Settings.model_validate({"bind_host": HERE, "swarm_port": free_ports(HERE, 1)[0], "line_mbit": 20})
+    assert keeper_place(settings).bandwidth == 2.5e6
 
 
 @pytest.mark.parametrize("bind", [HERE, "localhost"])

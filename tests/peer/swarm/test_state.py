@@ -1,4 +1,4 @@
-"""Transfer of the state: its time limit, and how many joiners a donor serves at once.
+"""Transfer of the state: its time limit, how many joiners a donor serves at once, and its share of the line.
 
 Real swarms are in tests/system.
 """
@@ -20,12 +20,12 @@ from hivemind.compression import CompressionInfo, serialize_torch_tensor
 from hivemind.compression.base import TensorRole
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MSGPackSerializer
-from hivemind.utils.streaming import split_for_streaming
+from hivemind.utils.streaming import STREAMING_CHUNK_SIZE_BYTES, split_for_streaming
 
 from auth.errors import SwarmError
 from peer.models.optimizers import Lamb
-from peer.network.least_rate import PATIENCE_S
-from peer.network.traffic import Traffic
+from peer.network.least_rate import LEAST_BYTES_PER_S, PATIENCE_S
+from peer.network.traffic import BURST_S, HEADERS, LONGEST_PAUSE_S, STATES_SHARE, Traffic
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import ROOTS, decode
 from peer.swarm import state as state_sharing
@@ -136,6 +136,41 @@ async def test_a_device_whose_download_broke_off_is_turned_away_for_a_while() ->
     assert len(await keeper.given_to("laptop")) == len(whole)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that passes as long as a donor waits before it sends."""
+    clock = Clock()
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return clock
+
+
+async def test_states_leave_half_of_the_line_to_rounds(clock: Clock) -> None:
+    """Whatever else the donor's line carries: a round may begin at any moment."""
+    keeper, began_at = GivingKeeper(clock), clock.now
+    keeper._traffic = Traffic.of_donor(LINE, clock)
+    whole = [await keeper.given_to(device) for device in ("laptop", "desktop")]
+    size_bytes = sum(message.ByteSize() for taken in whole for message in taken)
+    assert (clock.now - began_at + BURST_S) * LINE * STATES_SHARE == pytest.approx(size_bytes * HEADERS, rel=0.01)
+
+
+async def test_an_average_waits_for_no_state_and_a_state_makes_up_for_it(clock: Clock) -> None:
+    """However many averages there were, a state comes faster than the least rate, so that nobody gives it up."""
+    keeper, follower = GivingKeeper(clock), follower_of(donor := keeper_with(3), step=1)
+    keeper._traffic = donor._traffic = Traffic.of_donor(LINE, clock)
+    began_at = clock.now
+    for _ in range(40):
+        assert isinstance(await missed(follower), list)
+    assert clock.now == began_at
+    whole = await keeper.given_to("laptop")
+    assert clock.now - began_at == pytest.approx(len(whole) * LONGEST_PAUSE_S)
+    assert LONGEST_PAUSE_S < STALLED_S
+    assert LONGEST_PAUSE_S * LEAST_BYTES_PER_S < STREAMING_CHUNK_SIZE_BYTES
+
+
 def test_a_device_that_comes_again_has_left_its_download() -> None:
     """The donor may notice long after that nobody reads the stream."""
     donations = Donations(Clock(), after_break_s=BROKEN_OFF_S)
@@ -154,6 +189,7 @@ def test_who_stalled_is_turned_away_and_who_misses_an_average_is_not() -> None:
         assert (donations.begin("ada", "laptop") is None) == (after_break_s > 0)
 
 
+LINE = 50_000.0  # bytes a second
 STATE = [torch.arange(60_000, dtype=torch.float32), torch.ones(7)]
 
 
