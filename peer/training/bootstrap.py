@@ -61,6 +61,8 @@ class StateTaking:
         while not self._stop.is_set():
             if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.state.download():
                 return True
+            if self._stop.is_set():
+                break
             self._look_for_keeper()
             if attempts % NOTICE_EVERY == 0:
                 self._tell(Notice("warning", f"Waiting for the run's state: {self._reason()}"))

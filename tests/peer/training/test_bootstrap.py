@@ -80,3 +80,10 @@ def test_a_keeper_that_was_seen_is_missed_for_a_minute_first() -> None:
     """However long the wait has lasted before."""
     scene = Scene(lasts_s=3 * SEEK_AFTER_S - 5, keeper_seen_s=(0.0, 2 * SEEK_AFTER_S))
     assert KeeperSought() not in scene.run()
+
+
+def test_who_is_told_to_stop_while_it_takes_the_state_is_told_nothing_more() -> None:
+    """A download that ends because of that is none to wait for."""
+    scene = Scene(lasts_s=SEEK_AFTER_S)
+    scene.state.download = lambda: scene.wait(2 * SEEK_AFTER_S) and False
+    assert scene.run() == []
