@@ -26,9 +26,9 @@ from hivemind.averaging.group_info import GroupInfo
 
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.shares import part_size
+from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # after the group's id: what its peers average before the rest
-LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
 DEPENDENT = 1e-6  # a direction of which less than this share is left beside the others is rounding noise
 CACHED_VALUES = 2**16  # of float32: a product's rows that are added up without leaving the processor
 
@@ -51,21 +51,6 @@ class Factors:
 def first_directions(index: int, shape: torch.Size) -> torch.Tensor:
     """Draw random directions that are the same on all peers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(index))
-
-
-def shrinks(shape: torch.Size, rank: int) -> bool:
-    """Whether a tensor of this shape is averaged as two factors; `rank` 0 is for none."""
-    if rank == 0 or len(shape) < 2 or 0 in shape:
-        return False
-    rows, columns = shape[0], math.prod(shape[1:])
-    return LEAST_SAVING * rank * (rows + columns) <= rows * columns
-
-
-def values_sent(shapes: Iterable[torch.Size], rank: int) -> int:
-    """Return the number of values that a peer sends to have tensors of these shapes averaged."""
-    return sum(
-        rank * (shape[0] + math.prod(shape[1:])) if shrinks(shape, rank) else math.prod(shape) for shape in shapes
-    )
 
 
 def total(values: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from peer.doctor.contact import (
     check_tls,
 )
 from peer.doctor.context import Context
-from peer.doctor.machine import check_device, check_disk, check_memory, check_processor, check_speed
+from peer.doctor.machine import check_device, check_disk, check_memory, check_pace, check_processor, check_speed
 from peer.doctor.stages import Stage, StageResult, Verdict, run_stages
 from peer.doctor.swarm import check_daemon, check_reachability, check_relay, check_swarm_quic, check_swarm_tcp
 
@@ -55,8 +55,9 @@ TRAINING = (
     Stage("device", check_device),
     Stage("speed", check_speed, ("device",)),
 )
+PACE = Stage("pace", check_pace, ("bandwidth", "speed"))
 WITHOUT_LINK = (*MACHINE, DAEMON, *TRAINING)
-WITH_LINK = (*MACHINE, *CONTACT, REQUIREMENTS, *LINE, DAEMON, KEEPER, *BEYOND_TCP, *TRAINING)
+WITH_LINK = (*MACHINE, *CONTACT, REQUIREMENTS, *LINE, DAEMON, KEEPER, *BEYOND_TCP, *TRAINING, PACE)
 WHY_UNREACHABLE = CONTACT
 WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 

@@ -249,14 +249,14 @@ async def check_bandwidth(context: Context) -> CheckResult:
     limit_s = context.timing.probe_s
     call = context.client.open_probe(timeout_s=LIMIT_FACTOR * limit_s)
     try:
-        speed = await measure_line(call, limit_s, context.stopwatch)
+        context.line = await measure_line(call, limit_s, context.stopwatch)
     except grpc.aio.AioRpcError as error:
         return skipped(str(error_from_rpc(error)))
     except ManyhandsError as error:
         return skipped(str(error))
     finally:
         call.cancel()
-    return judge_line(speed)
+    return judge_line(context.line)
 
 
 def judge_line(speed: LineSpeed) -> CheckResult:

@@ -24,6 +24,7 @@ from peer.protocol import control_pb2
 
 if TYPE_CHECKING:
     from peer.control.client import ControlClient
+    from peer.control.reachability import LineSpeed
     from peer.doctor.helper import Helper, HelperMain
     from peer.doctor.questions import Speed
 
@@ -76,6 +77,7 @@ class Context:
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
     description: RunDescription | None = None
+    line: LineSpeed | None = None  # to the coordinator
     speed: Speed | None = None
     reachable: bool | None = None
     relays: bool = False  # the keeper, for peers that cannot be reached

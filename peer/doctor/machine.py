@@ -1,7 +1,8 @@
-"""Stages of the machine itself: room for a volunteer's files and for PyTorch, cores, the device and its speed.
+"""Stages of the machine itself: room for a volunteer's files and for PyTorch, cores, the device, its speed and pace.
 
 The operating system tells the numbers; a container's limits count where they are lower. The speed, in samples a second,
-is measured. PyTorch lives in a helper, so that a microbatch that is too large takes nothing else with it.
+is measured; whether it and the line keep pace with the run's steps is computed from that. PyTorch lives in a helper, so
+that a microbatch that is too large takes nothing else with it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from pathlib import Path
 import psutil
 
 from peer.config.run import BUILTIN_RUNS, RunConfig
-from peer.doctor.context import Context
+from peer.control.reachability import LineSpeed
+from peer.doctor.context import Context, RunDescription
 from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
+from peer.reduction.sizes import STATE_VALUE_BYTES
+from peer.reporting.advice import Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes "no limit" as about 2^63
@@ -211,6 +215,40 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
         remedy = f"Close what else runs, or use a machine with {needed_bytes / GIB:.0f} GiB of memory."
         return warning(f"{found} Training it needs about {needed_bytes / GIB:.1f} GiB.", remedy, **data)
     return ok(found, **data)
+
+
+async def check_pace(context: Context) -> CheckResult:
+    """A sample and a round's gradients take this machine less time than the swarm's step."""
+    description, line, speed = context.description, context.line, context.speed
+    assert description is not None
+    assert line is not None
+    assert speed is not None
+    return judge_pace(speed, line, description)
+
+
+def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
+    """Judge whether samples of this machine would come in time, with the seconds that decide it."""
+    target = description.config.averaging.target_batch_size
+    now = Conditions(
+        step_s=target / (description.samples_per_second + speed.samples_per_second),
+        sample_s=1 / speed.samples_per_second,
+        round_s=speed.gradient_bytes / min(line.up, line.down),
+    )
+    state_s = STATE_VALUE_BYTES * speed.parameters / line.down
+    data = {**asdict(now), "state_s": state_s}
+    step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
+    late = why_late(now)
+    if late is not None:
+        reason, remedy = late
+        return warning(f"{step}, and {reason}.", remedy, **data)
+    state = f"the run's state comes once, in {_seconds(state_s)} or more"
+    if state_s > now.step_s:
+        state += ", and what the swarm does meanwhile is caught up with"
+    return ok(f"{step}; its gradients take this line {_seconds(now.round_s)}; {state}.", **data)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.{0 if seconds >= 10 else 1}f} s"
 
 
 def _model_to_try(context: Context) -> tuple[RunConfig, str]:

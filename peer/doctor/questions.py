@@ -77,6 +77,7 @@ class Speed:
     microbatch_size: int = 0
     microbatches: int = 0
     parameters: int = 0
+    gradient_bytes: int = 0  # of the model, as a peer sends it to be averaged
     peak_bytes: int = 0  # main memory of the whole helper
     error: str = ""  # why it did not go
     out_of_memory: bool = False

@@ -22,6 +22,7 @@ from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.models.build import build_model
+from peer.reduction.sizes import gradient_bytes
 from peer.runtime.devices import JAX_DEVICES
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # nobody has the run's tokenizer before joining
@@ -83,6 +84,7 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
         microbatch_size=size,
         microbatches=microbatches,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        gradient_bytes=gradient_bytes(config.averaging, model),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
     )
 

@@ -24,9 +24,7 @@ from hivemind.compression import (
 from hivemind.proto import runtime_pb2
 
 from peer.config.training import Compression
-
-BLOCK = 128  # values that share a scale
-SCALE_BYTES = 4
+from peer.reduction.sizes import BLOCK, SCALE_BYTES
 
 
 class BlockwiseCompression(CompressionBase):
@@ -111,7 +109,6 @@ _READERS: dict[int, CompressionBase] = {
     code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}
-VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
 
 
 def compression_of(name: Compression) -> CompressionBase:

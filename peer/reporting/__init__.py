@@ -1,5 +1,6 @@
 """Messages between worker and agent, reports of steps, suspicions and metrics.
 
-`messages` holds the shapes, `wire` their protobuf form, `outbox` what waits for the coordinator. Every process may
-import `messages`, `suspicions` and `metrics`; `wire` uses the protocol's stubs, which no worker imports.
+`messages` holds the shapes, `wire` their protobuf form, `outbox` what waits for the coordinator, `advice` the words on
+what keeps samples from counting. Every process may import these but `wire`, which uses the protocol's stubs, and
+`outbox`: no worker imports them.
 """

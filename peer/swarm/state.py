@@ -38,7 +38,8 @@ from peer.averaging.rounds import freeze_imported
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
 from peer.protocol.history_pb2 import AverageAfter
-from peer.reduction.compression import BLOCK, ROOTS, decode
+from peer.reduction.compression import ROOTS, decode
+from peer.reduction.sizes import BLOCK
 from peer.swarm.fingerprint import Sketch, sketch_of
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP

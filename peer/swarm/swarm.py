@@ -31,6 +31,7 @@ from peer.config.steering import Steering
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.reduction.guard import ReductionGuard
+from peer.reporting.advice import Conditions
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
@@ -80,15 +81,6 @@ class SwarmProgress:
     peers: int
     samples_per_second: float  # this peer's
     apart: bool = False  # no keeper has been seen for as long as records hold
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What decides whether a peer is in time; 0 where it is not known."""
-
-    step_s: float = 0.0  # that a step of the swarm usually takes
-    sample_s: float = 0.0  # that this device takes for one sample
-    round_s: float = 0.0  # that this line takes at least for a round's gradients
 
 
 class Swarm:

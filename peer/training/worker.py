@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
-from peer.averaging.power_sgd import values_sent
 from peer.backends import Backend
 from peer.backends.choice import choose_backend, compile_if_it_pays
 from peer.backends.hardware import find_device, pick_threads
@@ -40,7 +39,8 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.limits.usage import require_memory
 from peer.models.build import build_model
 from peer.network.traffic import Throttle, Traffic, require_rate
-from peer.reduction.compression import VALUE_BYTES
+from peer.reduction.sizes import gradient_bytes
+from peer.reporting.advice import Adviser, SparingReports
 from peer.reporting.messages import (
     CheckpointFetched,
     Failed,
@@ -68,7 +68,6 @@ from peer.runtime.processes import (
     write_output_to,
 )
 from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
-from peer.training.advice import Adviser, SparingReports
 from peer.training.bootstrap import StateTaking
 from peer.training.tally import Tally
 from peer.training.trainer import HeldBatches, train
@@ -189,7 +188,9 @@ class Worker:
             with PhasedBatches(config, lambda: swarm.step, enter, swarm.samples_at_once) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description, size))
                 held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
-                adviser = Adviser(partial(swarm.conditions, gradient_bytes(config, model)), self._tell, time.monotonic)
+                adviser = Adviser(
+                    partial(swarm.conditions, gradient_bytes(config.averaging, model)), self._tell, time.monotonic
+                )
                 is_over = partial(self._is_over, swarm)
                 train(backend, held, swarm, self._tell, is_over, time.monotonic, adviser.settled)
 
@@ -243,7 +244,8 @@ class Worker:
             ("--max-upload-rate", self._plan.upload_rate),
             ("--max-download-rate", self._plan.download_rate),
         ):
-            require_rate(option, rate, gradient_bytes(config, model), config.averaging.averaging_timeout_s)
+            needed_bytes = gradient_bytes(config.averaging, model)
+            require_rate(option, rate, needed_bytes, config.averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
         """Tell the agent of traffic and of a doubtful line, every two seconds, in a thread of its own."""
@@ -324,10 +326,3 @@ def _write_output_to(path: Path) -> None:
     use_hivemind_log_handler("nowhere")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     logging.getLogger("hivemind").setLevel(logging.WARNING)
-
-
-def gradient_bytes(config: RunConfig, model: PreTrainedModel) -> int:
-    """Return how large a gradient of this model is when it is averaged."""
-    averaging = config.averaging
-    shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-    return round(VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from peer.averaging.power_sgd import LowRank, orthonormal, product, shrinks, total, values_sent
+from peer.averaging.power_sgd import LowRank, orthonormal, product, total
+from peer.reduction.sizes import shrinks, values_sent
 
 SHAPES = [torch.Size(shape) for shape in ((24, 40), (7,), (30, 4, 6), (5, 5))]  # of these the first and third shrink
 RANK = 3

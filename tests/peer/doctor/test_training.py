@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
+from peer.control.reachability import LineSpeed
 from peer.data.batching.synthetic import random_batch
 from peer.doctor.checkup import TRAINING
-from peer.doctor.context import Context, Options, Timing
+from peer.doctor.context import Context, Options, RunDescription, Timing
 from peer.doctor.helper import HelperMain
-from peer.doctor.machine import GIB, judge_speed
+from peer.doctor.machine import GIB, judge_pace, judge_speed
 from peer.doctor.questions import Compute, DetectedDevice, Look, Speed
 from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.doctor.training_helper import SPECIAL, compute, look
@@ -75,7 +77,7 @@ async def test_the_demos_model_is_really_trained() -> None:
     assert found["device"].outcome.data["device"] == "cpu (1 thread)"
     assert found["speed"].verdict is OK
     assert found["speed"].outcome.data["samples_per_second"] > 0
-    assert found["speed"].outcome.data["parameters"] > 400_000
+    assert found["speed"].outcome.data["gradient_bytes"] >= 2 * found["speed"].outcome.data["parameters"] > 800_000
     assert "microbatches of 2 of the demo's model" in found["speed"].outcome.found
 
 
@@ -182,6 +184,26 @@ def test_memory_that_does_not_suffice_for_the_swarm_is_a_warning() -> None:
     outcome = judge_speed(speed, 4, "the run's", 8 * GIB)
     assert outcome.verdict is WARNING
     assert outcome.data["needed_bytes"] > 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("rate", "up_mbit", "down_mbit", "verdict", "says"),
+    [
+        (4.0, 10, 50, OK, ["every 64 s", "its gradients take this line 29 s", "state comes once, in 23 s"]),
+        (4.0, 10, 12, OK, ["state comes once, in 97 s or more, and what the swarm does meanwhile is caught up with"]),
+        (0.005, 10, 50, WARNING, ["every 68 s", "one sample takes this device 200 s", "manyhands assist"]),
+        (4.0, 5, 50, WARNING, ["every 64 s", "gradients take this line 58 s", "cable", "averaging.delay"]),
+    ],
+)
+def test_the_pace_is_judged_beside_the_swarms_steps(
+    rate: float, up_mbit: float, down_mbit: float, verdict: Verdict, says: list[str]
+) -> None:
+    """Others compute 60 samples a second towards a batch of 4,096 of ALBERT-large's size."""
+    speed = Speed(samples_per_second=rate, parameters=18_000_000, gradient_bytes=36_000_000)
+    run = RunDescription(RunConfig(), (), ip_address("192.0.2.1"), samples_per_second=60.0)
+    outcome = judge_pace(speed, LineSpeed(up_mbit * 125_000, down_mbit * 125_000), run)
+    assert outcome.verdict is verdict
+    assert all(part in f"{outcome.found} {outcome.remedy}" for part in says)
 
 
 def test_one_sample_that_does_not_fit_needs_another_machine() -> None:

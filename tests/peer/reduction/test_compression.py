@@ -8,7 +8,8 @@ import torch
 from hivemind.compression import CompressionInfo
 
 from peer.config.training import Compression
-from peer.reduction.compression import BLOCK, BLOCKWISE, ROOTS, compression_of, decode, encode, most_rounding
+from peer.reduction.compression import BLOCKWISE, ROOTS, compression_of, decode, encode, most_rounding
+from peer.reduction.sizes import BLOCK
 
 
 def there_and_back(values: torch.Tensor, name: Compression = "8bit-blockwise") -> torch.Tensor:

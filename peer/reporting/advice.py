@@ -1,6 +1,7 @@
-"""Words for the volunteer, few enough to be read: why most samples do not count and what would help, and warnings.
+"""Words for the volunteer, few enough to be read: why samples do not count and what would help, and warnings.
 
-Warnings come from the data path, from any thread; all of them go to the log.
+The doctor says beforehand what the worker says after losses (`why_late`). Warnings come from the data path, from any
+thread; all of them go to the log.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 from peer.reporting.messages import LostCause, Notice
-
-if TYPE_CHECKING:
-    from peer.swarm.swarm import Conditions, StepOutcome
 
 logger = logging.getLogger(__name__)
 REMEMBERED = 8  # outcomes with samples, this peer's or lost ones
@@ -25,6 +24,28 @@ PAUSE_S = 60.0  # between two warnings
 SAME_PAUSE_S = 3600.0  # what stays wrong is said again now and then
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What decides whether a peer is in time; 0 where it is not known."""
+
+    step_s: float = 0.0  # that a step of the swarm usually takes
+    sample_s: float = 0.0  # that this device takes for one sample
+    round_s: float = 0.0  # that this line takes at least for a round's gradients
+
+
+class Outcome(Protocol):
+    """What became of samples at an attempt at a step: those that it took, those lost, and a `LostCause`'s value."""
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def lost_samples(self) -> int: ...
+
+    @property
+    def lost_reason(self) -> str: ...
+
+
 class Adviser:
     """The watch over one peer's outcomes."""
 
@@ -32,10 +53,10 @@ class Adviser:
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
     ) -> None:
         self._conditions, self._tell, self._clock = conditions, tell, clock
-        self._outcomes: deque[StepOutcome] = deque(maxlen=REMEMBERED)
+        self._outcomes: deque[Outcome] = deque(maxlen=REMEMBERED)
         self._told_at: dict[str, float] = {}
 
-    def settled(self, outcome: StepOutcome) -> None:
+    def settled(self, outcome: Outcome) -> None:
         """Take in the outcome of an attempt at a step; tell the person if most of the last samples are lost."""
         if not outcome.samples and not outcome.lost_samples:
             return
@@ -68,17 +89,20 @@ def advice(cause: str, now: Conditions) -> str | None:
     if cause != LostCause.LATE.value or not now.step_s:
         return None
     late = f"They come too late: the swarm takes a step every {now.step_s:.0f} s"
+    reason, help_ = why_late(now) or ("", "The run's operator may let late samples count with `averaging.delay`.")
+    return f"{late}{reason and ', and '}{reason}. {help_}"
+
+
+def why_late(now: Conditions) -> tuple[str, str] | None:
+    """Return what of this device takes too long beside a step, and what would help; None if nothing is known to."""
     if now.sample_s > now.step_s:
-        return (
-            f"{late}, and one sample takes this device {now.sample_s:.0f} s. `manyhands assist` with the same join link"
-            " lends the swarm the line instead."
-        )
+        reason = f"one sample takes this device {now.sample_s:.0f} s"
+        return reason, "`manyhands assist` with the same join link lends the swarm the line instead."
     if now.round_s > now.step_s / 2:
-        return (
-            f"{late}, and a step's gradients take this line {now.round_s:.0f} s. A cable instead of Wi-Fi helps; so do"
-            " longer steps or `averaging.delay`, which the run's operator may choose."
-        )
-    return f"{late}. The run's operator may let late samples count with `averaging.delay`."
+        reason = f"a step's gradients take this line {now.round_s:.0f} s"
+        help_ = "A cable instead of Wi-Fi helps; so do longer steps or `averaging.delay`, which the run's operator may"
+        return reason, f"{help_} choose."
+    return None
 
 
 class SparingReports:

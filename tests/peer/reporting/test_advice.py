@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+from peer.reporting.advice import (
+    LEAST_KNOWN,
+    PAUSE_S,
+    SAME_PAUSE_S,
+    SILENT_S,
+    Adviser,
+    Conditions,
+    SparingReports,
+    advice,
+)
 from peer.reporting.messages import LostCause, Notice
-from peer.swarm.swarm import Conditions, StepOutcome
-from peer.training.advice import LEAST_KNOWN, PAUSE_S, SAME_PAUSE_S, SILENT_S, Adviser, SparingReports, advice
+from peer.swarm.swarm import StepOutcome
 from tests.support.clocks import Clock
 
 LATE = LostCause.LATE.value

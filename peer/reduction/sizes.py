@@ -1,0 +1,43 @@
+"""The sizes of gradients and states on the wire: bytes per value, and how many values PowerSGD sends.
+
+Light: the doctor counts with it, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from peer.config.training import Averaging, Compression
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 128  # values that share a scale
+SCALE_BYTES = 4
+MOMENTS = 2  # of each value, in LAMB's and AdamW's states; on their way in 16 bits by blocks
+STATE_VALUE_BYTES = 4 + MOMENTS * (2 + SCALE_BYTES / BLOCK)
+LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
+VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
+
+
+def shrinks(shape: Sequence[int], rank: int) -> bool:
+    """Whether a tensor of this shape is averaged as two factors; `rank` 0 is for none."""
+    if rank == 0 or len(shape) < 2 or 0 in shape:
+        return False
+    rows, columns = shape[0], math.prod(shape[1:])
+    return LEAST_SAVING * rank * (rows + columns) <= rows * columns
+
+
+def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
+    """Return the number of values that a peer sends to have tensors of these shapes averaged."""
+    return sum(
+        rank * (shape[0] + math.prod(shape[1:])) if shrinks(shape, rank) else math.prod(shape) for shape in shapes
+    )
+
+
+def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
+    """Return how large a gradient of this model is when it is averaged."""
+    shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
+    return round(VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank))
