@@ -78,7 +78,7 @@ class Keeper:
     devices: DeviceWatch
     lock: KeeperLock
     clock: Callable[[], float] = time.time
-    figures: tuple[RoundTally, Census] | None = None  # that were written last
+    figures: tuple[RoundTally, Census, int | None] | None = None  # that were written last
     turned_away: int = 0  # joiners, as far as heeded
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -180,7 +180,7 @@ class Keeper:
             addresses=self.swarm.addresses,
             now=self.swarm.heard_at,
         )
-        figures = self.swarm.rounds, self.swarm.census
+        figures = self.swarm.rounds, self.swarm.census, self.swarm.missing_auxiliaries
         if figures != self.figures:
             self.figures = figures
             write_figures(self.database, *figures)

@@ -31,6 +31,7 @@ from coordinator.service.descriptors import descriptors_needed, most_descriptors
 from coordinator.service.supervisor import chosen_parts, listeners
 from coordinator.store.engine import Database, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, DeviceSession
+from coordinator.store.service_models import SwarmFigures
 from peer.control.client import check_fingerprint, read_certificate
 from peer.doctor.display import CheckupDisplay
 from peer.doctor.stages import CheckResult, Conclusion, StageResult, Verdict, failed, ok, skipped, warning
@@ -194,6 +195,18 @@ def check_address(directory: RunDirectory, _now: float) -> CheckResult:
     return ok(f"`public_host` is {host}.", addresses=addresses, answers=served or None)
 
 
+def check_lines(directory: RunDirectory, _now: float) -> CheckResult:
+    """The peers of the newest round can average quickly enough by their lines."""
+    missing = _highest(directory, func.max(SwarmFigures.missing_auxiliaries))
+    if missing is None:
+        return skipped("No round of averaging has shown the peers' lines yet.")
+    if missing == 0:
+        return ok("Auxiliary peers would not shorten the rounds.", missing_auxiliaries=0)
+    found = f"{missing:.0f} auxiliary {'peers' if missing > 1 else 'peer'} more would shorten the rounds notably."
+    remedy = "Run `manyhands assist` on machines with an open port and lines of 100 Mbit/s, such as rented servers."
+    return warning(found, remedy, missing_auxiliaries=round(missing))
+
+
 STAGES: dict[str, Check] = {
     "configuration": check_configuration,
     "permissions": check_permissions,
@@ -204,6 +217,7 @@ STAGES: dict[str, Check] = {
     "disk": check_disk,
     "descriptors": check_descriptors,
     "address": check_address,
+    "lines": check_lines,
 }
 
 
@@ -228,13 +242,19 @@ def _shows_certificate(link: JoinLink) -> bool:
 
 
 def _newest(directory: RunDirectory, highest: ColumnElement[Any]) -> float:
-    """The highest value in the database; 0 where there is none, or no table yet."""
+    """The highest value in the database; 0 where there is none."""
+    return _highest(directory, highest) or 0.0
+
+
+def _highest(directory: RunDirectory, highest: ColumnElement[Any]) -> float | None:
+    """The highest value in the database; None where there is none, or no table yet."""
     engine = open_engine(directory.database_url)
     try:
         with Database(engine)() as session:
-            return float(session.scalar(select(highest)) or 0)
+            found = session.scalar(select(highest))
+            return None if found is None else float(found)
     except SQLAlchemyError:
-        return 0.0
+        return None
     finally:
         engine.dispose()
 

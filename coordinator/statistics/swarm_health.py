@@ -51,6 +51,7 @@ class Figures:
 
     rounds: RoundTally | None = None  # None before the keeper's first word
     census: Census = ()
+    missing_auxiliaries: int | None = None  # how many more would shorten the rounds; None before the first round
     keeper_token_until: float | None = None  # Unix seconds
     quarantined: int = 0  # devices
     suspicions: Mapping[str, int] = field(default_factory=dict)  # words by kind, within the window
@@ -66,13 +67,14 @@ def read_figures(database: Database, since: float) -> Figures:
         return Figures(
             rounds=None if row is None else RoundTally(row.rounds_failed, counts, row.rounds_seconds),
             census=() if row is None else tuple((role, direct, n) for role, direct, n in json.loads(row.census)),
+            missing_auxiliaries=None if row is None else row.missing_auxiliaries,
             keeper_token_until=session.scalar(select(func.max(Device.token_until)).where(Device.role == KEEPER_ROLE)),
             quarantined=session.scalar(cut_off) or 0,
             suspicions=dict(session.execute(words).all()),
         )
 
 
-def write_figures(database: Database, rounds: RoundTally, census: Census) -> None:
+def write_figures(database: Database, rounds: RoundTally, census: Census, missing_auxiliaries: int | None) -> None:
     """Store the keeper's counts in place of its last ones."""
     with database.begin() as session:
         session.merge(
@@ -82,5 +84,6 @@ def write_figures(database: Database, rounds: RoundTally, census: Census) -> Non
                 rounds_by_duration=json.dumps(rounds.by_duration),
                 rounds_seconds=rounds.seconds,
                 census=json.dumps(census),
+                missing_auxiliaries=missing_auxiliaries,
             )
         )

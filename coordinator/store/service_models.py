@@ -89,3 +89,4 @@ class SwarmFigures(Base):
     rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: those that succeeded, by `BOUNDS_S`
     rounds_seconds: Mapped[float] = mapped_column(Float)  # that those took
     census: Mapped[str] = mapped_column(Text)  # JSON list of [role, reachable, peers]
+    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # NULL before the first round

@@ -63,6 +63,7 @@ function showAveraging({ averaging, data_wait: wait }) {
   const values = { failed: format.count(rounds.failed), all: format.count(all) };
   setText("rounds-failed", all ? t("overview.failed_of", values, rounds.failed) : format.count(null));
   setText("averaging-time", averaging.averaging_s === null ? format.count(null) : format.seconds(averaging.averaging_s));
+  setText("missing-auxiliaries", format.count(averaging.missing_auxiliaries));
   setText("lost", lostText(averaging.lost_samples));
   setText("data-wait", format.share(wait.share));
   setText("averaging-of", t("overview.averaging_of", { n: format.count(averaging.steps) }, averaging.steps));

@@ -27,7 +27,7 @@ from peer.averaging.all_reduce import ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic, promised_time
 from peer.averaging.matchmaking import BEGIN_POLL_S, Gathering, Leaders, hold_searches, request_timeout
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
-from peer.averaging.shares import NOBODY, declaration, group_lines, part_size, reduction_shares
+from peer.averaging.shares import NOBODY, GroupLines, declaration, group_lines, part_size, reduction_shares
 from peer.network.traffic import Traffic
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
@@ -50,6 +50,7 @@ class AveragedGroup:
     counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
     seconds: float = 0.0  # from the group's forming until every average was here
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
+    lines: GroupLines = NOBODY  # as they were declared
 
 
 async def given_up(step: StepControl) -> None:
@@ -88,7 +89,7 @@ class BalancedRounds:
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
             own = group_info.peer_ids.index(self.peer_id)
             promised_s = promised_time(min(sent, received), own, shares, lines.rates)
-            return replace(group, traffic=RoundTraffic(sent, received, group.seconds, promised_s))
+            return replace(group, traffic=RoundTraffic(sent, received, group.seconds, promised_s), lines=lines)
         finally:
             self._allreduce_timeout = self._deadline.seconds  # of the next round
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)

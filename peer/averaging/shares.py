@@ -33,10 +33,14 @@ from auth.tokens import AccessToken
 from peer.reduction.findings import outvoted, read_accused
 
 PARTS_PER_REDUCER = 32
+SCALE = 2**20  # values, where only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
 LARGEST_SHARE = 1 / 4  # of the values, that a device reduces in a group of eight or more
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
 FASTEST = 25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace: encrypting, decoding, adding
+AUXILIARY_RATE = 12.5e6  # bytes per second (100 Mbit/s): an auxiliary peer's line, of those that are still to come
+ROUND_SHARE = 1 / 5  # of a step: rounds that take no more of it leave enough to computing
+WORTHWHILE = 0.9  # of a round's time, or less, must be left by one more auxiliary peer
 TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
 
 
@@ -95,6 +99,30 @@ def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[fl
         if rate
     ]
     return max(times, default=0.0)
+
+
+def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int:
+    """Return how many auxiliary peers more would let a group like this one average within a fifth of a step.
+
+    `round_s`: what the lines need for a round as they are. Each counts only as far as it shortens the round by a tenth:
+    a home line that passes its own gradients, and no more, stays as slow as it is.
+    """
+    missing, before = 0, _relative_time(lines, 0)
+    longest = before * ROUND_SHARE * step_s / round_s if round_s > 0 else math.inf
+    while before > longest:
+        after = _relative_time(lines, missing + 1)
+        if after > WORTHWHILE * before:
+            break
+        missing, before = missing + 1, after
+    return missing
+
+
+def _relative_time(lines: GroupLines, more: int) -> float:
+    """What a round of `SCALE` bytes takes on these lines, and on those of so many auxiliary peers more."""
+    rates = (*lines.rates, *[AUXILIARY_RATE] * more)
+    reduces = (*lines.reduces, *[True] * more)
+    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more))
+    return round_time(SCALE, shares, rates)
 
 
 def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:

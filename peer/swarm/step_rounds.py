@@ -19,6 +19,7 @@ from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAv
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.matchmaking import LEAST_WINDOW_S, keeperless_group_size, required_group_size
 from peer.averaging.rounds import RoundDeadline, forget_frames
+from peer.averaging.shares import missing_auxiliaries
 from peer.config.training import Averaging
 from peer.reporting.metrics import RoundCounts
 from peer.swarm.tracker import StepTracker
@@ -47,6 +48,7 @@ class StepRounds:
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed averagings of the current step
+        self.missing_auxiliaries: int | None = None  # by the lines of the newest group; None before the first
         self._scheduled: StepControl | None = None  # a round that was begun ahead of time
         self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
         self._due_since = math.inf  # when this peer began to average, while it does
@@ -128,6 +130,9 @@ class StepRounds:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
         if group.traffic is not None:
             self._line.passed(group.traffic)
+            usual_s = tracker.course.allowances.usual_s
+            if usual_s:
+                self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)
             self.declare_line()
         short = group.samples < tracker.target_batch_size
         tracker.round_ended(group.weights, short=short)

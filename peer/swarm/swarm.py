@@ -492,6 +492,11 @@ class Swarm:
         return self._rounds.counts.tally
 
     @property
+    def missing_auxiliaries(self) -> int | None:
+        """How many auxiliary peers more would shorten this swarm's rounds; None before there was one."""
+        return self._rounds.missing_auxiliaries
+
+    @property
     def census(self) -> Census:
         """The numbers of peers that take part, by role and reachability, this one included."""
         return self._tracker.view.census

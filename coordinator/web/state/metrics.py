@@ -225,6 +225,11 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
     for role, reachable, count in figures.census:
         peers.add_metric([role, "true" if reachable else "false"], count)
     yield peers
+    yield gauge(
+        "manyhands_missing_auxiliaries",
+        "Auxiliary peers that would shorten the rounds, by the lines of the newest one.",
+        figures.missing_auxiliaries,
+    )
     suspicions = gauge(
         "manyhands_suspicions", "Words against devices within `quarantine_window_s`, by kind.", None, ("kind",)
     )

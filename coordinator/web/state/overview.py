@@ -101,6 +101,7 @@ class AveragingHealth(BaseModel):
     averaging_s: float | None  # the mean over all reports
     lost_samples: dict[str, int]  # by the peers' own reason
     rounds: Rounds | None  # null before the keeper's first word
+    missing_auxiliaries: int | None  # that would shorten the rounds; null before the first
 
 
 class DonatedTime(BaseModel):
@@ -288,6 +289,7 @@ def _averaging(snapshot: Snapshot) -> AveragingHealth:
         averaging_s=health.averaging_s,
         lost_samples=dict(health.lost_samples),
         rounds=rounds,
+        missing_auxiliaries=snapshot.figures.missing_auxiliaries,
     )
 
 

@@ -167,6 +167,7 @@ class Serving(Scene):
     heard_at = 17.0
     rounds = RoundTally().with_failure().with_success(3.0)
     census = (("trainer", True, 2),)
+    missing_auxiliaries = 2
     device_key = key_of("keeper-1")
     token_jwt = "a new token"
 
@@ -335,7 +336,7 @@ def test_what_the_swarm_does_is_written_for_the_service(database: Database) -> N
     left_s = batch_left_s(30, 64, speed)
     assert status == KeeperView(2, 0, 30, 64, 3, speed, left_s, (MOVED,), updated_at=17.0)
     figures = read_figures(database, since=0.0)
-    assert (figures.rounds, figures.census) == (Serving.rounds, Serving.census)
+    assert (figures.rounds, figures.census, figures.missing_auxiliaries) == (Serving.rounds, Serving.census, 2)
 
 
 def test_operators_steer_checkpoints_and_the_swarm(database: Database) -> None:

@@ -23,7 +23,9 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import check_secrets
 from coordinator.service import doctor
 from coordinator.service.supervisor import serve_run
+from coordinator.statistics.swarm_health import write_figures
 from peer.doctor.stages import CheckResult, Verdict
+from peer.reporting.metrics import RoundTally
 
 NOW = time.time()
 
@@ -167,6 +169,18 @@ def test_an_unknown_fallback_address_is_found(small_run: RunDirectory) -> None:
     with settings_with(small_run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",)):
         found = outcome(small_run, "address")
         assert (found.verdict, "no-such-host.invalid:7443" in found.found) == (Verdict.WARNING, True)
+
+
+def test_missing_auxiliary_peers_are_counted(small_run: RunDirectory) -> None:
+    """As the keeper found after its newest round; before the first there is nothing to say."""
+    assert outcome(small_run, "lines").verdict is Verdict.SKIPPED
+    with open_run_services(small_run, time.time) as services:
+        for missing, verdict in ((None, Verdict.SKIPPED), (0, Verdict.OK), (3, Verdict.WARNING)):
+            write_figures(services.database, RoundTally(), (), missing)
+            found = outcome(small_run, "lines")
+            assert found.verdict is verdict
+    assert "3 auxiliary peers" in found.found
+    assert "manyhands assist" in found.remedy
 
 
 def test_too_little_disk_is_found(small_run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

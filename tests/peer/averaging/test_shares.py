@@ -23,12 +23,14 @@ from peer.averaging.shares import (
     declaration,
     group_lines,
     largest_share,
+    missing_auxiliaries,
     part_size,
     reduction_shares,
     round_time,
 )
 
 VALUES = 17_800_000
+MBIT = 125_000.0  # bytes per second
 
 
 def best_time(rates: list[float], most: list[float]) -> float:
@@ -210,3 +212,36 @@ def test_a_peer_that_says_nothing_of_use_spoils_its_group(said: Any) -> None:
     """Nobody could tell how much it is to reduce."""
     with pytest.raises(ValueError, match="does not say"):
         lines_of(gathered(None), gathered(1e6), gathered(1e6), MSGPackSerializer.dumps(said))
+
+
+def homes(count: int, reachable: int = 0) -> GroupLines:
+    """A keeper of 25 Mbit/s and homes of 10, of which some accept connections."""
+    rates = (25 * MBIT, *[10 * MBIT] * count)
+    reduces = (True, *[index < reachable for index in range(count)])
+    return GroupLines(rates, reduces, (True, *[False] * count), ())
+
+
+@pytest.mark.parametrize(
+    ("count", "reachable", "step_s", "missing"),
+    [
+        (2, 0, 600.0, 0),  # the keeper alone is quick enough
+        (30, 0, 600.0, 1),
+        (30, 0, 300.0, 2),
+        (30, 30, 300.0, 0),  # they reduce themselves
+        (30, 0, 60.0, 3),  # a fourth would hardly shorten the homes' own 29 s
+    ],
+)
+def test_auxiliary_peers_are_missing_where_they_shorten_the_rounds(
+    count: int, reachable: int, step_s: float, missing: int
+) -> None:
+    """Of ALBERT-large's gradients in fp16; rounds shall take a fifth of a step."""
+    lines = homes(count, reachable)
+    shares = reduction_shares(VALUES, lines.rates, lines.reduces, lines.trusted)
+    found = missing_auxiliaries(lines, round_time(2 * VALUES, shares, lines.rates), step_s)
+    assert found == missing
+
+
+def test_nothing_is_said_of_unknown_lines() -> None:
+    """They may be as fast as any."""
+    lines = GroupLines((None, None, None), (True, False, False), (True, False, False), ())
+    assert missing_auxiliaries(lines, 0.0, 60.0) == 0

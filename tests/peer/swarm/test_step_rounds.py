@@ -12,6 +12,7 @@ import pytest
 from peer.averaging.averager import AveragedGroup
 from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVER, Gathering
 from peer.averaging.rounds import LEAST_KNOWN
+from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.swarm import step_rounds
@@ -21,6 +22,9 @@ from tests.support.clocks import Clock
 
 FULL = AveragedGroup(size=2, samples=64, averaged_bytes=8, weights={"Qm1": 32.0}, traffic="traffic")  # type: ignore[arg-type]
 SHORT = AveragedGroup(size=2, samples=63, averaged_bytes=8, weights={"Qm1": 31.0})
+
+
+LINES = GroupLines((3e6, *[1e6] * 30), (True, *[False] * 30), (True, *[False] * 30), ())
 
 
 class Round:
@@ -126,6 +130,18 @@ def test_nobody_goes_on_alone_beside_others(late: bool, live: int) -> None:
     assert scene.heard == (["loaded"] if alone else [])
     scene.gradients.due_samples = 63
     assert scene.rounds.average() is None
+
+
+def test_the_lines_of_a_round_tell_how_many_auxiliary_peers_are_missing() -> None:
+    """Once a step's usual time is known; what one round has told holds until the next."""
+    traffic: Any = SimpleNamespace(promised_s=342.0)
+    group = AveragedGroup(size=31, samples=64, averaged_bytes=8, traffic=traffic, lines=LINES)
+    unknown, known = Scene(Round(group)), Scene(Round(group), Round(SHORT), usual_s=300.0)
+    unknown.rounds.average()
+    assert unknown.rounds.missing_auxiliaries is None
+    for _ in range(2):
+        known.rounds.average()
+        assert known.rounds.missing_auxiliaries == 2
 
 
 def test_a_failed_averaging_is_tried_again_and_a_group_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

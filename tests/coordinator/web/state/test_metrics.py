@@ -45,7 +45,7 @@ def samples_of(scraped: str) -> Samples:
 def test_rounds_and_peers_are_what_the_keeper_counts(run: FakeRun) -> None:
     """Rounds by outcome, a histogram of their durations, peers by role and reachability."""
     tally = RoundTally().with_success(0.7).with_success(3.0).with_failure()
-    write_figures(run.services.database, tally, (("keeper", True, 1), ("trainer", False, 4)))
+    write_figures(run.services.database, tally, (("keeper", True, 1), ("trainer", False, 4)), 3)
     found = scrape(run)
     assert found["manyhands_averaging_rounds_total", "succeeded"] == 2
     assert found["manyhands_averaging_rounds_total", "failed"] == 1
@@ -54,6 +54,7 @@ def test_rounds_and_peers_are_what_the_keeper_counts(run: FakeRun) -> None:
     assert found["manyhands_averaging_round_duration_seconds_sum",] == pytest.approx(3.7)
     assert found["manyhands_swarm_peers", "false", "trainer"] == 4
     assert found["manyhands_swarm_peers", "true", "keeper"] == 1
+    assert found["manyhands_missing_auxiliaries",] == 3
 
 
 def test_a_step_tells_its_share_of_the_batch_when_its_reports_are_in(run: FakeRun, clock: Clock) -> None:
