@@ -34,7 +34,8 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── DeviceLimitError           26   the member has as many devices in the run as it may
     ├── UnverifiedError            28   what was published does not follow from what was signed
     ├── UnsoundWeightsError        29   exported weights do not compute what the checkpoint says of them
-    └── PublicationError           30   a place to publish to does not take a checkpoint
+    ├── PublicationError           30   a place to publish to does not take a checkpoint
+    └── UnconfirmedError           32   an act has consequences that a person must confirm first
 """
 
 from __future__ import annotations
@@ -262,3 +263,14 @@ class PublicationError(ManyhandsError):
 
     code = "publication"
     exit_code = 30
+
+
+class UnconfirmedError(ManyhandsError):
+    """An act is allowed and has consequences that nobody may want by mistake; nothing is done until it is confirmed."""
+
+    code = "unconfirmed"
+    exit_code = 32
+
+    def __init__(self, consequences: str) -> None:
+        super().__init__(f"{consequences} Nothing is done yet: add --yes to do it.")
+        self.consequences = consequences  # in whole sentences, for forms that confirm in another way

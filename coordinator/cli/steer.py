@@ -62,6 +62,7 @@ def change(
     learning_rate_scale: float | None = typer.Option(None, help="Times the run file's schedule.", show_default=False),
     target_batch_size: int | None = typer.Option(None, help="Samples of a global step.", show_default=False),
     checkpoint_every: int | None = typer.Option(None, help="Steps between two checkpoints.", show_default=False),
+    yes: bool = typer.Option(False, "--yes", help="Do it also where it is far from what holds now."),
     as_json: bool = JSON,
 ) -> None:
     """Change a live run from a step on, at all peers at once."""
@@ -73,6 +74,7 @@ def change(
             learning_rate_scale=learning_rate_scale,
             target_batch_size=target_batch_size,
             checkpoint_every=checkpoint_every,
+            confirmed=yes,
         ),
     )
 

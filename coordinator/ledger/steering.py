@@ -14,15 +14,17 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, UnconfirmedError
+from coordinator.ledger.presence import is_online
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import SteeringAct
-from coordinator.store.models import Step, SwarmStatus
+from coordinator.store.models import Device, DeviceSession, Step, SwarmStatus
 from peer.config.run import RunConfig
 from peer.config.steering import MAX_CHANGES, MOST_SCALE, Change, Steering, in_force
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
 LEAD_STEPS = 3  # so far ahead a change must be, for every peer to have heard of it
+FAR = 10.0  # times: a value changed further than that is confirmed first
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
 
@@ -67,6 +69,57 @@ class Helm:
         """What the beacon of `step` says of it."""
         changes = [Change(**_without_checkpoints(order)) for order in self.orders]
         return Steering(changes=in_force(changes, step), paused=self.paused, last_step=self.last_step)
+
+
+@dataclass(frozen=True)
+class PresentValues:
+    """The values that hold at a step, and the trainers that are online: a change is judged by them."""
+
+    learning_rate_scale: float
+    target_batch_size: int
+    checkpoint_every: int
+    microbatch_size: int
+    trainers: int
+
+    def consequences(self, scale: float | None, target: int | None, every: int | None) -> list[str]:
+        """Sentences about what a change far from these values would do; none for an ordinary change."""
+        found = []
+        if (times := _far(scale, self.learning_rate_scale)) is not None:
+            if times > 1:
+                found.append(f"The next steps would be {times:,g} times as long as now: the loss most likely diverges.")
+            else:
+                found.append(f"The next steps would be {1 / times:,g} times as short as now: training nearly stops.")
+        if target is not None:
+            found += self._consequences_of_batch(target)
+        if (times := _far(every, self.checkpoint_every)) is not None:
+            found.append(
+                f"Steps between two checkpoints would be {every:,} instead of {self.checkpoint_every:,}: "
+                + ("all since the last one can be lost." if times > 1 else "the keeper's disk may not keep up.")
+            )
+        return found
+
+    def _consequences_of_batch(self, target: int) -> list[str]:
+        times = _far(target, self.target_batch_size)
+        if times is not None and times > 1:
+            return [f"Each step would take {times:,g} times the samples and the time, with the same learning rate."]
+        if target < min(self.trainers, self.target_batch_size):
+            return [
+                f"A target batch of {target:,} is below the {self.trainers:,} devices that train now: "
+                "most of their samples would come too late and be lost."
+            ]
+        if times is not None or target < min(self.microbatch_size, self.target_batch_size):
+            return [
+                f"Each step would average {target:,} samples instead of {self.target_batch_size:,}: "
+                "gradients become noise, and the loss most likely rises."
+            ]
+        return []
+
+
+def _far(wanted: float | None, now: float) -> float | None:
+    """How many times the present value is wanted, where that is further than `FAR` in either direction."""
+    if wanted is None or now / FAR <= wanted <= now * FAR:
+        return None
+    return float(f"{wanted / now:.3g}")
 
 
 def _without_checkpoints(order: Orders) -> dict[str, Any]:
@@ -153,8 +206,12 @@ class Steersman:
         learning_rate_scale: float | None = None,
         target_batch_size: int | None = None,
         checkpoint_every: int | None = None,
+        confirmed: bool = False,
     ) -> str:
-        """Change what may be changed from a step on; None: the first at which every peer will have heard of it."""
+        """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
+
+        Raises `UnconfirmedError` for a change that is far from what holds then, unless it is confirmed.
+        """
         values = {
             "learning_rate_scale": learning_rate_scale,
             "target_batch_size": target_batch_size,
@@ -172,6 +229,11 @@ class Steersman:
             to_come = {order.from_step for order in helm_of(session).orders if order.from_step >= first}
             if len(to_come | {begin}) >= MAX_CHANGES:
                 raise ConfigError(f"{MAX_CHANGES - 1} changes are to come already: wait for the next of them.")
+            found = self._present_values(session, begin).consequences(
+                learning_rate_scale, target_batch_size, checkpoint_every
+            )
+            if found and not confirmed:
+                raise UnconfirmedError(" ".join(found))
 
         self._act("change", check, lambda: {"step": begin, **values})
         named = [f"{name.replace('_', ' ')} {value:g}" for name, value in values.items() if value is not None]
@@ -184,6 +246,18 @@ class Steersman:
             raise ConfigError(f"An announcement is one line of 1 to {MAX_ANNOUNCEMENT_CHARS} characters.")
         self._act("announce", text=text)
         return "All who are connected are told now, others when they come within a day."
+
+    def _present_values(self, session: Session, step: int) -> PresentValues:
+        """What holds after `step` steps, and how many trainers are online now."""
+        helm = helm_of(session)
+        online = select(func.count()).select_from(DeviceSession).join(DeviceSession.device)
+        return PresentValues(
+            learning_rate_scale=helm.at(step).learning_rate_scale,
+            target_batch_size=helm.batch_after(step, self._config),
+            checkpoint_every=helm.at(step).checkpoint_every or self._config.checkpoints.every_steps,
+            microbatch_size=self._config.data.microbatch_size,
+            trainers=session.scalar(online.where(is_online(self._clock()), Device.role == "trainer")) or 0,
+        )
 
     def _require_sound(self, scale: float | None, target: int | None, every: int | None) -> None:
         if scale is None and target is None and every is None:

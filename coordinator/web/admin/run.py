@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, UnconfirmedError
 from coordinator.checkpoints.rewind import contributors_since, rewind as undo_steps
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.ledger.steering import Act, Steersman, announcements, read_helm
@@ -56,6 +56,7 @@ class SteeringRequest(BaseModel):
     target_batch_size: Count | None = None
     checkpoint_every: Count | None = None
     text: Annotated[str, Field(max_length=1000)] = ""
+    confirmed: bool = False  # the person has read what the change would do
 
     def take(self, steersman: Steersman) -> str:
         """Do it; returns what follows. Raises `ConfigError`."""
@@ -72,6 +73,7 @@ class SteeringRequest(BaseModel):
             learning_rate_scale=self.learning_rate_scale,
             target_batch_size=self.target_batch_size,
             checkpoint_every=self.checkpoint_every,
+            confirmed=self.confirmed,
         )
 
 
@@ -93,7 +95,13 @@ async def steer(request: Request, login: Who, form: Form) -> Response:
             raise ConfigError("Steps and samples are whole numbers, the scale a number.") from error
         run.steer(request.app.state.config, wish.take)
 
-    return await act_on(request, login, take, partial(_steering, request, login), "/admin/steering")
+    try:
+        return await act_on(request, login, take, partial(_steering, request, login), "/admin/steering")
+    except UnconfirmedError as error:
+        asked = {
+            name: value for name, value in fields.items() if name in SteeringRequest.model_fields.keys() - {"confirmed"}
+        }
+        return await _steering(request, login, 409, error=error.consequences, asked=asked)
 
 
 async def _checkpoints(request: Request, login: Login, step: int | None, status: int = 200, **values: Any) -> Response:
@@ -114,5 +122,5 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
 async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     database = request.app.state.database
     helm, said = await asyncio.to_thread(lambda: (read_helm(database), announcements(database)))
-    newest = said[::-1][:SHOWN_ANNOUNCEMENTS]
-    return draw(request, "steering.html", login, status, helm=helm, announcements=newest, **values)
+    values = {"helm": helm, "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS], "asked": {}} | values
+    return draw(request, "steering.html", login, status, **values)

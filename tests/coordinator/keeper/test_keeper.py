@@ -342,7 +342,7 @@ def test_what_the_swarm_does_is_written_for_the_service(database: Database) -> N
 def test_operators_steer_checkpoints_and_the_swarm(database: Database) -> None:
     """From the step on that they have named."""
     operator = Steersman(database, CONFIG, "os:tester", lambda: 0.0)
-    operator.change(5, checkpoint_every=7, target_batch_size=128)
+    operator.change(5, checkpoint_every=7, target_batch_size=128, confirmed=True)
     operator.pause()
     before, after = Serving(database, recorded=2, step=4), Serving(database, recorded=2, step=5)
     for scene in (before, after):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, UnconfirmedError
+from coordinator.ledger.presence import open_session
 from coordinator.ledger.steering import (
     LEAD_STEPS,
     MAX_ANNOUNCEMENT_CHARS,
@@ -20,11 +21,10 @@ from coordinator.ledger.steering import (
     read_helm,
 )
 from coordinator.store.engine import Database
-from coordinator.store.models import Step
+from coordinator.store.models import Device, Member, Step
 from peer.config.run import RunConfig
 from peer.config.steering import MAX_CHANGES, Change
 from tests.support.clocks import Clock
-from tests.support.small_run import small_config
 from tests.support.stores import KINDS, empty_store
 
 REACHED = 10
@@ -41,8 +41,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 @pytest.fixture
-def steersman(database: Database, tmp_path: Path) -> Steersman:
-    return Steersman(database, small_config(tmp_path), "os:tester", Clock(5.0))
+def steersman(database: Database) -> Steersman:
+    config = RunConfig.from_mapping(
+        {"averaging": {"target_batch_size": 64}, "checkpoints": {"every_steps": 10}, "data": {"microbatch_size": 8}}
+    )
+    return Steersman(database, config, "os:tester", Clock(5.0))
 
 
 def test_a_pause_holds_until_it_is_lifted(database: Database, steersman: Steersman) -> None:
@@ -122,6 +125,66 @@ def test_what_cannot_be_is_refused_in_words(
     with pytest.raises(ConfigError, match=reason):
         steersman.change(from_step, **values)  # type: ignore[arg-type]
     assert read_helm(database).orders == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "consequence"),
+    [
+        (
+            {"learning_rate_scale": 1000.0},
+            "The next steps would be 1,000 times as long as now: the loss most likely div",
+        ),
+        ({"learning_rate_scale": 0.05}, "The next steps would be 20 times as short as now"),
+        ({"target_batch_size": 640}, "Each step would take 20 times the samples"),
+        ({"target_batch_size": 3}, "Each step would average 3 samples instead of 32: gradients become noise"),
+        ({"target_batch_size": 7}, "Each step would average 7 samples instead of 32: gradients become noise"),
+        ({"target_batch_size": 1}, "A target batch of 1 is below the 2 devices that train now"),
+        ({"checkpoint_every": 501}, "would be 501 instead of 50: all since the last one can be lost"),
+        ({"checkpoint_every": 1}, "would be 1 instead of 50: the keeper's disk may not keep up"),
+    ],
+)
+def test_a_change_far_from_what_holds_is_confirmed_first(
+    database: Database, steersman: Steersman, values: dict[str, float], consequence: str
+) -> None:
+    """Nothing is done until then; the sentence says what would happen; a change within ten times is not asked about."""
+    steersman.change(15, learning_rate_scale=1.0, target_batch_size=32, checkpoint_every=50, confirmed=True)
+    put_trainers_online(database, 2)
+    before = read_helm(database)
+    with pytest.raises(UnconfirmedError) as caught:
+        steersman.change(20, **values)  # type: ignore[arg-type]
+    assert consequence in caught.value.consequences
+    assert str(caught.value) == f"{caught.value.consequences} Nothing is done yet: add --yes to do it."
+    assert read_helm(database) == before
+    steersman.change(20, **values, confirmed=True)  # type: ignore[arg-type]
+    assert read_helm(database) != before
+
+
+def test_a_change_is_compared_with_what_holds_at_its_step(database: Database, steersman: Steersman) -> None:
+    """Ten times in either direction is ordinary, also after a change that is still to come."""
+    steersman.change(20, learning_rate_scale=10.0)
+    with pytest.raises(UnconfirmedError):
+        steersman.change(19, learning_rate_scale=100.0)
+    steersman.change(30, learning_rate_scale=100.0)
+    steersman.change(40, learning_rate_scale=10.0)
+    assert read_helm(database).at(40).learning_rate_scale == 10.0
+
+
+def put_trainers_online(database: Database, count: int) -> None:
+    """Devices that train now, by the steersman's clock, and one that only assists."""
+    with database.begin() as session:
+        member = Member(name="ada", created_at=0.0, revoked_reason="")
+        session.add(member)
+        session.flush()
+        for number in range(count + 1):
+            role = "trainer" if number < count else "auxiliary"
+            session.add(device(member.id, number, role))
+    for number in range(count + 1):
+        open_session(database, f"{number:032x}", "", "", 5.0)
+
+
+def device(member_id: int, number: int, role: str) -> Device:
+    key = {"id": f"{number:032x}", "public_key": bytes([number]) * 32, "peer_id": f"peer-{number}"}
+    return Device(**key, member_id=member_id, number=number, role=role, created_at=0.0)
 
 
 def test_no_more_changes_are_to_come_than_a_beacon_holds(database: Database, steersman: Steersman) -> None:

@@ -260,6 +260,21 @@ def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None
     assert acts == ["steer"] * 4
 
 
+def test_a_change_far_from_what_holds_is_confirmed_on_the_page(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """The page says what the change would do, in the command's words, and a second form does it."""
+    change = {"act": "change", "learning_rate_scale": "1000", "target_batch_size": "", "csrf": csrf}
+    asked = client.post("/admin/steer", data=change)
+    assert asked.status_code == 409
+    assert "The next steps would be 1,000 times as long as now: the loss most likely diverges." in asked.text
+    assert "--yes" not in asked.text
+    assert client.get("/admin/steering").text.count("learning rate times") == 0
+    second = asked.text.split('aria-labelledby="asked-title"')[1].split("</form>")[0]
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', second))
+    assert fields == {"csrf": csrf, "confirmed": "yes", "act": "change", "learning_rate_scale": "1000"}
+    assert client.post("/admin/steer", data=fields).status_code == 303
+    assert "learning rate times 1000" in client.get("/admin/steering").text
+
+
 def test_logging_out_ends_the_login_on_the_server(client: TestClient, csrf: str) -> None:
     """A copy of the cookie is worth nothing afterwards."""
     cookies = dict(client.cookies)
