@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": ("peer.cli.doctor", "What this machine and its network can do, stage by stage."),
     "name": ("peer.cli.name", "Choose under which name a run's page shows you, or none."),
     "support-bundle": ("peer.cli.doctor", "Write a redacted archive for the run's operator."),
+    "replay": ("peer.cli.replay", "Show what happened to several nodes, from their logs, on one timeline."),
     "verify": ("peer.cli.verify", "Check what a run has signed: its leaderboard, or a certificate of contribution."),
     "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect."),
     "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from peer.config.run import Checkpoints, RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import checkpoint_config
 from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.reporting.event_log import NOWHERE, CheckpointWritten, EventLog
 from peer.swarm.swarm import Swarm
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Checkpointing:
     probes: Mapping[int, Batch]  # by sequence length
     newest: Manifest | None  # of the checkpoint that was written or resumed from
     clock: Callable[[], float]
+    events: EventLog = NOWHERE
     every_steps: int | None = None  # as an operator wants it; None: as the run file says
     state_is_own: bool = True  # the keeper has computed it; false: it was taken from a member
     scheduled: Manifest | None = None  # the newest of those that the schedule asked for
@@ -91,13 +94,17 @@ class Checkpointing:
             self._write_and_record()
 
     def _write_and_record(self) -> None:
+        began = time.monotonic()
         try:
             with in_one_sentence():
                 stored, withheld = self._write()
                 self._remove_old({*(phase.from_step for phase in self.config.phases), self.swarm.step})
                 self._record(stored, withheld)
         except (StorageError, OSError) as error:
+            withheld = str(error)
             logger.error("%s", error)
+        seconds = time.monotonic() - began
+        self.events.add(CheckpointWritten(step=self.swarm.step, seconds=seconds, cause=withheld))
 
     def reconcile(self, resumed: StoredCheckpoint | None) -> None:
         """Make the database say what is on disk: a keeper may be killed between writing the one and the other."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,9 +47,11 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
 from peer.models.checkpoint_state import restore_model, restore_optimizer
 from peer.network.traffic import Traffic
+from peer.reporting.event_log import FOLDER, NOWHERE, EventLog, ProcessEnded, ProcessStarted
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import WaitingSuspicions
 from peer.runtime.processes import exit_now
+from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm
 
 logger = logging.getLogger(__name__)
@@ -220,7 +223,7 @@ def _going_on(what: str) -> Iterator[None]:
         logger.error("%s: %s", what, found)
 
 
-def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -> Keeper:
+def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, events: EventLog = NOWHERE) -> Keeper:
     """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
     config = directory.config
     clock = time.time
@@ -248,7 +251,8 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -
         traffic=Traffic.of_donor(place.bandwidth),
         clock=clock,
         on_suspicion=suspicions.put,
-        on_lost=_end_at_once,
+        on_lost=partial(_end_at_once, events),
+        events=events,
     )
     if checkpoint is not None:
         restore_optimizer(model, swarm.state.optimizer, checkpoint.path)
@@ -264,6 +268,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -
         probes=make_probes(config, directory.tokenizer_dir),
         newest=None if checkpoint is None else checkpoint.manifest,
         clock=clock,
+        events=events,
     )
     checkpointing.reconcile(checkpoint)
     return Keeper(
@@ -284,7 +289,8 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock) -
     )
 
 
-def _end_at_once(lost: SwarmError) -> NoReturn:
+def _end_at_once(events: EventLog, lost: SwarmError) -> NoReturn:
+    events.add(ProcessEnded(cause=str(lost)))
     logger.error("%s The keeper ends at once, to be started again.", lost)
     exit_now(lost.exit_code)
 
@@ -317,9 +323,13 @@ def run_keeper(run_dir: str, parent_pid: int) -> None:
     lock = become_the_only_one(directory, database, lambda: os.getppid() != parent_pid)
     if os.getppid() != parent_pid:
         return
-    keeper = open_keeper(directory, database, lock)
+    events = EventLog(directory.path / FOLDER, "keeper", time.time)
+    peer_id = Credentials(directory.keeper_dir).device_key.peer_id
+    events.add(ProcessStarted(software=software_version(), role="keeper", peer=peer_id))
+    keeper = open_keeper(directory, database, lock, events)
     tell_step(lambda: keeper.swarm.step)
     # only now: the processes that hivemind has forked must keep the default action of SIGTERM
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     keeper.resume_ledger(stop.is_set)
     keeper.run(lambda: stop.is_set() or os.getppid() != parent_pid)
+    events.add(ProcessEnded(cause="told to stop"))

@@ -141,6 +141,12 @@ class PartProcess:
                 self.ready = self.ready or message == _READY
                 self.error = message if isinstance(message, ManyhandsError) else self.error
 
+    @property
+    def pid(self) -> int:
+        """The id of the process that was started."""
+        assert self._process is not None
+        return _pid(self._process)
+
     def has_ended(self) -> bool:
         """Whether the process itself has ended; others of its group may still live."""
         return self._process is None or has_ended(_pid(self._process))

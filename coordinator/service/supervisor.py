@@ -25,6 +25,7 @@ from coordinator.run.secrets import check_secrets
 from coordinator.run.settings import Settings
 from coordinator.service.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
 from peer.config.run import RunConfig
+from peer.reporting.event_log import FOLDER, NOWHERE, ChildEnded, ChildStarted, EventLog
 from peer.runtime.console import say
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,9 @@ def serve_run(
 
     tell(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
     with StopSignal() as stop:
-        Supervisor([PartProcess(part, directory.path, style) for part in parts], announce).run(stop)
+        events = EventLog(directory.path / FOLDER, "supervisor", time.time)
+        processes = [PartProcess(part, directory.path, style) for part in parts]
+        Supervisor(processes, announce, events=events).run(stop)
     tell("Stopped in order.")
 
 
@@ -119,8 +122,9 @@ class Supervisor:
         processes: Sequence[PartProcess],
         on_ready: Callable[[Part], None],
         clock: Callable[[], float] = time.monotonic,
+        events: EventLog = NOWHERE,
     ) -> None:
-        self._watched = [_Watched(process, clock) for process in processes]
+        self._watched = [_Watched(process, clock, events) for process in processes]
         self._on_ready = on_ready
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -152,9 +156,9 @@ class Supervisor:
 class _Watched:
     """A part's process and its history of failures."""
 
-    def __init__(self, process: PartProcess, clock: Callable[[], float]) -> None:
+    def __init__(self, process: PartProcess, clock: Callable[[], float], events: EventLog) -> None:
         self.process = process
-        self._clock = clock
+        self._clock, self._events = clock, events
         self._running = False
         self._said_ready = False
         self._start_at = clock()
@@ -170,6 +174,7 @@ class _Watched:
                 self._bury(now)
         elif now >= self._start_at:
             self.process.start()
+            self._events.add(ChildStarted(child=self.process.part.name, pid=self.process.pid))
             self._running, self._said_ready, self._start_at = True, False, now
             self._starts += 1
         newly_ready = self._running and self.process.ready and not self._said_ready
@@ -181,11 +186,12 @@ class _Watched:
         exit_code, name = self.process.end(), self.process.part.name
         auxiliary = self.process.part.auxiliary
         self._running = False
+        reason = str(self.process.error or f"exit code {exit_code}")
+        self._events.add(ChildEnded(child=name, cause=reason))
         if self.process.error is not None and self._starts == 1 and not auxiliary:
             raise self.process.error
         self._failures = 1 if now - self._start_at >= STEADY_S else self._failures + 1
         delay_s = restart_delay_s(self._failures, auxiliary)
-        reason = str(self.process.error or f"exit code {exit_code}")
         if delay_s is None:
             raise WorkerError(f"The {name} failed {self._failures} times in a row, at last with: {reason}")
         logger.warning("the %s has died (%s); starting it again in %g s", name, reason, delay_s)

@@ -12,6 +12,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -40,6 +41,19 @@ from peer.limits.usage import UsageMeter, disk_use, used_of
 from peer.network.endpoints import best_ways
 from peer.network.placement import Placement, describe
 from peer.protocol import control_pb2
+from peer.reporting.event_log import (
+    FOLDER,
+    TAKEN,
+    AnyEvent,
+    ChildEnded,
+    ChildStarted,
+    Downloaded,
+    EventLog,
+    LimitsHeld,
+    ProcessEnded,
+    ProcessStarted,
+    SessionChanged,
+)
 from peer.reporting.messages import (
     CheckpointFetched,
     CheckpointWanted,
@@ -113,6 +127,7 @@ class Agent:
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._suspicions = WaitingSuspicions()
         self._presence = OwnPresence(options.role)
+        self._log = EventLog(options.data_dir / FOLDER, "agent", clock)
         # Who acts for the workers.
         self._client: ControlClient  # from the moment when the run is entered
         self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
@@ -165,6 +180,8 @@ class Agent:
         """Handle what is told until the stay is over."""
         handlers = self.handlers
         while not isinstance(event := await self._events.get(), StayOver):
+            if (entry := logged(event)) is not None:
+                self._log.add(entry)
             handlers.get(type(event), self._show)(event)
             self._events.task_done()
 
@@ -177,6 +194,8 @@ class Agent:
 
     async def run(self) -> None:
         """Take part until stopped; raises `ManyhandsError` for what a person must mend."""
+        peer_id = self._credentials.device_key.peer_id
+        self._log.add(ProcessStarted(software=software_version(), role=self._options.role, peer=peer_id))
         handling = asyncio.create_task(self._handle_events())
         handling.add_done_callback(lambda _: self._leave())  # a full disk, say: nothing can be handled any more
         try:
@@ -190,6 +209,7 @@ class Agent:
             if self._display is not None:
                 self._display.close()
             self._outbox.close()
+            self._log.add(ProcessEnded(cause=str(sys.exc_info()[1] or self._stop.reason or "nothing is left to do")))
         handling.result()
 
     async def _stay(self, handling: asyncio.Task[None]) -> None:
@@ -417,6 +437,24 @@ class Agent:
     def _show(self, event: DisplayEvent) -> None:
         if self._display is not None:
             self._display.show(event)
+
+
+def logged(event: AgentEvent) -> AnyEvent | None:
+    """Return what the log of events keeps of an event of the agent's; None for one that only matters for a moment."""
+    match event:
+        case Connected():
+            return SessionChanged(up=event.up)
+        case Decision():
+            return LimitsHeld(cause="" if event.action is Action.GO else event.reason)
+        case WorkerStarted():
+            return ChildStarted(child="worker", pid=event.pid)
+        case WorkerEnded():
+            return ChildEnded(child="worker", cause=event.cause)
+        case CheckpointFetched():
+            outcome = TAKEN if event.directory else "there was none to start from"
+            return Downloaded(what="checkpoint", donor="", step=event.step, outcome=outcome)
+        case _:
+            return None
 
 
 async def run_agent(agent: Agent) -> None:

@@ -62,6 +62,8 @@ class WorkerStarted:
 class WorkerEnded:
     """A worker's process is gone; everything that it said was told before."""
 
+    cause: str
+
 
 WorkersEvent = WorkerMessage | WorkerStarted | WorkerEnded
 
@@ -207,7 +209,7 @@ class Workers:
         worker.start()
         self._tell(WorkerStarted(worker.pid))
         stopping = asyncio.create_task(self._stop_when_told(worker))
-        underway = Underway()
+        underway, last = Underway(), None
         try:
             last = await self._listen(worker, underway)
             with suppress(asyncio.TimeoutError):
@@ -220,16 +222,10 @@ class Workers:
             self._worker, self._awaits_checkpoint = None, False
             if (lost := underway.lost(worker.asked_to_stop)) is not None:
                 self._tell(lost)
-            self._tell(WorkerEnded())
+            failure = _failure_of(worker, last, kills)
+            self._tell(WorkerEnded("left in order" if failure is None else failure.text))
         await self._events.join()
-        if last is not None:
-            return last if isinstance(last, Failed) else None
-        if worker.exit_code == -signal.SIGKILL and (kills is None or kills_for_memory() != kills):
-            text = "The system killed the training process because memory had run out."
-            return Failed("worker", WorkerError.exit_code, text, short_of_memory=True)
-        code = worker.exit_code
-        ending = signal.strsignal(-code) if code is not None and code < 0 else f"exit code {code}"
-        return Failed("worker", WorkerError.exit_code, f"The training process died ({ending}).")
+        return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
         """Tell what it says until it ends, and return how it said that it ended; raises `TimeoutError` if it hangs."""
@@ -255,6 +251,21 @@ class Workers:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(worker.ended(), STOP_GRACE_S)
         worker.end()
+
+
+def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
+    """Return how a worker failed whose process is gone; None if it left in order.
+
+    `last`: what it said of its end; `kills`: the system's kills for memory when it began.
+    """
+    if last is not None:
+        return last if isinstance(last, Failed) else None
+    if worker.exit_code == -signal.SIGKILL and (kills is None or kills_for_memory() != kills):
+        text = "The system killed the training process because memory had run out."
+        return Failed("worker", WorkerError.exit_code, text, short_of_memory=True)
+    code = worker.exit_code
+    ending = signal.strsignal(-code) if code is not None and code < 0 else f"exit code {code}"
+    return Failed("worker", WorkerError.exit_code, f"The training process died ({ending}).")
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:

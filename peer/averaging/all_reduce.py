@@ -28,6 +28,7 @@ from peer.reduction.compression import decode, encode
 from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of
 from peer.reduction.screening import require_weight
+from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -61,6 +62,7 @@ class ExactAllReduce(AllReduceRunner):
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
         self._counted: dict[int, float] = {}  # the same, as far as it was averaged with that
         self.received_bytes = 0  # to be reduced, from others
+        self._returned = [0] * len(self.ordered_peer_ids)  # averages, by each reducer
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
 
     def _set_up_guard(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -95,6 +97,24 @@ class ExactAllReduce(AllReduceRunner):
         counted = {self.sender_peer_ids[index].to_base58(): weight for index, weight in self._counted.items()}
         return {peer: counted[peer] for peer in named if peer in counted}
 
+    def passed(self, is_whole: bool) -> PartsPassed:
+        """Return the event that tells which parts came from whom."""
+        named = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items()}
+        counted = {self.sender_peer_ids[index]: weight for index, weight in self._counted.items()}
+        due = self.tensor_part_container.num_parts_by_peer
+        parts = tuple(
+            PartsOfPeer(
+                peer=peer.to_base58(),
+                returned=self._returned[index],
+                due=due[index],
+                weight=named.get(peer),
+                counted=counted.get(peer),
+                is_banned=peer in self.banned_senders,
+            )
+            for index, peer in enumerate(self.ordered_peer_ids[:MOST_PEERS])
+        )
+        return PartsPassed(group=self.group_id.hex(), is_whole=is_whole, parts=parts)
+
     async def _reduce_own_parts(self, peer_index: int) -> None:
         sender_index = self.sender_peer_ids.index(self.peer_id)
         self._weights[sender_index] = self.weight
@@ -109,6 +129,7 @@ class ExactAllReduce(AllReduceRunner):
             rounded = decode(wire)
             self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded)
             self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
+            self._returned[peer_index] += 1
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         """Send this peer's parts to one reducer and take the averages it returns."""
@@ -132,6 +153,7 @@ class ExactAllReduce(AllReduceRunner):
                 self._require_usual(peer_id, asked[part_index][1].key, average)
                 self.evidence.keep_returned(Drawn(peer_index, part_index), message.tensor_part, average, message.weight)
                 container.register_processed_part(peer_index, part_index, average)
+                self._returned[peer_index] += 1
                 self.least_weight = min(self.least_weight, message.weight)
                 part_index += 1
             if part_index != expected:

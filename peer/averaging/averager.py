@@ -33,6 +33,7 @@ from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
 from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
+from peer.reporting.event_log import MOST_PEERS, NOWHERE, EventLog, GroupMet
 from peer.reporting.suspicions import UNPROVEN
 
 GROUP_POLL_S = 0.2
@@ -106,8 +107,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         gathering: Gathering,
         allreduce_timeout: float,
         guard: ReductionGuard | None = None,
+        events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
+        """`events`: the log of the averager's own process."""
+        self._events = events
         self._guard = guard or ReductionGuard()
         self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
         self.access, self._traffic, self.gathering = access, traffic, gathering
@@ -275,14 +279,18 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         )
         self._running_groups[group_id].set_result(runner)
         self.auditing.expect(group_id)
-        began = time.perf_counter()
+        peers = tuple(peer.to_base58() for peer in group_info.peer_ids[:MOST_PEERS])
+        self._events.add(GroupMet(group=group_id.hex(), peers=peers, shares=runner.peer_fractions[:MOST_PEERS]))
+        began, is_whole = time.perf_counter(), False
         try:
             await take_averages(runner, tensors)
+            is_whole = True
         except BaseException as error:  # cancelled too: nobody may wait for this round's audit any more
             self.auditing.give_up(group_id)
             self._failed_rounds.value += isinstance(error, AllreduceException)
             raise
         finally:
+            self._events.add(runner.passed(is_whole))
             guard.ended()
         self._guard.accepted(half, tensors)
         self._screen.accepted(half, tensors)

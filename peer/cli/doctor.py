@@ -31,17 +31,20 @@ from peer.doctor.context import Context, Options
 from peer.doctor.display import CheckupDisplay, open_display
 from peer.doctor.machine import read_memory, read_processor
 from peer.doctor.stages import conclude, run_stages
+from peer.reporting.event_log import FOLDER, SUFFIX, read_folder, read_lines
 from peer.runtime.devices import check_device_name
 from peer.runtime.redaction import make_redactor
 
 app = typer.Typer(pretty_exceptions_enable=False)
 LOG_BYTES = 200_000  # of each log's end
 LOGS = ("data/worker.log",)
+EVENT_BYTES = 2_000_000  # of each process's log of events, the newest
 TEXTS = ("data/stream.json", "data/microbatch.json")
 MAX_TEXT_BYTES = 100_000
 README = """This archive was made by `manyhands support-bundle` for the operator of a run.
-It holds versions, this machine's size, the end of the training log, the place in the data and, with a link, what the
-doctor found. Keys, tokens, invite codes, e-mail addresses and the names of user, host and home folder were taken out.
+It holds versions, this machine's size, the end of the training log, the log of events (rounds, groups, downloads and
+restarts; `manyhands replay` shows it), the place in the data and, with a link, what the doctor found. Keys, tokens,
+invite codes, e-mail addresses and the names of user, host and home folder were taken out.
 Read it before you send it.
 """
 
@@ -126,7 +129,8 @@ def support_bundle(
     options = make_options(link, state_dir)
     findings = [] if no_doctor else asyncio.run(_examine(options))
     redact = make_redactor(str(Path.home()), getpass.getuser(), socket.gethostname())
-    _write_bundle(out, collect(options.state_dir, findings), redact)
+    files = {name: redact(text) for name, text in collect(options.state_dir, findings).items()}
+    _write_bundle(out, files | events_of(options.state_dir, redact))
     typer.echo(f"Written to {out}: read it, then send it to the run's operator.")
 
 
@@ -151,6 +155,24 @@ def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str,
     return files
 
 
+def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
+    """Return the logs of events by their names in the archive; only texts are redacted, so that they can be read."""
+
+    def redacted(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: inner if key == "kind" else redacted(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [redacted(inner) for inner in value]
+        return redact(value) if isinstance(value, str) else value
+
+    return {
+        f"{FOLDER}/{process}{SUFFIX}": "".join(
+            json.dumps(redacted(line.model_dump(mode="json"))) + "\n" for line in read_lines(data) if line is not None
+        )
+        for process, data in read_folder(state_dir / "data" / FOLDER, EVENT_BYTES).items()
+    }
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python, the operating system, and every installed package."""
     packages = {str(found.metadata["Name"]): found.version for found in distributions() if found.metadata["Name"]}
@@ -170,13 +192,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _write_bundle(path: Path, files: Mapping[str, str], redact: Callable[[str], str]) -> None:
+def _write_bundle(path: Path, files: Mapping[str, str]) -> None:
     """Write the archive, readable by its owner only, whole or not at all. Raises `StorageError` if that fails."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("README.txt", README)
         for name, text in files.items():
-            bundle.writestr(name, redact(text))
+            bundle.writestr(name, text)
     write_private(path, archive.getvalue())
 
 

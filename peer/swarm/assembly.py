@@ -27,6 +27,7 @@ from peer.network.traffic import Traffic
 from peer.reduction.compression import compression_of
 from peer.reduction.guard import ReductionGuard
 from peer.reduction.weight_caps import WeightCaps
+from peer.reporting.event_log import EventLog
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.state import SwarmStateAverager
 from peer.swarm.tracker import StepTracker
@@ -45,6 +46,7 @@ class Assembly:
     dht: hivemind.DHT
     is_client: bool  # others cannot reach this peer
     traffic: Traffic
+    events: EventLog
 
     def tracker(self, keeper_ids: Sequence[PeerID], caps: WeightCaps, suspicions: Suspicions) -> StepTracker:
         """Make the tracker; it is not started."""
@@ -75,6 +77,7 @@ class Assembly:
             params=parameter_groups(model, self.config),
             scheduler=partial(build_scheduler, self.config),
             interrupted=interrupted,
+            events=self.events,
             **self._shared,
         )
 
@@ -92,6 +95,7 @@ class Assembly:
             compression=compression_of(averaging.compression),
             gathering=Gathering(averaging.matchmaking_time_s),
             guard=guard,
+            events=self.events.of_process(f"{self.events.process}-averager"),
             allreduce_timeout=averaging.averaging_timeout_s,
             next_chunk_timeout=averaging.averaging_timeout_s / 3,  # a busy peer is not a lost one
             warn=False,

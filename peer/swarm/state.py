@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+from typing import Any, AsyncIterator, Literal  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
 from hivemind.compression import NoCompression, RoleAdaptiveCompression, SizeAdaptiveCompression
@@ -40,6 +40,7 @@ from peer.network.traffic import Traffic
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import ROOTS, decode
 from peer.reduction.sizes import BLOCK
+from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.swarm.fingerprint import Sketch, sketch_of
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
@@ -64,10 +65,16 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     """The holder of parameters and optimizer: gives them to members, and downloads them from trusted donors only."""
 
     def __init__(
-        self, *args: Any, access: SwarmAccess, traffic: Traffic, interrupted: threading.Event, **kwargs: Any
+        self,
+        *args: Any,
+        access: SwarmAccess,
+        traffic: Traffic,
+        interrupted: threading.Event,
+        events: EventLog,
+        **kwargs: Any,
     ) -> None:
         """`interrupted` is set when this peer is to wait for nobody any more."""
-        self.access, self._traffic, self._interrupted = access, traffic, interrupted
+        self.access, self._traffic, self._interrupted, self._events = access, traffic, interrupted, events
         self.state_lock = threading.RLock()  # held while a global step changes the state
         self.era = 0  # how often the run had returned to a checkpoint when this state was taken
         self.is_downloading = False  # another's state or averages, for which this process waits
@@ -128,11 +135,13 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                 or _misplaced(era, minimum_era)
                 or doubt(donor, int(step or 0), self._sketch(donated))
             )
+            self._tell_download("state", donor, step, reason)
             if reason is None:
                 self._take(int(step or 0), int(era or 0) if adopt_era else self.era, donated)
                 return True
             logger.warning("the state of %s (step %s) %s: not taken", donor, step, reason)
             refused.append(donor)
+        self._tell_download("state", "", None, "no donor gave one")
         return False
 
     def keep_average(self, averages: Sequence[torch.Tensor]) -> None:
@@ -150,7 +159,14 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         if isinstance(found, list) and [tensor.shape for tensor in found] != [t.shape for t in self._local_tensors()]:
             logger.warning("the average of a missed step has other tensors than this peer's: not taken")
             return Lack.GONE
+        self._tell_download(
+            "average", "", self.local_epoch + 1, f"not to be had: {found.value}" if isinstance(found, Lack) else None
+        )
         return found
+
+    def _tell_download(self, what: Literal["state", "average"], donor: str, step: object, fault: str | None) -> None:
+        known = step if isinstance(step, int) and step >= 0 else 0
+        self._events.add(Downloaded(what=what, donor=donor, step=known, outcome=fault or TAKEN))
 
     def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
         """Download the state (donor, metadata, tensors) of a donor that was not refused; None if no donor has one."""

@@ -21,6 +21,7 @@ from peer.averaging.matchmaking import LEAST_WINDOW_S, keeperless_group_size, re
 from peer.averaging.rounds import RoundDeadline, forget_frames
 from peer.averaging.shares import missing_auxiliaries
 from peer.config.training import Averaging
+from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
 from peer.swarm.tracker import StepTracker
 
@@ -41,10 +42,12 @@ class StepRounds:
         *,
         leads: bool,
         interrupted: threading.Event,
+        events: EventLog = NOWHERE,
     ) -> None:
         """`leads`: others can reach this peer; `interrupted` is set when this peer is to wait for nobody any more."""
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
+        self._events = events
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed averagings of the current step
@@ -114,12 +117,14 @@ class StepRounds:
         began, failed_before = time.monotonic(), gradients.failed_rounds
         self._due_view = tracker.view
         self._require_group()
+        self._tell_begin()
         try:
             control = control or gradients.schedule_step(timeout=self._timeout_s)
             gradients.step(weight=gradients.due_samples, control=control, reset_accumulators=False, wait=False)
             group = self._await_group(control)
         except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
+            self._tell_end("failed", time.monotonic() - began, cause=repr(error))
             self._give_up(control)
             forget_frames(error)  # these hold `control`, which holds the error
             return None
@@ -136,10 +141,39 @@ class StepRounds:
             self.declare_line()
         short = group.samples < tracker.target_batch_size
         tracker.round_ended(group.weights, short=short)
+        self._tell_end("too few samples" if short else "averaged", time.monotonic() - began, group)
         if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up
             logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)
             return None
         return group
+
+    def _tell_begin(self) -> None:
+        tracker, gathering = self._tracker, self._gradients.gathering
+        self._events.add(
+            RoundBegun(
+                era=tracker.era,
+                step=tracker.step + 1,
+                attempt=self.attempts + 1,
+                samples=self._gradients.due_samples,
+                required=gathering.required,
+                expected=gathering.expected,
+            )
+        )
+
+    def _tell_end(
+        self, outcome: RoundOutcome, seconds: float, group: AveragedGroup | None = None, cause: str = ""
+    ) -> None:
+        size, samples = (0, 0) if group is None else (group.size, group.samples)
+        self._events.add(
+            RoundEnded(
+                step=self._tracker.step + 1,
+                outcome=outcome,
+                seconds=seconds,
+                peers=size,
+                samples=samples,
+                cause=cause,
+            )
+        )
 
     def _own_average(self) -> AveragedGroup | None:
         """Return this peer's mean gradient, the average where it is alone in the swarm; None where it may not be."""

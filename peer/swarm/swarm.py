@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from hivemind.p2p import PeerID
@@ -32,6 +33,7 @@ from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.reduction.guard import ReductionGuard
 from peer.reporting.advice import Conditions
+from peer.reporting.event_log import NOWHERE, CaughtUp, EventLog, StepTaken, Suspected
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
@@ -98,6 +100,7 @@ class Swarm:
         """Start the averagers; `join` starts the DHT node before."""
         credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
+        self._events = assembly.events
         self._may_follow = assembly.role != "keeper"  # which takes most members' state
         self._interrupted = threading.Event()  # told to leave: wait for nobody any more
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
@@ -110,6 +113,7 @@ class Swarm:
             assembly.config.averaging,
             leads=not assembly.is_client,
             interrupted=self._interrupted,
+            events=assembly.events,
         )
         self.state = SharedState(
             self._averager,
@@ -149,6 +153,7 @@ class Swarm:
         clock: Clock = time.time,
         on_suspicion: Callable[[Suspicion], None] = lambda _: None,
         on_lost: Callable[[SwarmError], object] = lambda _: None,
+        events: EventLog = NOWHERE,
     ) -> Swarm:
         """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
 
@@ -161,11 +166,11 @@ class Swarm:
             credentials, config.run.name, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock
         )
         return cls(
-            Assembly(config, access, role, dht, is_client, traffic or Traffic()),
+            Assembly(config, access, role, dht, is_client, traffic or Traffic(), events),
             model,
             [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers],
             LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
-            Suspicions(on_suspicion, clock),
+            Suspicions(lambda found: _note(found, events, on_suspicion), clock),
             on_lost,
         )
 
@@ -384,6 +389,11 @@ class Swarm:
         self.state.take_step()
         self._has_late_samples = False
         self._pause.end()
+        self._events.add(
+            StepTaken(
+                era=self.state.era, step=self.step, samples=samples, group_samples=group.samples, peers=group.size
+            )
+        )
         return StepOutcome(
             self.step,
             samples,
@@ -442,6 +452,9 @@ class Swarm:
         return self._caught_up(seconds, lost, reason)
 
     def _caught_up(self, seconds: float, lost: int, reason: str, followed_steps: int = 0) -> StepOutcome:
+        way: Literal["average", "state"] = "average" if followed_steps else "state"
+        cause = reason if lost else ""
+        self._events.add(CaughtUp(way=way, step=self.step, seconds=seconds, lost_samples=lost, cause=cause))
         return StepOutcome(
             self.step,
             samples=0,
@@ -450,7 +463,7 @@ class Swarm:
             group_samples=None,
             averaging_s=seconds,
             lost_samples=lost,
-            lost_reason=reason if lost else "",
+            lost_reason=cause,
             followed_steps=followed_steps,
         )
 
@@ -515,6 +528,12 @@ class Swarm:
         self._averager.shutdown()
         self._gradients.shutdown()
         self._dht.shutdown()
+
+
+def _note(found: Suspicion, events: EventLog, on_suspicion: Callable[[Suspicion], None]) -> None:
+    """Keep a suspicion in the log of events, and pass it on."""
+    events.add(Suspected(peer=found.peer_id, suspicion=found.kind, step=max(0, found.step), detail=found.detail))
+    on_suspicion(found)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from peer.models.build import build_model
 from peer.network.traffic import Throttle, Traffic, require_rate
 from peer.reduction.sizes import gradient_bytes
 from peer.reporting.advice import Adviser, SparingReports
+from peer.reporting.event_log import FOLDER, EventLog, ProcessEnded, ProcessStarted
 from peer.reporting.messages import (
     CheckpointFetched,
     Failed,
@@ -67,6 +68,7 @@ from peer.runtime.processes import (
     lead_own_group,
     write_output_to,
 )
+from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
 from peer.training.bootstrap import StateTaking
 from peer.training.tally import Tally
@@ -106,6 +108,7 @@ class Worker:
         self._sending = threading.Lock()
         self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
         self._stop = threading.Event()
+        self._events = EventLog(Path(plan.data_dir) / FOLDER, "worker", time.time)
         self._swarm: Swarm | None = None
         self._keeper_at = plan.initial_peers  # as it was told last
         self._taking: StateTaking | None = None
@@ -119,7 +122,9 @@ class Worker:
         torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
-        assists = credentials.access_token(time.time()).role == "auxiliary"
+        role = credentials.access_token(time.time()).role
+        self._events.add(ProcessStarted(software=software_version(), role=role, peer=credentials.device_key.peer_id))
+        assists = role == "auxiliary"
         self._require_rates(config, model)
         require_memory(plan.max_memory_bytes, sum(parameter.numel() for parameter in model.parameters()))
         take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
@@ -133,6 +138,7 @@ class Worker:
             traffic=self._traffic,
             on_suspicion=self._tell,
             on_lost=self._end_at_once,
+            events=self._events,
         )
         swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
@@ -144,9 +150,11 @@ class Worker:
         finally:
             swarm.leave()
         self._tell(self._transferred())
+        self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))
 
     def _end_at_once(self, lost: SwarmError) -> NoReturn:
+        self._events.add(ProcessEnded(cause=str(lost)))
         with suppress(OSError):  # the agent is gone
             self._tell(Failed(lost.code, lost.exit_code, str(lost)))
         exit_now(lost.exit_code)

@@ -36,6 +36,7 @@ SERVING = (
     "peer.cli.corpus",
     "peer.cli.doctor",
     "peer.cli.name",
+    "peer.cli.replay",
     "peer.cli.doctor",
     "peer.cli.tokenizer",
     "peer.cli.verify",

@@ -59,6 +59,7 @@ class FakeProcess:
     part: Part = KEEPER
     ready: bool = True
     error: ManyhandsError | None = None
+    pid: int = 1
     dead: bool = False
     starts: int = 0
     calls: list[str] = field(default_factory=list)

@@ -1,0 +1,202 @@
+"""The command `manyhands replay`: the logs of events of several nodes on one timeline.
+
+A node is a support bundle, a device's folder or a run's directory. Its clock may be wrong by minutes. All peers of a
+group note its beginning within moments, so nodes that met in groups are brought to one clock by these.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from auth.errors import ConfigError
+from peer.reporting.event_log import (
+    FOLDER,
+    MOST_BYTES,
+    SHORT_ID,
+    SUFFIX,
+    AnyEvent,
+    CaughtUp,
+    GroupMet,
+    ProcessStarted,
+    StepTaken,
+    read_folder,
+    read_lines,
+)
+
+app = typer.Typer(pretty_exceptions_enable=False)
+MOST_PROCESSES = 16  # of a node
+
+
+@dataclass(frozen=True)
+class NodeEvent:
+    """An event of one node's process; `at` in Unix seconds."""
+
+    at: float
+    node: str
+    process: str
+    event: AnyEvent
+
+
+@dataclass(frozen=True)
+class ClockShift:
+    """The seconds by which a node's times were moved, by so many groups that it had in common with others."""
+
+    node: str
+    seconds: float
+    groups: int
+
+
+@app.command("replay", epilog="Example: manyhands replay run/ alice.zip bob.zip --step 42")
+def replay(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...", help="Archives of `manyhands support-bundle`, devices' folders, runs' directories."
+        ),
+    ],
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Only from the step before this one until it was taken everywhere.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only events of this kind, such as `group`; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Show what happened to several nodes on one timeline: rounds, groups, parts, downloads, restarts with causes."""
+    events = [event for name, source in named(sources).items() for event in read_node(name, source)]
+    events, shifts = on_one_clock(events)
+    who = partial(name_of, names=peers_of(events))
+    if step is not None:
+        events = around(events, step)
+    kinds = set(kind or ())
+    shown = [event for event in events if not kinds or event.event.model_dump()["kind"] in kinds]
+    if as_json:
+        for event in shown:
+            typer.echo(json.dumps({"at": event.at, "node": event.node, "process": event.process, **_fields(event)}))
+        return
+    for shift in shifts:
+        typer.echo(f"# {shift.node}: its clock is {_signed(-shift.seconds)}, by {shift.groups} groups in common.")
+    width = max((len(f"{event.node} {event.process}") for event in shown), default=0)
+    for event in shown:
+        moment = datetime.fromtimestamp(event.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        typer.echo(f"{moment}  {f'{event.node} {event.process}':{width}}  {event.event.told(who)}")
+    if not shown:
+        typer.echo("No event is left to show.")
+
+
+def named(sources: Sequence[Path]) -> dict[str, Path]:
+    """Give each source a short name of its own."""
+    found: dict[str, Path] = {}
+    for source in sources:
+        stem = source.absolute().stem
+        name, number = stem, 1
+        while name in found:
+            number += 1
+            name = f"{stem}-{number}"
+        found[name] = source
+    return found
+
+
+def read_node(name: str, source: Path) -> list[NodeEvent]:
+    """Read a node's logs; raises `ConfigError` if there are none, or the archive is none."""
+    logs = _read_bundle(source) if source.is_file() else _read_directory(source)
+    if not logs:
+        raise ConfigError(
+            f"{source} holds no log of events: give an archive of `manyhands support-bundle`, a device's folder or a "
+            "run's directory."
+        )
+    return [
+        NodeEvent(line.at, name, process, line.event)
+        for process, data in logs.items()
+        for line in read_lines(data)
+        if line is not None
+    ]
+
+
+def _read_directory(source: Path) -> dict[str, bytes]:
+    for folder in source / "data" / FOLDER, source / FOLDER, source:
+        if logs := read_folder(folder, 2 * MOST_BYTES):
+            return logs
+    return {}
+
+
+def _read_bundle(source: Path) -> dict[str, bytes]:
+    """Read the logs in an archive, whoever has made it: so many of so many bytes, whatever it says of itself."""
+    try:
+        with zipfile.ZipFile(source) as bundle:
+            names = [name for name in bundle.namelist() if name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX)]
+            found = {}
+            for name in names[:MOST_PROCESSES]:
+                with bundle.open(name) as file:
+                    process = Path(name).name.removesuffix(SUFFIX)
+                    found["".join(char for char in process[:32] if char.isprintable())] = file.read(2 * MOST_BYTES)
+            return found
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+        raise ConfigError(f"{source} cannot be read as an archive: {error}.") from error
+
+
+def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
+    """Bring all nodes to the clock of the one that met most groups, and sort their events by time.
+
+    A node that has no group in common with those that are on that clock already keeps its own times.
+    """
+    met: dict[str, dict[str, float]] = {}  # node -> group -> when
+    for event in events:
+        if isinstance(event.event, GroupMet):
+            met.setdefault(event.node, {})[event.event.group] = event.at
+    shifts: dict[str, ClockShift] = {}
+    known: dict[str, float] = {}  # group -> when, by the common clock
+    waiting = sorted(met, key=lambda node: -len(met[node]))
+    while waiting:
+        node = max(waiting, key=lambda node: len(met[node].keys() & known.keys()))
+        waiting.remove(node)
+        common = met[node].keys() & known.keys()
+        seconds = median(known[group] - met[node][group] for group in common) if common else 0.0
+        if common:
+            shifts[node] = ClockShift(node, seconds, len(common))
+        known = {group: at + seconds for group, at in met[node].items()} | known
+    moved = [
+        replace(event, at=event.at + shifts[event.node].seconds) if event.node in shifts else event for event in events
+    ]
+    return sorted(moved, key=lambda event: event.at), list(shifts.values())
+
+
+def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
+    """Return the events from when the first node had taken the step before until the last one took this step."""
+    taken = [(_step_after(event.event), event.at) for event in events]
+    begun = [at for after, at in taken if after == step - 1]
+    ended = [at for after, at in taken if after == step]
+    first, last = min(begun, default=float("-inf")), max(ended, default=float("inf"))
+    return [event for event in events if first <= event.at <= last]
+
+
+def _step_after(event: AnyEvent) -> int | None:
+    return event.step if isinstance(event, StepTaken | CaughtUp) else None
+
+
+def peers_of(events: Iterable[NodeEvent]) -> dict[str, str]:
+    """Return the names of the peers whose logs are here: libp2p ID -> node."""
+    return {event.event.peer: event.node for event in events if isinstance(event.event, ProcessStarted)}
+
+
+def name_of(peer: str, names: Mapping[str, str]) -> str:
+    """Return the name of a peer's node, or the end of its libp2p ID."""
+    return names.get(peer, f"…{peer[-SHORT_ID:]}")
+
+
+def _fields(event: NodeEvent) -> dict[str, object]:
+    return event.event.model_dump(mode="json")
+
+
+def _signed(seconds: float) -> str:
+    return f"{abs(seconds):.3f} s {'ahead' if seconds > 0 else 'behind'}"

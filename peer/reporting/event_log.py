@@ -1,0 +1,412 @@
+"""A node's event log: what happened to it, in order, on its own disk; every look into a failed round begins with it.
+
+Each process of a node (agent, worker, averager; supervisor, keeper) appends to a file of its own, one JSON object a
+line, written whole by one call, so that a process killed at any point leaves whole lines. What a power failure tears is
+left out when the log is read. A file that has grown to its limit becomes the older of two, and the oldest is removed: a
+log never takes more than `2 * most_bytes` of the disk. Where the disk takes nothing, events are dropped and counted,
+and nothing else fails. The events name peers by their libp2p IDs and hold no address, no text and no secret.
+
+`manyhands support-bundle` collects the logs of a volunteer, and `manyhands replay` shows those of several nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal, Union
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+FOLDER = "events"  # in a device's data directory, and in a run's
+SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
+MOST_BYTES = 4_000_000  # of a file
+MOST_LINE_BYTES = 64_000
+SHORT_ID = 8  # characters of a group's ID in a line
+MOST_PEERS = 256  # of a group in one event
+MOST_CHARS = 300
+TAKEN = "taken"  # a download's outcome
+
+
+def _shown(text: object) -> object:
+    """Return a text as one short line without addresses and control characters; the field refuses anything else."""
+    if not isinstance(text, str):
+        return text
+    return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:MOST_CHARS]))
+
+
+_Words = Annotated[str, BeforeValidator(_shown)]
+_Id = Annotated[str, BeforeValidator(_shown), Field(max_length=128)]
+_ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
+Who = Callable[[str], str]  # libp2p ID -> a name that people know
+RoundOutcome = Literal["averaged", "too few samples", "failed"]
+_Count = Annotated[int, Field(ge=0, le=2**62)]
+_Number = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+
+
+class AnyEvent(BaseModel, ABC):
+    """Base of the events: what a newer version adds to one is left out when it is read."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @abstractmethod
+    def told(self, who: Who) -> str:
+        """Tell the event in one line."""
+
+
+class ProcessStarted(AnyEvent):
+    """A process of the node began to write here."""
+
+    kind: Literal["started"] = "started"
+    software: _Id
+    role: _Id
+    peer: _Id  # libp2p ID of the node
+
+    def told(self, who: Who) -> str:
+        return f"started: {self.role}, peer {who(self.peer)}, version {self.software}"
+
+
+class ProcessEnded(AnyEvent):
+    """The process ends in order, or says why it cannot go on."""
+
+    kind: Literal["ended"] = "ended"
+    cause: _Words
+
+    def told(self, _who: Who) -> str:
+        return f"ended: {self.cause}"
+
+
+class ChildStarted(AnyEvent):
+    """The process started another."""
+
+    kind: Literal["child started"] = "child started"
+    child: _Id
+    pid: _Count
+
+    def told(self, _who: Who) -> str:
+        return f"started the {self.child} (process {self.pid})"
+
+
+class ChildEnded(AnyEvent):
+    """A process that this one started has ended."""
+
+    kind: Literal["child ended"] = "child ended"
+    child: _Id
+    cause: _Words
+
+    def told(self, _who: Who) -> str:
+        return f"the {self.child} ended: {self.cause}"
+
+
+class SessionChanged(AnyEvent):
+    """The line to the coordinator came up, or was lost."""
+
+    kind: Literal["session"] = "session"
+    up: bool
+
+    def told(self, _who: Who) -> str:
+        return "the coordinator is reached" if self.up else "the coordinator is not reached any more"
+
+
+class LimitsHeld(AnyEvent):
+    """The volunteer's limits paused training, or let it go on (without a cause)."""
+
+    kind: Literal["limits"] = "limits"
+    cause: _Words
+
+    def told(self, _who: Who) -> str:
+        return f"limits: {self.cause or 'training may go on'}"
+
+
+class RoundBegun(AnyEvent):
+    """The peer looks for a group to average with."""
+
+    kind: Literal["round begun"] = "round begun"
+    era: _Count
+    step: _Count  # that the round leads to
+    attempt: _Count  # from 1
+    samples: _Count  # its own
+    required: _Count  # peers without which no group begins
+    expected: _Count  # peers with which it waits for nobody else; 0: not known
+
+    def told(self, _who: Who) -> str:
+        wanted = f"{self.required} peers" + (f", for {self.expected}" if self.expected else "")
+        return f"round for step {self.step}, attempt {self.attempt}: {self.samples} samples, waits for {wanted}"
+
+
+class GroupMet(AnyEvent):
+    """A group begins to average, with these peers and shares of the reduction."""
+
+    kind: Literal["group"] = "group"
+    group: _Id
+    peers: Annotated[tuple[_Id, ...], Field(max_length=MOST_PEERS)]
+    shares: Annotated[tuple[_Number, ...], Field(max_length=MOST_PEERS)]  # of all values, in the order of the peers
+
+    def told(self, who: Who) -> str:
+        total = sum(self.shares) or 1.0
+        parts = (f"{who(peer)} {share / total:.0%}" for peer, share in zip(self.peers, self.shares, strict=False))
+        return f"group {self.group[:SHORT_ID]} of {len(self.peers)}: {', '.join(parts)}"
+
+
+class PartsOfPeer(BaseModel):
+    """The parts that went to and fro between this peer and another one of its group."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    peer: _Id
+    returned: _Count  # averages that it returned as a reducer
+    due: _Count  # as so many were due
+    weight: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)] | None = None  # it named as a sender
+    counted: _Number | None = None  # of that
+    is_banned: bool = False  # as a sender
+
+
+class PartsPassed(AnyEvent):
+    """The parts of a group's round, as far as they came, when it was over for this peer."""
+
+    kind: Literal["parts"] = "parts"
+    group: _Id
+    is_whole: bool
+    parts: Annotated[tuple[PartsOfPeer, ...], Field(max_length=MOST_PEERS)]
+
+    def told(self, who: Who) -> str:
+        lists = {
+            "averages lacking from": [
+                f"{who(part.peer)} {part.returned} of {part.due}" for part in self.parts if part.returned < part.due
+            ],
+            "left out as senders": [who(part.peer) for part in self.parts if part.is_banned],
+            "weights cut": [
+                f"{who(part.peer)} {part.counted:g} of {part.weight:g}"
+                for part in self.parts
+                if part.counted is not None and part.weight is not None and part.counted < part.weight
+            ],
+        }
+        told = "; ".join(f"{what}: {', '.join(peers)}" for what, peers in lists.items() if peers)
+        return f"parts of group {self.group[:SHORT_ID]}: {told or 'all came'}"
+
+
+class RoundEnded(AnyEvent):
+    """A round brought its averages, or failed."""
+
+    kind: Literal["round ended"] = "round ended"
+    step: _Count
+    outcome: RoundOutcome
+    seconds: _Number
+    peers: _Count
+    samples: _Count
+    cause: _Words = ""
+
+    def told(self, _who: Who) -> str:
+        told = f"{self.peers} peers, {self.samples} samples" if self.peers else self.cause
+        return f"round for step {self.step} after {self.seconds:.1f} s: {self.outcome}, {told}"
+
+
+class StepTaken(AnyEvent):
+    """The peer's state is the one after this step now."""
+
+    kind: Literal["step"] = "step"
+    era: _Count
+    step: _Count
+    samples: _Count  # its own that are in it
+    group_samples: _Count
+    peers: _Count
+
+    def told(self, _who: Who) -> str:
+        return f"step {self.step}: {self.samples} of {self.group_samples} samples, {self.peers} peers"
+
+
+class CaughtUp(AnyEvent):
+    """The peer, which was behind, took another's state or followed a step; or could not."""
+
+    kind: Literal["caught up"] = "caught up"
+    way: Literal["average", "state"]
+    step: _Count  # afterwards
+    seconds: _Number
+    lost_samples: _Count
+    cause: _Words  # of the loss
+
+    def told(self, _who: Who) -> str:
+        lost = f", {self.lost_samples} samples lost ({self.cause})" if self.lost_samples else ""
+        return f"caught up to step {self.step} by the {self.way} after {self.seconds:.1f} s{lost}"
+
+
+class Downloaded(AnyEvent):
+    """A download of a state, an average or a checkpoint ended."""
+
+    kind: Literal["download"] = "download"
+    what: Literal["state", "average", "checkpoint"]
+    donor: _Id  # empty where it is not known
+    step: _Count
+    outcome: _Words  # `TAKEN`, or why it was not
+
+    def told(self, who: Who) -> str:
+        donor = f" from {who(self.donor)}" if self.donor else ""
+        return f"{self.what} of step {self.step}{donor}: {self.outcome}"
+
+
+class Suspected(AnyEvent):
+    """The peer noticed what no honest peer does."""
+
+    kind: Literal["suspicion"] = "suspicion"
+    peer: _Id
+    suspicion: _Id
+    step: _Count
+    detail: _Words
+
+    def told(self, who: Who) -> str:
+        return f"suspects {who(self.peer)} of {self.suspicion}: {self.detail}"
+
+
+class CheckpointWritten(AnyEvent):
+    """The keeper wrote a checkpoint, or failed to."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    step: _Count
+    seconds: _Number
+    cause: _Words  # why it is not published, or was not written; empty: it is published
+
+    def told(self, _who: Who) -> str:
+        cause = f": {self.cause}" if self.cause else ""
+        return f"checkpoint of step {self.step} in {self.seconds:.1f} s{cause}"
+
+
+class EventsDropped(AnyEvent):
+    """The disk took nothing for a while."""
+
+    kind: Literal["dropped"] = "dropped"
+    events: _Count
+
+    def told(self, _who: Who) -> str:
+        return f"{self.events} events are missing: the disk took nothing"
+
+
+Event = Annotated[
+    Union[  # noqa: UP007 - pydantic reads it on Python 3.10, too
+        ProcessStarted,
+        ProcessEnded,
+        ChildStarted,
+        ChildEnded,
+        SessionChanged,
+        LimitsHeld,
+        RoundBegun,
+        GroupMet,
+        PartsPassed,
+        RoundEnded,
+        StepTaken,
+        CaughtUp,
+        Downloaded,
+        Suspected,
+        CheckpointWritten,
+        EventsDropped,
+    ],
+    Field(discriminator="kind"),
+]
+
+
+class LoggedEvent(BaseModel):
+    """One line of a log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # Unix seconds, by the node's own clock
+    event: Event
+
+
+_LINES: TypeAdapter[LoggedEvent] = TypeAdapter(LoggedEvent)
+
+
+class EventLog:
+    """The log of one process; any of its threads may add to it. Without a folder it keeps nothing."""
+
+    def __init__(
+        self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
+    ) -> None:
+        """Nothing is opened before the first event, so that a forked process may be given its log before the fork."""
+        self._folder, self.process, self._clock, self._most_bytes = folder, process, clock, most_bytes
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._dropped = 0
+
+    def of_process(self, process: str) -> EventLog:
+        """Return the log of another process of the same node."""
+        return EventLog(self._folder, process, self._clock, self._most_bytes)
+
+    def add(self, event: AnyEvent) -> None:
+        """Append an event; where the disk takes nothing it is dropped, and counted in the next one that is written."""
+        if self._folder is None:
+            return
+        with self._lock:
+            try:
+                if self._dropped:
+                    self._append(EventsDropped(events=self._dropped))
+                    self._dropped = 0
+                self._append(event)
+            except OSError:
+                self._dropped += 1
+                self._close()
+
+    def _append(self, event: AnyEvent) -> None:
+        fields = event.model_dump(mode="json")
+        line = json.dumps({"at": round(self._clock(), 3), "event": fields}, separators=(",", ":")).encode() + b"\n"
+        written = os.write(self._opened(), line)
+        if written < len(line):  # a disk that is nearly full takes a part: the next line must not continue it
+            self._close()
+            raise OSError("the disk is full")
+
+    def _opened(self) -> int:
+        """Return the open file, after exchanging one that has grown to its limit."""
+        assert self._folder is not None
+        path = self._folder / f"{self.process}{SUFFIX}"
+        if self._descriptor is None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            size = os.fstat(self._descriptor).st_size
+            if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # torn when it was written last
+                os.write(self._descriptor, b"\n")
+        if os.fstat(self._descriptor).st_size >= self._most_bytes:
+            self._close()
+            path.replace(self._folder / f"{self.process}{OLDER_SUFFIX}")
+            return self._opened()
+        return self._descriptor
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+NOWHERE = EventLog(None, "nowhere", time.time)
+
+
+def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
+    """Read a log's lines, whoever has written them; None for one that is torn or that this version does not know."""
+    for line in data.splitlines():
+        if not line:
+            continue
+        try:
+            yield _LINES.validate_json(line) if len(line) <= MOST_LINE_BYTES else None
+        except ValidationError:
+            yield None
+
+
+def read_folder(folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, bytes]:
+    """Return the newest lines of each process's log in a node's folder: process -> at most so many bytes."""
+    found = {}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        if path.name.endswith(OLDER_SUFFIX):
+            continue
+        process = path.name.removesuffix(SUFFIX)
+        data = b""
+        for part in path.with_name(f"{process}{OLDER_SUFFIX}"), path:
+            with suppress(OSError):
+                data += part.read_bytes()
+        newest = data[-most_bytes:]
+        found[process] = newest if len(newest) == len(data) else newest.partition(b"\n")[2]
+    return found
