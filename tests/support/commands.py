@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -32,13 +33,18 @@ class Command:
     """A running `manyhands` command and everything that it has started."""
 
     def __init__(
-        self, log_path: Path, *arguments: str, invite: str = "", begin: Callable[[], None] | None = None
+        self,
+        log_path: Path,
+        *arguments: str,
+        invite: str = "",
+        begin: Callable[[], None] | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.log_path = log_path
         with log_path.open("a") as log:
             self.process = psutil.Popen(
                 [sys.executable, "-m", "manyhands", *arguments],
-                env=os.environ | {"MANYHANDS_INVITE": invite},
+                env=os.environ | {"MANYHANDS_INVITE": invite} | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

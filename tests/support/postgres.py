@@ -76,6 +76,11 @@ class PostgresServer:
         address = URL.create("postgresql+psycopg", USER, PASSWORD, HOST, self.port, database)
         return address.render_as_string(hide_password=False)
 
+    @property
+    def pid(self) -> int:
+        """The process that started all its others."""
+        return int((self._directory / "postmaster.pid").read_text().splitlines()[0])
+
     def _control(self, command: str, *options: str) -> None:
         _run(binary("pg_ctl"), command, "--wait", "--silent", *options, "--pgdata", str(self._directory))
 

@@ -1,0 +1,110 @@
+"""The benchmark of faults: real processes that fail, and SQL that notices what should not be in a ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from benchmarks._chaos_audit import audit, losses
+from benchmarks._chaos_site import Told
+from benchmarks.chaos import longest_wait, main
+from coordinator.ledger.ledger import Ledger
+from coordinator.store.engine import Database
+from tests.support.ledgers import CONFIG, add_members, confirm, record
+from tests.support.postgres import new_database
+from tests.support.receipts import key_of
+
+PEER_IDS = {"ada": key_of("ada-1").peer_id, "bob": key_of("bob-1").peer_id}
+TOLD = [Told("ada", 1.0, 0, 1, 60, 5.0), Told("bob", 1.1, 0, 1, 40, 5.0), Told("ada", 2.0, 0, 2, 100, 5.0)]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """A ledger on PostgreSQL with two steps, of which the keeper has received all."""
+    with new_database() as address:
+        made = create_engine(address)
+        database = Database(made)
+        add_members(database)
+        ledger = Ledger(database, CONFIG)
+        for told in TOLD:
+            record(ledger, f"{told.name}-1", told.step, samples=told.samples)
+        confirm(ledger, 1, ada_1=60, bob_1=40)
+        confirm(ledger, 2, ada_1=100)
+        yield made
+        made.dispose()
+
+
+def wrong(engine: Engine, told: list[Told] = TOLD) -> list[str]:
+    """The questions whose answers are not right."""
+    return [check.question for check in audit(engine, told, PEER_IDS) if not check.holds]
+
+
+def test_a_right_ledger_passes(engine: Engine) -> None:
+    """Every question is answered right, and nothing is lost."""
+    assert wrong(engine) == []
+    assert losses(engine).samples == 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "question"),
+    [
+        ("DELETE FROM steps WHERE step = 1", "steps missing between the first and the last"),
+        ("UPDATE steps SET samples = 200 WHERE step = 2", "steps whose samples are not the sum of their reports"),
+        ("DELETE FROM steps WHERE step = 2", "steps whose samples are not the sum of their reports"),
+        ("UPDATE reports SET counted = 101 WHERE step = 2", "reports that count for more than they claim"),
+        (
+            "UPDATE receipts SET samples = '{\"0\": 50}' WHERE step = 1",
+            "reports that count for more than the keeper received",
+        ),
+        (
+            "UPDATE daily_shares SET counted = 2 * counted",
+            "devices whose daily sums are not the sum of their reports",
+        ),
+        ("INSERT INTO eras VALUES (1, 1, 0)", "steps of an era that a later era has undone"),
+        ("UPDATE devices SET quarantined_at = 1 WHERE number = 0", "devices quarantined or revoked"),
+        ("DELETE FROM reports WHERE step = 2", "steps that a volunteer told of and the ledger does not have"),
+        (
+            "UPDATE reports SET samples = 99, counted = 99 WHERE step = 2",
+            "steps that the ledger has with other samples than a volunteer told",
+        ),
+    ],
+)
+def test_what_is_wrong_is_noticed(engine: Engine, statement: str, question: str) -> None:
+    """By the question that asks for it."""
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    assert question in wrong(engine)
+
+
+def test_samples_counted_twice_are_noticed(engine: Engine) -> None:
+    """Two reports of one step by one device count, of two eras of which none was undone."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE again AS SELECT * FROM reports WHERE step = 2"))
+        connection.execute(text("UPDATE again SET id = 1000, seq = 7, era = 1"))
+        connection.execute(text("INSERT INTO reports SELECT * FROM again"))
+    assert "samples counted twice: a device has two reports of a step" in wrong(engine)
+
+
+def test_the_longest_wait_begins_with_the_step_before_the_fault() -> None:
+    """It may as well be the time that has passed since the last step."""
+    assert longest_wait([1.0, 2.0, 9.0], began=4.0, ended=10.0) == 7.0
+    assert longest_wait([1.0, 2.0], began=4.0, ended=10.0) == 8.0
+    assert longest_wait([], began=4.0, ended=5.0) == 1.0
+
+
+def test_a_fault_that_does_not_exist_is_refused() -> None:
+    """With the names of those that do."""
+    with pytest.raises(SystemExit, match="SIGKILL: the keeper"):
+        main(["--only", "earthquake"])
+
+
+def test_a_run_survives_a_killed_service(capsys: pytest.CaptureFixture[str]) -> None:
+    """All processes real: the run goes on, the ledger is right, and nobody is named."""
+    main(["--minutes", "0.05", "--only", "the service", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert sum(row["times"] for row in shown["rows"]) >= 1
+    assert [check["question"] for check in shown["checks"] if not check["holds"]] == []
+    assert shown["names"] == []
